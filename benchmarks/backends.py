@@ -23,7 +23,7 @@ from dpaudit.benchmark.local import LocalProcesses
 from dpaudit.benchmark.on_ray import connected
 from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.files.benchmark_file import BenchmarkFile
-from dpaudit.files.toml_text import toml_text
+from dpaudit.files.documents import toml_text
 
 
 def content(cells: int, trials: int) -> dict[str, Any]:

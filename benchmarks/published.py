@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from dpaudit.files.result_tables import ResultTables, TableEntry
+from dpaudit.files.published import ResultTables, TableEntry
 from dpaudit.reports import result_tables
 
 TableRow = tuple[TableEntry, ...]

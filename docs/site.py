@@ -31,9 +31,8 @@ from dpaudit.files import (
     result,
 )
 from dpaudit.files.claim import Claim
-from dpaudit.files.experiment_result import ExperimentResult, ExperimentRuns
 from dpaudit.files.glossary import ENTRIES
-from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.published import ExperimentResult, ExperimentRuns, ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
 from dpaudit.reports import experiment, result_tables

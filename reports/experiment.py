@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from dpaudit.files.experiment_result import (
+from dpaudit.files.published import (
     ExperimentLine,
     ExperimentResult,
     HeldOrdering,

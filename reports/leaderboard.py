@@ -14,7 +14,7 @@ from markupsafe import Markup
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Metric
-from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines

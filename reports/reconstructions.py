@@ -9,8 +9,8 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from dpaudit.files.artifact_file import STRIP_GAP, artifact_file
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
+from dpaudit.files.whole import STRIP_GAP, artifact_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WORLDS = ("no-defense", "defense", "blind")

@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import Path
 
-from dpaudit.files.result_tables import ResultTables, TableEntry
+from dpaudit.files.published import ResultTables, TableEntry
 from dpaudit.files.whole import write_whole
 
 from .ci import markdown_cell

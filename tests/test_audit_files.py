@@ -6,7 +6,7 @@ import pytest
 
 from dpaudit.defense.contract import Setting
 from dpaudit.files.config import SENSORS, AuditConfig
-from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.published import ResultTables
 from dpaudit.graphs.graph import build_graph
 from dpaudit.models.models import build_network as network
 from dpaudit.models.models import n_parameters

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.files.experiment_result import ExperimentRuns
-from dpaudit.files.result_tables import ResultTable, ResultTables
+from dpaudit.files.published import ExperimentRuns, ResultTable, ResultTables
 from dpaudit.papers.declared import DECLARED
 from dpaudit.reports import experiment, result_tables
 from tests.test_site import site

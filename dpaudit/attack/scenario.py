@@ -15,8 +15,8 @@ from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.errors import DpauditError
-from dpaudit.files.artifact_file import STRIP_GAP
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
+from dpaudit.files.whole import STRIP_GAP
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep, step_of_part
 from dpaudit.rng import Streams

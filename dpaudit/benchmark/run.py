@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
+from dpaudit.files.documents import toml_text
 from dpaudit.files.result import AuditResult
-from dpaudit.files.toml_text import toml_text
 from dpaudit.files.whole import writing
 from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.content import content_key

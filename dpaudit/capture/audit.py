@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from dpaudit.checkpoint import Checkpoint
-from dpaudit.files.captured_attacks import GradientInversion
-from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.captured_file import CapturedConfig, GradientInversion
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, Note

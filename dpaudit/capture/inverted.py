@@ -30,8 +30,7 @@ from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError, nearest
-from dpaudit.files.captured_attacks import GradientInversion
-from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
+from dpaudit.files.captured_file import CapturedConfig, GradientInversion, ProgramOptions
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients as Engine

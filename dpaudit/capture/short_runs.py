@@ -32,8 +32,7 @@ from dpaudit.attack.information import information_metrics, information_series
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.claim_accounting import record_adjacency
 from dpaudit.errors import RunError, nearest
-from dpaudit.files.captured_attacks import GradientInversion, MutualInformation
-from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.captured_file import CapturedConfig, GradientInversion, MutualInformation
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
-from dpaudit.files.artifact_file import artifact_file
 from dpaudit.files.captured_file import CapturedConfig, audit_kind
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.claims_file import ClaimsFile
-from dpaudit.files.config import AuditConfig, read_toml
+from dpaudit.files.config import AuditConfig, read_toml, refuse_other_kind
 from dpaudit.files.finding import Name, Role
-from dpaudit.files.kinds import refuse_other_kind
 from dpaudit.files.result import AuditResult
+from dpaudit.files.whole import artifact_file
 from dpaudit.pipeline.content import content_key
 from dpaudit.pipeline.processes import Order, Waiting, share_of_memory, side_by_side
 from dpaudit.source import hash_of, own_source

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.documents import read_json, reason
-from dpaudit.files.experiment_result import ExperimentRuns
+from dpaudit.files.published import ExperimentRuns
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration

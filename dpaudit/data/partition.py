@@ -14,9 +14,7 @@ from dpaudit.errors import DataError
 from dpaudit.files.options import (
     ByClassPartition,
     DirichletPartition,
-    EqualDirichletPartition,
     EvenPartition,
-    InterleavedPartition,
     PartitionOptions,
     partition_options,
 )
@@ -103,15 +101,15 @@ def split(
     labels = np.asarray(labels, dtype=np.int64)
     options = partition_options(options) if isinstance(options, str) else options
     match options:
-        case EvenPartition():
+        case EvenPartition(kind="even"):
             parts = _even(labels, n_agents, rng)
-        case InterleavedPartition():
+        case EvenPartition():
             parts = _interleaved(labels, n_agents, rng)
         case ByClassPartition(shards=shards):
             parts = _by_class(labels, n_agents, shards, rng)
-        case DirichletPartition(alpha=alpha):
+        case DirichletPartition(kind="dirichlet", alpha=alpha):
             parts = _dirichlet(labels, n_agents, alpha, rng, max(FEWEST, minimum))
-        case EqualDirichletPartition(alpha=alpha):
+        case DirichletPartition(alpha=alpha):
             parts = _dirichlet_equal(labels, n_agents, alpha, rng)
     if (fewest := min(len(part) for part in parts)) < max(minimum, 1):
         raise DataError(

@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field
 from dpaudit.errors import ConfigError, Problem, nearest
 from dpaudit.strict import Strict, Text
 
-from .config import AuditConfig, Plugin, read_checked, read_toml
+from .config import AuditConfig, Plugin, kind_of, read_checked, read_toml, refuse_other_kind
 from .file_problems import FileKey, FileProblem, located, models_in, refusal
-from .kinds import kind_of, refuse_other_kind
 
 _IN_BRACKETS = re.compile(r"\[([1-9][0-9]{0,3})\]")
 _BEHIND_A_DOT = re.compile(r"\.([0-9]+)(?=\.|$)")

@@ -1,20 +1,25 @@
 """captured.toml: the audit of a program that was not written for dpaudit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from dpaudit.errors import ConfigError, Problem
 from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict, Text
 
-from .captured_attacks import CapturedAttack, GradientInversion
 from .claim import Claim
-from .config import MOST, AuditConfig, read_toml
+from .config import MOST, AuditConfig, kind_of, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
-from .kinds import kind_of
 from .threat import ThreatModel
 from .world import How
 
@@ -85,6 +90,54 @@ class CertifyOptions(Strict):
         if 0 < self.runs < LEAST_RUNS:
             raise ValueError(f"runs = {self.runs}; expected 0, or {LEAST_RUNS} at least")
         return self
+
+
+class LikelihoodRatio(Strict):
+    """Short runs with and without a record, distinguished by the messages of one name alone."""
+
+    name: Literal["likelihood-ratio"]
+    message: Text  # its name or call site
+
+
+class MutualInformation(Strict):
+    """How much the messages of a round reveal about whether a record is there: M-NMI."""
+
+    name: Literal["mutual-information"]
+    message: Text | None = None  # its name or call site; None: all of the round
+    k: PositiveInt = 3  # neighbours
+    n_permutations: NonNegativeInt = 99  # of the p-value; 0: none
+    n_splits: NonNegativeInt = 20  # of the interval; 0: none
+
+
+class GradientInversion(Strict):
+    """Images from a message that is the gradient of a batch, for each victim in each round."""
+
+    name: Literal["gradient-inversion"]
+    message: Text  # its name or call site: one number for each parameter of the model
+    model: Annotated[Text, Field(pattern=r"^[^:]+:[^:]+$")]  # "module:Class", or a function
+    weights: Path | None = None  # a .safetensors file of the model's state; relative to the file
+    weights_message: Text | None = None  # the message that brought them, in the place of a file
+    clip_norm: PositiveFloat | None = None  # of each record's gradient, if the program clips it
+    value_range: tuple[float, float] | None = None  # of a pixel; None: that of all batches
+    options: dict[str, Any] = {}  # of the attack itself, as in audit.toml
+
+    def plugin(self, rounds: Sequence[int]) -> Any:
+        """The attack itself. Raises ValidationError for its options, ConfigError for itself."""
+        asked = {**self.options, "message": self.message, "rounds": rounds}
+        return load_plugin("attacks", self.name).model_validate(asked)
+
+    @model_validator(mode="after")
+    def _one_source_of_weights(self) -> Self:
+        if self.weights is not None and self.weights_message is not None:
+            raise ValueError("give weights or weights_message, or neither for the initial model")
+        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+            raise ValueError("value_range: expected the lowest value of a pixel, then the highest")
+        return self
+
+
+CapturedAttack = Annotated[
+    LikelihoodRatio | MutualInformation | GradientInversion, Field(discriminator="name")
+]
 
 
 class CapturedConfig(Strict):

@@ -11,9 +11,9 @@ from dpaudit.errors import Problem, nearest
 from dpaudit.strict import Strict, Text
 
 from .config import read_checked
+from .documents import line_of
 from .file_problems import FileKey, FileProblem, located
 from .finding import Finding, FindingKind, Metric
-from .toml_lines import line_of
 
 LEAST_SECONDS = 5.0  # importing torch and loading data take most of that: no verdict in less
 

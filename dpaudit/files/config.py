@@ -1,6 +1,6 @@
 """AuditConfig: one TOML file is one audit. Every problem in it is found at once, one line each."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -13,7 +13,6 @@ from dpaudit.strict import Strict
 from .claim import Claim
 from .documents import reason, text_of, toml_from
 from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
-from .kinds import FileKind, refuse_other_kind
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
 from .threat import ThreatModel
 
@@ -25,6 +24,17 @@ MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
 _Model = TypeVar("_Model", bound=BaseModel)
 SENSORS = "sensor-fusion"  # data without records: agents measure, and there is no network
+FileKind = Literal["audit", "program", "claims", "benchmark"]
+
+_READ_BY: Mapping[FileKind, tuple[str, str]] = {  # what it is, and the command that reads it
+    "audit": ("an audit file", "audit"),
+    "program": ("the audit of a program", "audit"),
+    "claims": ("a claims file", "check"),
+    "benchmark": ("a benchmark file", "benchmark"),
+}
+_OF_AUDITS = {"data", "graph", "model", "defense", "claim", "threat_model", "attack"}
+_OF_BENCHMARKS = {"axis", "cell", "exclude", "seeds", "audit"}
+_LEAST = 2  # keys that make a file an audit; a single one may be misplaced
 
 
 class DataConfig(Strict):
@@ -136,6 +146,25 @@ def with_fixed_model(content: dict[str, Any], asked_by: str) -> dict[str, Any]:
     if not isinstance(content.get("model"), dict):
         raise ConfigError("DPA013", f"{asked_by}: this audit has no [model] to fix")
     return {**content, "model": {**content["model"], "fix": True}}
+
+
+def kind_of(keys: Collection[str]) -> FileKind | None:
+    """What a file with these keys is meant to be; None if that is unclear."""
+    if "program" in keys:
+        return "program"
+    if len(_OF_AUDITS & {*keys}) >= _LEAST:
+        return "audit"
+    if "check" in keys:
+        return "claims"
+    return "benchmark" if _OF_BENCHMARKS & {*keys} else None
+
+
+def refuse_other_kind(path: Path, content: Mapping[str, Any], *expected: FileKind) -> None:
+    """Raises ConfigError: another command reads the file, and the line names it."""
+    found = kind_of(content.keys())
+    if found is not None and found not in expected:
+        what, command = _READ_BY[found]
+        raise ConfigError("DPA009", f"{path}: this is {what}: dpaudit {command} {path}")
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:

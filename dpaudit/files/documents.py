@@ -1,4 +1,4 @@
-"""TOML and JSON as they are read from files: whole, small and shallow enough, and of plain values.
+"""TOML and JSON of files: read whole, small and shallow enough, of plain values; located; written.
 
 Every file that a user or a stranger may have written is read here, so that whatever is in it is a
 value or one line that says why not.
@@ -12,7 +12,8 @@ import re
 import stat
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,10 @@ TOML_BYTES = 2**20  # written by hand
 JSON_BYTES = 2**28  # written by an audit: series of many rounds
 DEEPEST = 40  # tables and arrays in one another
 _BETWEEN_KEYS = re.compile(r"[\n,={}\[\]]")
+_HEADER = re.compile(r"^\s*(\[{1,2})([^\[\]]+)\]{1,2}")
+_SET = re.compile(r"""^\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
+_NO_TEXT = re.compile("[\\0\ud800-\udfff]")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def text_of(path: Path, most_bytes: int = TOML_BYTES) -> str:
@@ -50,7 +55,7 @@ def toml_from(text: str) -> dict[str, Any]:
 
 def json_from(text: str) -> Any:
     """The content of a JSON file, in which no key is written twice. Raises ValueError."""
-    return _plain(_json, text)
+    return _plain(partial(json.loads, object_pairs_hook=_table, parse_constant=_no_constant), text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -65,10 +70,6 @@ def reason(error: OSError | ValueError) -> str:
     """What went wrong, without the path, in one line."""
     text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     return " ".join(text.split())
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_table, parse_constant=_no_constant)
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,13 +115,89 @@ def _refuse_unfit(value: Any) -> None:
         raise ValueError("an integer has more than 64 bits")
     if isinstance(value, float) and math.isinf(value):
         raise ValueError("a number is infinite or too large")
-    if isinstance(value, str) and ("\0" in value or not _encodes(value)):
+    if isinstance(value, str) and _NO_TEXT.search(value):
         raise ValueError(f"a text has a NUL character or half of a surrogate pair: {value[:40]!r}")
 
 
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def line_of(text: str, key: tuple[str | int, ...]) -> int | None:
+    """The 1-based line of a key such as ("attack", 1, "rounds"), or of the nearest table above it.
+
+    tomllib does not say. An index counts the tables of an array. None where not even the first
+    part is found.
+    """
+    lines = _written_keys(text)
+    return next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
+
+
+@lru_cache(maxsize=4)  # a file with many problems is asked about each
+def _written_keys(text: str) -> dict[tuple[str | int, ...], int]:
+    """The line of each full key, of a table header or an assignment, where it is first written."""
+    found: dict[tuple[str | int, ...], int] = {}
+    table: tuple[str | int, ...] = ()
+    counts: dict[tuple[str | int, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = _opened(_parts(header[2]), header[1] == "[[", counts)
+            found.setdefault(table, number)
+        elif assignment := _SET.match(line):
+            found.setdefault((*table, *_parts(assignment[1])), number)
+    return found
+
+
+def _opened(
+    names: tuple[str, ...], is_array: bool, counts: dict[tuple[str | int, ...], int]
+) -> tuple[str | int, ...]:
+    """The full key of a header: each array on the way stands for its latest table."""
+    key: tuple[str | int, ...] = ()
+    for depth, name in enumerate(names, start=1):
+        key = (*key, name)
+        if is_array and depth == len(names):
+            counts[key] = counts.get(key, -1) + 1
+        if key in counts:
+            key = (*key, counts[key])
+    return key
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def toml_text(content: Mapping[str, Any]) -> str:
+    """A file with this content; keys whose value is None are left out."""
+    lines = [f"{_key(k)} = {toml_value(v)}" for k, v in _given(content) if not _has_section(v)]
+    for key, value in _given(content):
+        if _has_section(value):
+            head = f"[{_key(key)}]" if isinstance(value, Mapping) else f"[[{_key(key)}]]"
+            for table in [value] if isinstance(value, Mapping) else value:
+                lines += ["", head]
+                lines += [f"{_key(k)} = {toml_value(v)}" for k, v in _given(table)]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """A value in one line: tables inline, without keys whose value is None."""
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in _given(value))
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, int | float) else _quoted(str(value))
+
+
+def _given(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((key, value) for key, value in table.items() if value is not None)
+
+
+def _has_section(value: Any) -> bool:
+    tables = isinstance(value, Sequence) and not isinstance(value, str) and bool(value)
+    return isinstance(value, Mapping) or (tables and all(isinstance(v, Mapping) for v in value))
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -9,8 +9,7 @@ from pydantic_core import ErrorDetails
 
 from dpaudit.errors import MOST_LINES, ConfigError, DpauditError, Problem, nearest, shortened
 
-from .documents import read_json, reason
-from .toml_lines import line_of
+from .documents import line_of, read_json, reason
 
 FileKey = tuple[str | int, ...]
 FileProblem = tuple[FileKey, Problem]

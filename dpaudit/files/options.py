@@ -129,28 +129,19 @@ GraphOptions = Annotated[
 
 
 class EvenPartition(Strict):
-    """Equal parts of one random order."""
+    """Equal parts of one random order; "interleaved" deals its records out, one to each agent."""
 
-    kind: Literal["even"] = "even"
-
-
-class InterleavedPartition(Strict):
-    """Agent i holds positions i, i + n_agents, i + 2 n_agents, ... of one random order."""
-
-    kind: Literal["interleaved"] = "interleaved"
+    kind: Literal["even", "interleaved"] = "even"
 
 
 class DirichletPartition(Strict):
-    """Every class is spread over the agents by its own draw from Dir(alpha)."""
+    """Every class is spread over the agents by its own draw from Dir(alpha).
 
-    kind: Literal["dirichlet"] = "dirichlet"
-    alpha: PositiveFloat
+    "dirichlet-equal": every agent has its own mix of classes from Dir(alpha), and all hold equally
+    many.
+    """
 
-
-class EqualDirichletPartition(Strict):
-    """Every agent has its own mix of classes from Dir(alpha), and all hold equally many."""
-
-    kind: Literal["dirichlet-equal"] = "dirichlet-equal"
+    kind: Literal["dirichlet", "dirichlet-equal"]
     alpha: PositiveFloat
 
 
@@ -162,11 +153,7 @@ class ByClassPartition(Strict):
 
 
 PartitionOptions = Annotated[
-    EvenPartition
-    | InterleavedPartition
-    | DirichletPartition
-    | EqualDirichletPartition
-    | ByClassPartition,
+    EvenPartition | DirichletPartition | ByClassPartition,
     Field(discriminator="kind"),
 ]
 

@@ -8,7 +8,8 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
-from dpaudit.files.experiment_result import (
+from dpaudit.files.finding import Metric
+from dpaudit.files.published import (
     Assumption,
     ExperimentLine,
     ExperimentResult,
@@ -16,7 +17,6 @@ from dpaudit.files.experiment_result import (
     Interval,
     limits,
 )
-from dpaudit.files.finding import Metric
 from dpaudit.progress import OnProgress
 from dpaudit.version import __version__
 

@@ -12,7 +12,7 @@ from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from dpaudit.files.result_tables import ResultTable, ResultTables, TableEntry
+from dpaudit.files.published import ResultTable, ResultTables, TableEntry
 from dpaudit.rng import Streams
 
 from .bugs import BUGS, Bug, Specimen

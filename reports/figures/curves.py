@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from dpaudit.files.experiment_result import ExperimentLine, ExperimentResult
+from dpaudit.files.published import ExperimentLine, ExperimentResult
 from dpaudit.files.result import Curve
 from dpaudit.reports.frame import Row
 from dpaudit.reports.tables import CROWD

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpaudit.benchmark import on_ray, suites
 from dpaudit.commands.cli import app
-from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.published import ResultTables
 from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
 from tests.said import without_help
 

@@ -13,7 +13,7 @@ from dpaudit.benchmark.one_cell import CellJob
 from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile
-from dpaudit.files.toml_text import toml_text
+from dpaudit.files.documents import toml_text
 from dpaudit.pipeline.run import Runtime, run_audit
 from tests.benchmark.small_benchmarks import BASE, SENSORS, same_but_for_time
 

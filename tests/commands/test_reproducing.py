@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
-from dpaudit.files.experiment_result import ExperimentRuns
+from dpaudit.files.published import ExperimentRuns
 from dpaudit.papers import declared, five_papers
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help

@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.claims_file import ClaimsFile, Threshold, ThresholdSubject
-from dpaudit.files.toml_lines import line_of
+from dpaudit.files.documents import line_of
 
 VALID = """\
 import_from = "code"

@@ -7,7 +7,7 @@ import pytest
 from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.toml_lines import line_of
+from dpaudit.files.documents import line_of
 from dpaudit.pipeline.run import Runtime, prepare
 
 VALID = """\

@@ -12,9 +12,8 @@ from dpaudit.errors import LONGEST_LINE, MOST_LINES, ConfigError, DpauditError, 
 from dpaudit.files import documents
 from dpaudit.files.claims_file import ClaimsFile
 from dpaudit.files.config import AuditConfig, read_toml
-from dpaudit.files.documents import DEEPEST, json_from, toml_from
+from dpaudit.files.documents import DEEPEST, json_from, line_of, toml_from
 from dpaudit.files.result import AuditResult
-from dpaudit.files.toml_lines import line_of
 
 
 @pytest.mark.parametrize(

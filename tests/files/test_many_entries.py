@@ -12,7 +12,7 @@ from dpaudit.benchmark import grid
 from dpaudit.benchmark.settings import Groups, parts_of
 from dpaudit.check import baseline, evidence
 from dpaudit.check.evidence import Stake, accumulated, by_history
-from dpaudit.files import benchmark_file, claims_file, documents, toml_lines
+from dpaudit.files import benchmark_file, claims_file, documents
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.threat import ThreatModel
 
@@ -145,9 +145,9 @@ def test_a_file_is_searched_once_for_the_lines_of_its_keys(
 ) -> None:
     text = "".join(f"[[cell]]\nkey{i} = 1\n" for i in range(N))
     calls = list[str]()
-    own = toml_lines._parts
-    monkeypatch.setattr(toml_lines, "_parts", lambda found: calls.append(found) or own(found))
-    lines = [toml_lines.line_of(text, ("cell", i, f"key{i}", "inside")) for i in range(N)]
+    own = documents._parts
+    monkeypatch.setattr(documents, "_parts", lambda found: calls.append(found) or own(found))
+    lines = [documents.line_of(text, ("cell", i, f"key{i}", "inside")) for i in range(N)]
     assert lines == [2 * i + 2 for i in range(N)]
     assert len(calls) <= 2 * N
 

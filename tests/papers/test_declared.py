@@ -6,8 +6,8 @@ import pytest
 
 from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.experiment_result import ExperimentLine
 from dpaudit.files.finding import Metric
+from dpaudit.files.published import ExperimentLine
 from dpaudit.papers.cells import Request, _DoneCells, chosen, refuse_missing_data
 from dpaudit.papers.declared import DECLARED, EXPERIMENTS, described, reproduction
 from dpaudit.papers.learning import RECORDS, WORLD, nested, with_noise

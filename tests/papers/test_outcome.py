@@ -2,13 +2,13 @@
 
 import pytest
 
-from dpaudit.files.experiment_result import (
+from dpaudit.files.finding import Metric
+from dpaudit.files.published import (
     ExperimentLine,
     ExperimentResult,
     HeldOrdering,
     limits,
 )
-from dpaudit.files.finding import Metric
 from dpaudit.papers.experiment import MeasuredNumber, Ordering
 from dpaudit.papers.outcome import estimate, held, reproduced
 from tests.papers.toy import TOY, ask

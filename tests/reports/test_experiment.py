@@ -5,13 +5,13 @@ import io
 
 import pytest
 
-from dpaudit.files.experiment_result import (
+from dpaudit.files.finding import Metric
+from dpaudit.files.published import (
     Assumption,
     ExperimentLine,
     ExperimentResult,
     HeldOrdering,
 )
-from dpaudit.files.finding import Metric
 from dpaudit.reports.experiment import as_csv, as_markdown, page, render_experiment, text
 
 LINES = (

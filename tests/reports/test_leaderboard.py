@@ -11,8 +11,8 @@ import pytest
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import Cell
+from dpaudit.files.published import ResultTables
 from dpaudit.files.result import AuditResult
-from dpaudit.files.result_tables import ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
 from dpaudit.reports import result_tables

@@ -14,7 +14,7 @@ from scipy.stats import binom, kstest
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
-from dpaudit.files.result_tables import ResultTables
+from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -1,6 +1,7 @@
-"""experiment.json: a table or figure of a paper, what was published beside what came out here.
+"""Results as data of a folder like docs/results: of experiments, and tables of other commands.
 
-Published runs lie in a folder of results, a file for each experiment and scale.
+An experiment is a table or figure of a paper, what was published beside what came out here. Its
+published runs are a file for each scale.
 """
 
 import json
@@ -130,3 +131,42 @@ class ExperimentRuns(Strict):
             about = json.dumps(content, ensure_ascii=False, indent=2).removesuffix("\n}")
             runs.append(about + ',\n  "lines": [\n    ' + lines + "\n  ]\n}")
         return '{"schema_version": 1, "runs": [\n' + ",\n".join(runs) + "\n]}\n"
+
+
+TableEntry = float | str | None  # an infinite number is a text, which JSON can hold
+
+
+class ResultTable(Strict):
+    """One table: a row of entries for its columns."""
+
+    title: str
+    about: str = ""  # what stands between the title and the table
+    columns: tuple[str, ...]
+    rows: tuple[tuple[TableEntry, ...], ...]
+
+
+class ResultTables(Strict):
+    """Tables that one command made."""
+
+    schema_version: Literal[1] = 1
+    title: str
+    about: str = ""
+    command: str = ""  # that makes the same again
+    date: str = ""
+    tables: tuple[ResultTable, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "ResultTables":
+        return cls.model_validate_json(path.read_bytes())
+
+    def to_json(self) -> str:
+        """JSON with one row of a table a line, so that a changed row is a changed line."""
+        about = self.model_dump(mode="json", exclude={"tables"})
+        head = json.dumps(about, ensure_ascii=False, indent=2).removesuffix("\n}")
+        tables = []
+        for table in self.tables:
+            content = table.model_dump(mode="json")
+            rows = ",\n    ".join(json.dumps(r, ensure_ascii=False) for r in content.pop("rows"))
+            own = json.dumps(content, ensure_ascii=False).removesuffix("}")
+            tables.append(own + ',\n   "rows": [\n    ' + rows + "\n   ]}")
+        return head + ',\n  "tables": [\n  ' + ",\n  ".join(tables) + "\n  ]\n}\n"

@@ -25,8 +25,8 @@ from dpaudit.statistics.noise_tests import (
     scale_p_values,
     sign_p_value,
 )
-from dpaudit.training.noise_heard import Heard, heard, name_of
-from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out
+from dpaudit.training.noise_heard import Heard, heard
+from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out, streams_of
 
 from .examinations import reason_not_examined
 from .jobs import Prepared
@@ -104,46 +104,46 @@ def _examined(
     on_step: OnStep = lambda done, total: None,
 ) -> Finding:
     seed = prepared.streams
-    own = Streams(seed.numpy("noise of the run").integers(2**62).item(), seed.device)
+    own = seed.child("noise of the run")
     defense, setting = prepared.defenses["defense"], prepared.setting
     rounds = examined_rounds(defense.n_rounds, own)
     reason = left_out(setting, len(rounds))
-    if reason is not None:
-        return _finding([], 0, (f"not examined: {reason}",), (f"all messages ({reason})",))
     some: list[Heard] = []
     missed = defaultdict[tuple[str, str], list[int]](list)
     try:
-        with torch.no_grad():
-            played = RealRounds(
-                defense, prepared.learned.problem, setting, seed, own, adversaries, rounds
-            )
-            for round in played.play(lambda done: on_step(done, len(rounds))):
-                some += _heard(round, missed)
+        if reason is None:
+            problem = prepared.learned.problem
+            with torch.no_grad():
+                played = RealRounds(defense, problem, setting, seed, own, adversaries, rounds)
+                for round in played.play(lambda done: on_step(done, len(rounds))):
+                    some += _heard(round, missed)
     except Exception as error:
-        why = reason_not_examined(error)
-        return _finding([], 0, (f"not examined: {why}",), (f"all messages ({why})",))
+        reason = reason_not_examined(error)
+    if reason is not None:
+        return _finding([], 0, (f"not examined: {reason}",), (f"all messages ({reason})",))
     by_name = {h.name: [one for one in some if one.name == h.name] for h in some}
     tests = [test for group in by_name.values() for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in some} for test in _rows(some, k, own)]
     left = [f'"{message}" in {_ranges(ks)} ({why})' for (message, why), ks in missed.items()]
     if rest := defense.n_rounds - len(rounds):
         left.append(f"{rest} of {defense.n_rounds} rounds (others were drawn)")
-    return _finding(tests, played.streams * len(rounds), tuple(_notes(some)), tuple(left))
+    return _finding(
+        tests, streams_of(setting, len(rounds)) * len(rounds), tuple(_notes(some)), tuple(left)
+    )
 
 
 def _heard(round: RealRound, missed: dict[tuple[str, str], list[int]]) -> Iterator[Heard]:
     """The messages of a round, and into ``missed`` rounds by message and why it is not tested."""
-    for name in round.messages():
-        found = heard(round, name)
+    for message in round.messages():
+        found = heard(message)
         if isinstance(found, str):
-            message, k = name_of(round, name)
-            missed[message, found].append(k)
+            missed[message.name, found].append(message.round)
             continue
         if found.left_out:
             missed[found.name, f"{found.left_out} of its senders or links"].append(found.round)
         if found.no_directions:
             missed[found.name, "directions of a large message"].append(found.round)
-        if found.noise.any() and not _is_tested(found):
+        if found.noise.any() and not found.is_tested:
             why = "coordinates are mixed"
             if found.own:
                 why = "it is of draws of its own, which cannot be set"
@@ -203,13 +203,8 @@ def _notes(heard: list[Heard]) -> Iterator[str]:
             yield f'"{name}" differs whenever its round is played: its coordinates are not tested'
         elif not any(h.linear or h.loudly_linear for h in some):
             yield f'"{name}" is not linear in its noise: its coordinates are not tested'
-        elif not any(_is_tested(h) for h in some):
+        elif not any(h.is_tested for h in some):
             yield f'"{name}" mixes coordinates of gradients: its coordinates are not tested'
-
-
-def _is_tested(h: Heard) -> bool:
-    """Whether its coordinates should be independent, up to scales that are known."""
-    return (h.linear or h.loudly_linear) and bool(h.noise.any()) and h.data_stays
 
 
 def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[NoiseTest]:
@@ -217,10 +212,10 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Noise
     layers = _Layers(setting, group[0].noise.shape[-1])
     for h in group:
         yield from _without_noise(h, layers)
-        if _is_tested(h):
+        if h.is_tested:
             yield from _sums_without_noise(h, layers)
         yield from _too_fine_or_quiet(h)
-    tested = [h for h in group if _is_tested(h)]
+    tested = [h for h in group if h.is_tested]
     if not tested:
         return
     units = [_in_units(h) for h in tested]
@@ -242,13 +237,8 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Noise
 def _too_fine_or_quiet(h: Heard) -> Iterator[NoiseTest]:
     """Data that show more finely than the noise, or a direction of rows with less noise than data
     in it ask for."""
-    where = f'"{h.name}" of round {h.round}'
-    if h.fine.coarse:
-        steps = "noise comes in coarser steps than the data under it, whose low bits show"
-        yield NoiseTest(0.0, 1, h.name, (h.round,), f"{steps}, in {where}")
-    if h.fine.residue is not None:
-        moved = f"by {h.fine.residue:.2g}, in steps finer than those of its noise"
-        yield NoiseTest(0.0, 1, h.name, (h.round,), f"data without noise move {where} {moved}")
+    if h.finer is not None:
+        yield NoiseTest(0.0, 1, h.name, (h.round,), h.finer)
     if h.quiet is not None:
         p, among, rows, share = h.quiet
         less = "no noise" if share < SILENT else f"{share**0.5:.2g} times the noise of others"

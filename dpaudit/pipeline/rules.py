@@ -1,6 +1,6 @@
 """Which evidence decides on a claim, and the sentence that says so with its figures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from math import exp, inf
 from typing import NamedTuple
 
@@ -29,40 +29,30 @@ class Decision(NamedTuple):
     finding: Finding | None = None
 
 
-Rule = Callable[[ClaimCase], Decision | None]
-
-
 def decide(case: ClaimCase) -> Decision:
-    """What the first rule that applies says."""
-    return next(found for rule in RULES if (found := rule(case)) is not None)
+    """The first that applies: what speaks against the claim, else what is left of it."""
+    against = next(_against(case), None)
+    return next(_undecided(case)) if against is None else against
 
 
-def _bare_message(case: ClaimCase) -> Decision | None:
-    exact = case.first(Role.EXACT_LEAK)
-    if exact is None or exact.verdict is not Verdict.REFUTED:
-        return None
-    shown = f'"{exact.message}" shows the record with no noise at all to {case.adversary}'
-    return Decision(Verdict.REFUTED, "DPA101", f"{case.claims}; {shown}{case.also}.", exact)
+def _against(case: ClaimCase) -> Iterator[Decision]:
+    """What speaks against a claim, the surest first."""
 
+    def because(verdict: Verdict, code: str, what: str, finding: Finding) -> Decision:
+        return Decision(verdict, code, f"{case.claims}; {what}{case.also}.", finding)
 
-def _refuted_by_runs(case: ClaimCase) -> Decision | None:
-    if not case.refuted:
-        return None
-    n = case.n_tested
-    among = f", which is refuted among {n} statements (Holm)" if n > 1 else ""
-    reason = f"{case.claims}{among}; {case.certified} against {case.adversary}."
-    return Decision(Verdict.REFUTED, "DPA102", reason, case.best_test)
-
-
-def _declared_without_noise(case: ClaimCase) -> Decision | None:
-    declared = case.first(Role.DECLARED)
-    if declared is None or declared.metrics[Name.EPSILON].low != inf:
-        return None
-    noiseless = f"{case.claims}; a message that depends on the data is sent with no noise at all"
-    return Decision(Verdict.REFUTED, "DPA103", f"{noiseless}{case.also}.", declared)
-
-
-def _accounting_exceeds(case: ClaimCase) -> Decision | None:
+    exact, declared = case.first(Role.EXACT_LEAK), case.first(Role.DECLARED)
+    if exact is not None and exact.verdict is Verdict.REFUTED:
+        shown = f'"{exact.message}" shows the record with no noise at all to {case.adversary}'
+        yield because(Verdict.REFUTED, "DPA101", shown, exact)
+    if case.refuted:
+        n = case.n_tested
+        among = f", which is refuted among {n} statements (Holm)" if n > 1 else ""
+        reason = f"{case.claims}{among}; {case.certified} against {case.adversary}."
+        yield Decision(Verdict.REFUTED, "DPA102", reason, case.best_test)
+    if declared is not None and declared.metrics[Name.EPSILON].low == inf:
+        noiseless = "a message that depends on the data is sent with no noise at all"
+        yield because(Verdict.REFUTED, "DPA103", noiseless, declared)
     for role, code, what in (
         (Role.DECLARED, "DPA104", "the noise that is declared"),
         (Role.EXACT_LEAK, "DPA105", "the noise that is really added"),
@@ -71,22 +61,20 @@ def _accounting_exceeds(case: ClaimCase) -> Decision | None:
         finding = case.first(role)
         if finding is not None and finding.verdict is Verdict.UNSUPPORTED:
             if finding.message is not None and role is Role.MEASURED:
-                shown = f"{finding.message} moves with the record, and no noise hides it"
-                reason = f"{case.claims}; {shown}{case.also}."
-                return Decision(Verdict.UNSUPPORTED, "DPA107", reason, finding)
-            gives = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
-            reason = f"{case.claims}; {gives}{case.also}."
-            return Decision(Verdict.UNSUPPORTED, code, reason, finding)
-    return None
-
-
-def _sensitivity_exceeds(case: ClaimCase) -> Decision | None:
-    for finding in case.findings:
-        if finding.kind == "sensitivity" and finding.verdict is Verdict.UNSUPPORTED:
-            reason = f"{case.claims}; {_moves(finding)}{case.also}."
-            code = "DPA109" if finding.role is Role.DEPENDENCE else "DPA108"
-            return Decision(Verdict.UNSUPPORTED, code, reason, finding)
-    return None
+                code, said = (
+                    "DPA107",
+                    f"{finding.message} moves with the record, and no noise hides it",
+                )
+            else:
+                said = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
+            yield because(Verdict.UNSUPPORTED, code, said, finding)
+    unsupported = [f for f in case.findings if f.verdict is Verdict.UNSUPPORTED]
+    for finding in (f for f in unsupported if f.kind == "sensitivity"):
+        code = "DPA109" if finding.role is Role.DEPENDENCE else "DPA108"
+        yield because(Verdict.UNSUPPORTED, code, _moves(finding), finding)
+    for finding in (f for f in unsupported if f.role is Role.NOISE):
+        other = f"{_other_noise(finding)} (p = {finding.metrics[Name.P_VALUE].value:.1g})"
+        yield because(Verdict.UNSUPPORTED, "DPA110", other, finding)
 
 
 def _moves(finding: Finding) -> str:
@@ -107,79 +95,72 @@ def _moves(finding: Finding) -> str:
     return f"{moves}, {ratio:.3g} times the bound that its noise is made for ({stated:.3g})"
 
 
-def _other_noise(case: ClaimCase) -> Decision | None:
-    for finding in case.of(Role.NOISE):
-        if finding.verdict is not Verdict.UNSUPPORTED:
-            continue
-        p = finding.metrics[Name.P_VALUE].value
-        if Name.NOISE_FACTOR in finding.metrics:
-            factor = finding.metrics[Name.NOISE_FACTOR].value
-            what = f"runs with the record in a batch tell of {factor:.3g} times the declared noise"
-            what += ", or less"
-        elif finding.claim is None:
-            what = (
-                "the messages of the real run do not carry independent noise in every number: "
-                f"{finding.title}"
-            )
-        else:
-            what = "the noise really drawn is not the independent noise that the defense asks for"
-        reason = f"{case.claims}; {what} (p = {p:.1g}){case.also}."
-        return Decision(Verdict.UNSUPPORTED, "DPA110", reason, finding)
-    return None
+def _other_noise(finding: Finding) -> str:
+    """What a finding against the noise says, as a clause."""
+    if Name.NOISE_FACTOR in finding.metrics:
+        factor = finding.metrics[Name.NOISE_FACTOR].value
+        return (
+            f"runs with the record in a batch tell of {factor:.3g} times the declared noise, "
+            "or less"
+        )
+    if finding.claim is None:
+        independent = "the messages of the real run do not carry independent noise in every number"
+        return f"{independent}: {finding.title}"
+    return "the noise really drawn is not the independent noise that the defense asks for"
 
 
-def _reads_nothing(case: ClaimCase) -> Decision | None:
-    """Whatever is claimed holds against an adversary without a view, and says nothing."""
-    if not case.judging.reads_nothing:
-        return None
-    return Decision(
-        Verdict.UNDERPOWERED,
-        "DPA111",
-        "This adversary reads nothing: none of its links is in the graph of any round. Nothing "
-        "is supported or refuted by what it sees.",
-    )
+def _undecided(case: ClaimCase) -> Iterator[Decision]:
+    """Why this audit could not have refuted a claim that nothing speaks against; or that it could.
 
+    Whatever is claimed holds against an adversary without a view, and says nothing. Nothing judges
+    a program whose sampling is not known.
+    """
 
-def _unjudged(case: ClaimCase) -> Decision | None:
-    """Of a program whose sampling is not known."""
-    why = case.judging.unjudged
-    if why is None:
-        return None
-    return Decision(Verdict.UNDERPOWERED, "DPA112", f"{case.claims}; {why}.")
+    def powerless(code: str, reason: str, finding: Finding | None = None) -> Decision:
+        return Decision(Verdict.UNDERPOWERED, code, reason, finding)
 
-
-def _no_power(case: ClaimCase) -> Decision | None:
-    """Why this audit could not have refuted the claim, if it could not."""
-    found = _powerless(case)
-    return None if found is None else Decision(Verdict.UNDERPOWERED, *found, case.best_test)
-
-
-def _powerless(case: ClaimCase) -> tuple[str, str] | None:
-    """The code and the sentence of why it could not; None if it could."""
+    if case.judging.reads_nothing:
+        yield powerless(
+            "DPA111",
+            "This adversary reads nothing: none of its links is in the graph of any round. Nothing "
+            "is supported or refuted by what it sees.",
+        )
+    if case.judging.unjudged is not None:
+        yield powerless("DPA112", f"{case.claims}; {case.judging.unjudged}.")
     test, accounted = case.best_test, _accounted(case)
     if test is None:
         none = "and no attack in this audit could certify a lower bound on epsilon"
-        return "DPA113", f"{accounted}, {none}."
+        yield powerless("DPA113", f"{accounted}, {none}.")
+        return
     top = test.metrics[Name.CEILING].value
     if top <= case.claimed:
         needed = test.metrics[Name.TRIALS_NEEDED].value
         runs = f"{needed:.3g} runs of each world"
         if needed == inf:
             runs = "no number of runs that can be played"
-        return "DPA114", (
-            f"{accounted}. Even a perfect attack with these runs certifies {top:.3g} at most; "
-            f"{runs} would do."
-        )
+        perfect = f"Even a perfect attack with these runs certifies {top:.3g} at most"
+        yield powerless("DPA114", f"{accounted}. {perfect}; {runs} would do.", test)
     controls = case.of(Role.POSITIVE_CONTROL)
     if controls and not any(control.verdict is Verdict.REFUTED for control in controls):
-        said = f"{accounted}. The positive control, which has no noise, {_not_found(case)}."
-        return "DPA115", said
+        said = f"The positive control, which has no noise, {_not_found(case)}."
+        yield powerless("DPA115", f"{accounted}. {said}", test)
     if case.bound == 0:
-        return "DPA116", (
-            f"{accounted}. The attack certified nothing: no smaller claim would have been refuted "
-            f"either{_expected(test)}."
+        expected = test.metrics.get(Name.EXPECTED_BOUND)
+        hoped = f" ({expected.value:.3g} was to be expected)" if expected else ""
+        none = "certified nothing: no smaller claim would have been refuted either"
+        yield powerless("DPA116", f"{accounted}. The attack {none}{hoped}.", test)
+    if case.bound > case.claimed:  # of this test alone
+        code, left = (
+            "DPA117",
+            (
+                " by itself, more than is claimed, but not beside the other tests of this audit (Holm)."
+                " More runs would tell."
+            ),
         )
-    return None
+    else:
+        times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
+        code, left = "DPA118", f": {times}. This is no proof of privacy."
+    yield Decision(Verdict.NOT_REFUTED, code, f"{accounted}; {case.certified}{left}", test)
 
 
 def _not_found(case: ClaimCase) -> str:
@@ -191,32 +172,6 @@ def _not_found(case: ClaimCase) -> str:
             f"{best:.3g} at most; more runs of each world would do"
         )
     return "was not refuted either: the runs tell this adversary too little about the record"
-
-
-def _stood(case: ClaimCase) -> Decision:
-    if case.bound > case.claimed:  # of this test alone
-        among = (
-            "by itself, more than is claimed, but not beside the other tests of this audit (Holm)"
-        )
-        reason = f"{_accounted(case)}; {case.certified} {among}. More runs would tell."
-        return Decision(Verdict.NOT_REFUTED, "DPA117", reason, case.best_test)
-    times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
-    reason = f"{_accounted(case)}; {case.certified}: {times}. This is no proof of privacy."
-    return Decision(Verdict.NOT_REFUTED, "DPA118", reason, case.best_test)
-
-
-RULES: tuple[Rule, ...] = (  # the first that applies decides
-    _bare_message,
-    _refuted_by_runs,
-    _declared_without_noise,
-    _accounting_exceeds,
-    _sensitivity_exceeds,
-    _other_noise,
-    _reads_nothing,
-    _unjudged,
-    _no_power,
-    _stood,
-)
 
 
 def _accounted(case: ClaimCase) -> str:
@@ -262,11 +217,6 @@ def _stands(what: str, finding: Finding, case: ClaimCase) -> str:
     supports = float(finding.metrics[Name.EPSILON].high or 0) <= case.claimed
     stands = "supports the claim" if supports else "does not settle the claim"
     return f"{what} {stands} ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
-
-
-def _expected(test: Finding) -> str:
-    expected = test.metrics.get(Name.EXPECTED_BOUND)
-    return f" ({expected.value:.3g} was to be expected)" if expected else ""
 
 
 def meaning(case: ClaimCase, verdict: Verdict) -> str:

@@ -5,12 +5,10 @@ What hears the data alone is not noised: the low bits of a sum whose noise has c
 term that is added behind a rounding.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from .noise_rounds import LOUDNESSES, RealRound
+from .noise_rounds import RoundMessage
 from .woven import PLAYED, SILENT, Spread, Way
 
 CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
@@ -25,32 +23,28 @@ MOVES = (1.0, 64.0, 1 / 16)  # of gradients, times their size
 SHIFTED = 300  # of the numbers that are spread
 
 
-class Fine(NamedTuple):
-    """What of the data shows more finely than the noise."""
-
-    coarse: bool  # the steps of the noise are coarser than those of the data under it
-    residue: float | None  # how far a term moves that no noise is in; None: there is none
+def fine_changes(message: RoundMessage) -> str | None:
+    """Of one message, as a clause; ``PLAYED`` and ``SILENT`` are of finite numbers."""
+    return _FineChanges(message).found()
 
 
-def fine_changes(round: RealRound, name: str) -> Fine:
-    """Of one message; ``PLAYED`` and ``SILENT`` are of finite numbers."""
-    return _Fine(round, name).found()
-
-
-class _Fine:
-    def __init__(self, round: RealRound, name: str) -> None:
-        self._round, self._name = round, name
+class _FineChanges:
+    def __init__(self, message: RoundMessage) -> None:
+        self._message, self._play = message, message.play
         self._played = self._play(PLAYED)
         self._ulp = _rounding(self._played)  # [streams, rows, d]
         self._deaf = torch.zeros_like(self._played)  # changes of the noise that do not show
 
-    def found(self) -> Fine:
+    def found(self) -> str | None:
+        where = f'"{self._message.name}" of round {self._message.round}'
         if self._is_coarse(gone=False) or (self._is_loud() and self._is_coarse(gone=True)):
-            return Fine(True, None)
-        return Fine(False, self._residue() if self._deaf.any() else None)
-
-    def _play(self, way: Way) -> Tensor:
-        return self._round.play(way)[self._name]
+            steps = "noise comes in coarser steps than the data under it, whose low bits show"
+            return f"{steps}, in {where}"
+        residue = self._residue() if self._deaf.any() else None
+        if residue is None:
+            return None
+        moved = f"by {residue:.2g}, in steps finer than those of its noise"
+        return f"data without noise move {where} {moved}"
 
     def _is_loud(self) -> bool:
         """Whether gradients may hide steps of the noise: where they are rounded as coarsely."""
@@ -84,7 +78,7 @@ class _Fine:
             stuck = heard
             for way in (1, -1):
                 other = Way(added=way * change, gone=gone)
-                if not (stuck.any() and self._round.is_finite(self._name, other)):
+                if not (stuck.any() and self._message.is_finite(other)):
                     break
                 stuck = stuck & (self._play(other) == played)
             if not stuck.any():
@@ -96,7 +90,7 @@ class _Fine:
             shows = stuck & (expected > 2 * ulp) & (expected < 1.5 * change * noise / FINER)
             for way in (1, -1):
                 move = Way(move=way * size, gone=gone)
-                if not (shows.any() and self._round.is_finite(self._name, move)):
+                if not (shows.any() and self._message.is_finite(move)):
                     break
                 moved = (self._play(move) - played).abs()
                 shows = shows & (moved > 0) & (moved > expected / 4 - ulp)
@@ -120,7 +114,7 @@ class _Fine:
             way = Way(move=size, pattern=SHIFTED, spread=Spread(self._played.shape[-1], True))
             for ratio in ratios:
                 shift = None if ratio is None else -size * ratio
-                message = self._round.play_once(way, shift)[self._name]
+                message = self._message.play_once(way, shift)
                 left = message - self._played  # [streams, rows, d]
                 typical = left.median(dim=0).values
                 # a difference of its two sides is as exact as the larger one
@@ -137,32 +131,27 @@ class _Fine:
 
         Once as the same for all numbers, where it nearly is, and once for each.
         """
-        round, name, d = self._round, self._name, self._played.shape[-1]
-        spread = Spread(d, True)
-        silent = self._play(SILENT)[0]
+        message, d = self._message, self._played.shape[-1]
+        spread, silent = Spread(d, True), self._play(SILENT)[0]
 
-        def per(way: Way, loudness: float) -> Tensor | None:
-            if not round.is_finite(name, way):
-                return None
-            return (self._play(way)[0] - silent).double() / loudness
+        def noisy(x: float) -> Way:
+            return Way(weight=x, signs="unit", pattern=SHIFTED, spread=spread)
 
-        noise = data = None
-        for loud in LOUDNESSES:
-            if noise is None:
-                noise = per(Way(weight=loud, signs="unit", pattern=SHIFTED, spread=spread), loud)
-            if data is None:
-                data = per(Way(weight=0.0, move=loud, pattern=SHIFTED, spread=spread), loud)
-        if noise is None or data is None:
+        def moved(x: float) -> Way:
+            return Way(weight=0.0, move=x, pattern=SHIFTED, spread=spread)
+
+        loud, far = message.loudest(lambda x: (noisy(x),)), message.loudest(lambda x: (moved(x),))
+        if loud is None or far is None:
             return []
-        numbers = torch.randn(1, d, generator=torch.Generator().manual_seed(SHIFTED + 1))[0]
+        noise = (self._play(noisy(loud))[0] - silent).double() / loud
+        data = (self._play(moved(far))[0] - silent).double() / far
         there = noise.abs() > 1e-9 * noise.abs().max()
-        ratio = torch.where(there, data / torch.where(there, noise, 1.0), 0.0) * numbers
-        whole = ratio.new_zeros(round.n_rows(name), d)
-        per_number = torch.where(there, data / torch.where(there, noise, 1.0), 0.0)
-        typical = float(per_number[there].median()) if there.any() else 0.0
-        even = whole + typical * numbers
+        ratio = torch.where(there, data / torch.where(there, noise, 1.0), 0.0)
+        numbers = torch.randn(1, d, generator=torch.Generator().manual_seed(SHIFTED + 1))[0]
+        typical = float(ratio[there].median()) if there.any() else 0.0
+        even = ratio.new_zeros(message.n_rows, d) + typical * numbers
         each = even.clone()
-        each[round.seen(name).rows] = ratio
+        each[message.seen.rows] = ratio * numbers
         return [even, each]
 
 

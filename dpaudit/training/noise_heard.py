@@ -1,28 +1,23 @@
 """What noise and gradients make of one message in one round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .fine_changes import Fine, fine_changes
-from .noise_rounds import (
-    LATE,
-    LOUD,
-    RealRound,
-    Twofold,
-    is_in_proportion,
-    is_linear,
-    near,
-    rounding,
-    size_like,
-)
+from .fine_changes import fine_changes
+from .noise_rounds import LOUD, RoundMessage
 from .quiet_directions import QuietDirection, paired, quiet_direction
 from .woven import PLAYED, SILENT, Way
 
 EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
 QUIET = (1.0, 0.25, 1 / 64)  # times the noise, of which twice as much is finite
+CLOSE = 0.03  # of the noise of a row: a difference that no test would detect
+WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
+MANY = 7  # streams, in which a coordinate with noise is seldom without much
+QUIETER = 6  # sizes of such moves that are tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +40,8 @@ class Heard:
     own: bool  # draws that are not asked of ``Noise`` are in it
     noise_stays: bool  # noise of one coordinate stays in it
     data_stays: bool  # so do gradients
-    fewer: bool  # a draw has fewer numbers than there are coordinates
     asked: Tensor  # [rows, d], the scale that the defense asks for
-    fine: Fine = Fine(False, None)  # noise has coarser steps than something of the data
+    finer: str | None = None  # what of the data shows more finely than the noise
     quiet: QuietDirection | None = None  # a direction with less noise than others
     enough: bool = False  # no number has less noise than is asked, in units of gradients
     left_out: int = 0  # rows that an adversary reads and that are not looked at
@@ -58,88 +52,90 @@ class Heard:
         """How far either pattern of gradients moves each number, [rows, d]."""
         return torch.maximum(self.data[0].abs(), self.data[1].abs())
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether its coordinates should be independent, up to scales that are known."""
+        return (self.linear or self.loudly_linear) and bool(self.noise.any()) and self.data_stays
 
-def name_of(round: RealRound, name: str) -> tuple[str, int]:
-    """A message's own name, and the round that it is sent in."""
-    return name.removesuffix(LATE), round.k + name.endswith(LATE)
 
-
-def heard(round: RealRound, name: str) -> Heard | str:
+def heard(message: RoundMessage) -> Heard | str:
     """What becomes of a message; or why nothing can be said of it."""
-    return _Listener(round, name).heard()
+    if not message.is_finite(SILENT, PLAYED):
+        return "it is not finite"
+    loudness, moves = message.loudest(_loud_ways), message.loudest(_moving_ways)
+    if loudness is None or moves is None:
+        return "it is not finite under other noise or gradients"
+    return _Listener(message, loudness, moves).heard()
 
 
 class _Listener:
-    """One message of a round, in units of what it is without noise."""
+    """One message of a round, in units of what it is without noise.
 
-    def __init__(self, round: RealRound, name: str) -> None:
-        self._round, self._name = round, name
+    Args:
+        loudness, moves: the loudest noise and gradients at which it is finite.
+    """
 
-    def heard(self) -> Heard | str:
-        round, name = self._round, self._name
-        if not round.is_finite(name, SILENT, PLAYED):
-            return "it is not finite"
-        loudness = round.loudest(name, _loud_ways)
-        moves = round.loudest(name, _moving_ways)
-        if loudness is None or moves is None:
-            return "it is not finite under other noise or gradients"
-        base, played = self._play(SILENT), self._play(PLAYED)
-        tolerance = rounding(played, base)
-        noise, alone = self._play(Way(seed=1)) - base, played - base
-        louder = self._play(Way(weight=loudness)) - base
-        linear = [self._is_linear(x, base, tolerance) for x in (QUIET, (loudness / 2,))]
-        own = not near(noise, alone, tolerance)
-        data, size = self._data(alone[0], linear[0], tolerance, moves)
-        signs, unit, loud = self._signs(alone[0], linear, tolerance, loudness)
-        loudly = linear[1] and not own and (linear[0] or self._moves_alike(loudness, moves))
-        moved = bool(noise.any())
-        stays = near(signs[0], signs[1], tolerance)
-        in_directions = moved and size is not None and (linear[0] or loudly or own)
-        seldom = base.numel() > LARGE and not round.run.looks_closely(round.k)
-        seen = round.seen(name)
+    def __init__(self, message: RoundMessage, loudness: float, moves: float) -> None:
+        self._message, self._play = message, message.play
+        self._loudness, self._moves = loudness, moves
+        self._base = self._play(SILENT)
+        self._tolerance = rounding(self._play(PLAYED), self._base)
+
+    def heard(self) -> Heard:
+        message, base, loudness = self._message, self._base, self._loudness
+        noise, alone = self._play(Way(seed=1)) - base, self._play(PLAYED) - base
+        linear, loudly = self._is_linear(QUIET), self._is_linear((loudness / 2,))
+        own = not near(noise, alone, self._tolerance)
+        data, size = self._data(alone[0], linear)
+        signs, unit, loud = self._signs(alone[0], linear, loudly)
+        loudly = loudly and not own and (linear or self._moves_alike())
+        moved, stays = bool(noise.any()), near(signs[0], signs[1], self._tolerance)
+        in_directions = moved and size is not None and (linear or loudly or own)
+        seldom = base.numel() > LARGE and not message.real.looks_closely
+        quiet = None
+        if in_directions and size is not None and not seldom:
+            quiet = quiet_direction(message, loud, size, own)
         return Heard(
-            *name_of(round, name),
-            rows=seen.links,
-            adversaries=seen.adversaries,
+            message.name,
+            message.round,
+            rows=message.seen.links,
+            adversaries=message.seen.adversaries,
             noise=noise,
-            louder=louder,
+            louder=self._play(Way(weight=loudness)) - base,
             data=data,
-            linear=linear[0] and not own,
+            linear=linear and not own,
             loudly_linear=loudly,
             own=own,
             noise_stays=stays,
-            data_stays=near(data[0].abs(), data[1].abs(), tolerance if size == moves else 0.0),
-            fewer=round.fewest is not None and round.fewest < base.shape[-1],
+            data_stays=near(
+                data[0].abs(), data[1].abs(), self._tolerance if size == self._moves else 0.0
+            ),
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
-            fine=fine_changes(round, name) if moved else Fine(False, None),
-            quiet=quiet_direction(round, name, loud, size, own)
-            if in_directions and size is not None and not seldom
-            else None,
+            finer=fine_changes(message) if moved else None,
+            quiet=quiet,
             no_directions=in_directions and seldom,
             enough=stays and size is not None and self._is_enough(loud, size),
-            left_out=seen.left_out,
+            left_out=message.seen.left_out,
         )
 
-    def _play(self, way: Way) -> Tensor:
-        return self._round.play(way)[self._name]
+    def _is_linear(self, weights: tuple[float, ...]) -> bool:
+        """Whether twice the noise adds twice as much to a message, and two draws what each does.
 
-    def _is_linear(self, weights: tuple[float, ...], base: Tensor, tolerance: float) -> bool:
-        """At the first of these weights at which twice as much noise is finite."""
+        At the first of these weights at which twice as much noise is finite.
+        """
         for w in weights:
-            ways = (
-                Way(weight=w),
-                Way(weight=2 * w),
-                Way(weight=0.0, other=w),
-                Way(weight=w, other=w),
-            )
-            if self._round.is_finite(self._name, *ways):
-                return is_linear(Twofold(*map(self._play, ways)), base, tolerance)
+            one, twice = Way(weight=w), Way(weight=2 * w)
+            second, both = Way(weight=0.0, other=w), Way(weight=w, other=w)
+            if self._message.is_finite(one, twice, second, both):
+                once, doubled, other, sum_ = (
+                    self._play(way) - self._base for way in (one, twice, second, both)
+                )
+                alike = near(doubled, 2 * once, self._tolerance)
+                return alike and near(sum_, once + other, self._tolerance)
         return False
 
-    def _data(
-        self, noise: Tensor, linear: bool, tolerance: float, moves: float
-    ) -> tuple[tuple[Tensor, Tensor], float | None]:
-        """How gradients move a message by two patterns [rows, d], and the size that tells.
+    def _data(self, noise: Tensor, linear: bool) -> tuple[tuple[Tensor, Tensor], float | None]:
+        """How gradients move a message by two patterns [rows, d], and the size that shows it.
 
         Where a step that is linear in its noise is not so far away, as behind a clamp, they are as
         large as the noise, times as much as they are less loud.
@@ -150,53 +146,73 @@ class _Listener:
             there, back = (self._play(way)[0] for way in ways)
             return (there - back) / 2
 
-        first, second = move(moves), move(moves, 1)
-        as_loud = (first * (LOUD / moves), second * (LOUD / moves))
-        if not linear or is_in_proportion(move, first, moves, tolerance):
-            return as_loud, moves
-        size = size_like(noise, move, first, tolerance, moves)
-        if size is None:
-            return as_loud, None
-        return (move(size) * (LOUD / size), move(size, 1) * (LOUD / size)), size
+        def both(size: float) -> tuple[Tensor, Tensor]:
+            return move(size) * (LOUD / size), move(size, 1) * (LOUD / size)
+
+        moves = self._moves
+        if not linear or self._is_in_proportion(move, move(moves), moves):
+            return both(moves), moves
+        size = self._size_like(noise, move, moves)
+        return both(size or moves), size
 
     def _signs(
-        self, noise: Tensor, linear: list[bool], tolerance: float, loudness: float
+        self, noise: Tensor, linear: bool, loudly: bool
     ) -> tuple[list[Tensor], Tensor, float]:
         """What two patterns of signs in the place of draws do to a message [rows, d], and the first
         of them by ``LOUD`` times 1, whatever scale is asked; by as little as the noise where loud
         noise passes by what a step is linear in. With the size of that 1 which was played.
         """
-        base, up = self._play(SILENT)[0], LOUD / loudness
-        signs = [(self._play(way)[0] - base).abs() * up for way in _sign_ways(loudness)]
-        unit = (self._play(Way(weight=loudness, signs="unit"))[0] - base).abs()
-        if linear[1] or not linear[0]:
-            return signs, unit * up, loudness
+        base, loudness = self._base[0], self._loudness
+        up = LOUD / loudness
 
         def play(size: float) -> Tensor:
             return (self._play(Way(weight=size, signs="unit"))[0] - base).abs()
 
-        size = size_like(noise, play, unit, tolerance, loudness) or loudness
+        signs = [(self._play(way)[0] - base).abs() * up for way in _sign_ways(loudness)]
+        if loudly or not linear:
+            return signs, play(loudness) * up, loudness
+        size = self._size_like(noise, play, loudness) or loudness
         quiet = [self._play(way)[0] - base for way in _sign_ways(1.0)]
         return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size), size
 
+    def _is_in_proportion(
+        self, move: Callable[[float], Tensor], moved: Tensor, size: float
+    ) -> bool:
+        """Whether what this size of a move makes is as many times what a weaker one does."""
+        return near(moved, WEAKER * move(size / WEAKER), WEAKER * self._tolerance)
+
+    def _size_like(
+        self, noise: Tensor, move: Callable[[float], Tensor], loudest: float
+    ) -> float | None:
+        """The size of a move that is as large as the noise, and in proportion; None if none is."""
+        size, moved = loudest, move(loudest)
+        for _ in range(QUIETER):
+            size *= (noise.square().mean() / moved.square().mean().clamp(min=1e-30)).sqrt().item()
+            if not 0 < size < loudest:
+                break
+            moved = move(size)
+            if self._is_in_proportion(move, moved, size):
+                return size
+        return None
+
     def _is_enough(self, loudness: float, moves: float) -> bool:
         """Whether a draw counts as much as a gradient of its size somewhere, and nowhere less."""
-        data, noise = paired(self._round, self._name, loudness, moves)
+        data, noise = paired(self._message, loudness, moves)
         there = data.abs() > 1e-6 * data.abs().max()
         share = (noise[there] / data[there]).abs()
         return bool(there.any()) and abs(float(share.min()) - 1) < EXACT
 
-    def _moves_alike(self, loudness: float, moves: float) -> bool:
+    def _moves_alike(self) -> bool:
         """Whether gradients move a message under loud noise as they do without: their scale is its.
 
         Near a threshold, which loud noise passes by, they do not.
         """
-        both, moved = Way(weight=loudness, move=moves), Way(weight=0.0, move=moves)
-        if not self._round.is_finite(self._name, both):
+        both = Way(weight=self._loudness, move=self._moves)
+        if not self._message.is_finite(both):
             return False
-        silent, loud = self._play(SILENT), self._play(Way(weight=loudness))
-        under_noise = self._play(both) - loud
-        return near(under_noise, self._play(moved) - silent, rounding(loud, silent))
+        loud, moved = self._play(Way(weight=self._loudness)), Way(weight=0.0, move=self._moves)
+        under_noise, alone = self._play(both) - loud, self._play(moved) - self._base
+        return near(under_noise, alone, rounding(loud, self._base))
 
 
 def _loud_ways(x: float) -> tuple[Way, ...]:
@@ -209,3 +225,22 @@ def _sign_ways(x: float) -> tuple[Way, ...]:
 
 def _moving_ways(x: float) -> tuple[Way, ...]:
     return tuple(Way(weight=0.0, move=way * x, pattern=i) for i in (0, 1) for way in (1, -1))
+
+
+def rounding(*messages: Tensor) -> float:
+    """What float arithmetic may differ by in messages of this size."""
+    largest = max(m.abs().max().item() for m in messages)
+    return 64 * torch.finfo(messages[0].dtype).eps * largest
+
+
+def near(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Whether they differ by less than any test would detect, in each row.
+
+    And in each coordinate under all streams, where there are several: a part of a row that is not
+    linear may be far smaller than the rest of it.
+    """
+    size = other.square().mean(dim=-1, keepdim=True).sqrt()
+    if other.ndim > 2:
+        few = (0,) if len(other) >= MANY else (0, 1)  # streams, in which one may be small by chance
+        size = torch.minimum(size, other.square().mean(dim=few, keepdim=True).sqrt())
+    return bool(((one - other).abs() <= CLOSE * size + tolerance).all())

@@ -35,10 +35,6 @@ NEARLY_SILENT = 2.0**-10  # times the noise, where a step without any divides by
 LATE = " one round later"  # of the name of a message, within this module
 LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
 LOUDNESSES = (LOUD, 100.0, 4.0, 1.0, 0.0625)  # the first at which messages are finite is taken
-CLOSE = 0.03  # of the noise of a row: a difference that no test would tell
-WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
-MANY = 7  # streams, in which a coordinate with noise is seldom without much
-QUIETER = 6  # sizes of such moves that are tried
 Payloads = dict[str, Tensor]  # name -> [streams, rows, d]
 
 
@@ -62,25 +58,21 @@ class RealRounds:
     ) -> None:
         self._defense, self._setting = defense, setting
         self.own, self.adversaries = own, adversaries
-        self.other = Streams(own.numpy("other").integers(2**62).item(), own.device)
+        self.other = own.child("other")
         self.streams = streams_of(setting, len(rounds))
-        self._rounds, self.n_rounds = rounds, len(rounds)
+        self.rounds = rounds
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
         self._oracle = lambda k: Repeated(
             problem.gradient(seed, k, defense.batch_size, defense.drawing)
         )
 
-    def looks_closely(self, k: int) -> bool:
-        """Whether the directions of large messages are examined: each fifth round, and the last."""
-        return k in self._rounds[::CLOSELY] or k == self._rounds[-1]
-
     def play(self, on_round: Callable[[int], None]) -> Iterator["RealRound"]:
         """The rounds, each from the state that the one before it leaves."""
         state: Any = self._defense.start(self._start, self._setting)
         following: Repeated | None = None
-        for i, k in enumerate(self._rounds):
-            follows = i > 0 and self._rounds[i - 1] == k - 1
+        for i, k in enumerate(self.rounds):
+            follows = i > 0 and self.rounds[i - 1] == k - 1
             oracle = following if following is not None and follows else self._oracle(k)
             after = self.step(state, k, oracle.again(), Woven(self.own, k)).state
             following = None
@@ -90,10 +82,6 @@ class RealRounds:
             yield RealRound(self, state, k, oracle, following)
             state = after
             on_round(i + 1)
-
-    def fresh(self, i: int) -> Streams:
-        """Further streams of noise, of no other use."""
-        return Streams(self.own.numpy("fresh", i).integers(2**62).item(), self.own.device)
 
     def step(self, state: Any, k: int, oracle: Gradient, noise: Noise) -> Any:
         graph = self._setting.network.at(k)
@@ -114,11 +102,10 @@ class RealRound:
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
         self._played: dict[Way, Payloads] = {}
-        self.fewest: int | None = None  # numbers of a row of any draw
 
-    def messages(self) -> list[str]:
+    def messages(self) -> list["RoundMessage"]:
         """Those of this round that its noise or gradients move; the others one round later."""
-        if not all(self.is_finite(name, SILENT) for name in self.play(SILENT)):
+        if not all(bool(payload.isfinite().all()) for payload in self.play(SILENT).values()):
             self._least = NEARLY_SILENT
             self._played.clear()
         moved = (Way(weight=0.0, move=LOUD, pattern=i) for i in (0, 1))
@@ -133,7 +120,8 @@ class RealRound:
             self._played.clear()
         named = [n for n in self._sent if n not in idle]
         later = [n + LATE for n in idle if n + LATE in self.play(SILENT)]
-        return [n for n in (*named, *later) if self.play(SILENT)[n].numel()]
+        found = (RoundMessage(self, n) for n in (*named, *later))
+        return [message for message in found if message.play(SILENT).numel()]
 
     def play(self, way: Way) -> Payloads:
         """All messages, [streams, rows, d] each; none where a step does not stand the noise."""
@@ -146,19 +134,10 @@ class RealRound:
                 self._played[way] = {}
         return self._played[way]
 
-    def is_finite(self, name: str, *ways: Way) -> bool:
-        """Whether a message is sent, and of finite numbers, in all of these ways."""
-        plays = [self.play(way) for way in ways]
-        return all(name in m and bool(m[name].isfinite().all()) for m in plays)
-
-    def loudest(self, name: str, ways: Callable[[float], tuple[Way, ...]]) -> float | None:
-        """How loud noise or gradients may be for a message to be finite; None: not at all."""
-        return next((x for x in LOUDNESSES if self.is_finite(name, *ways(x))), None)
-
     def play_once(self, way: Way, shift: Tensor | None = None) -> Payloads:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
         run, k = self.run, self.k
-        streams = run.fresh(way.fresh) if way.fresh else run.own
+        streams = run.own.child("fresh", way.fresh) if way.fresh else run.own
         least = Way(weight=self._least)
         noise = Woven(streams, k, way._replace(weight=way.weight or self._least), run.other, shift)
         oracle = self._oracle.again(way)
@@ -172,22 +151,21 @@ class RealRound:
                 self._later = later.sent if self._later is None else self._later
                 refuse_other_messages(k + 1, self._later, later.sent)
                 messages |= {n + LATE: payload for n, payload in self._read(later.sent).items()}
-        if noise.fewest is not None:
-            self.fewest = min(noise.fewest, self.fewest or noise.fewest)
         return messages
+
+    @property
+    def looks_closely(self) -> bool:
+        """Whether the directions of large messages are examined: each fifth round, and the last."""
+        return self.k in self.run.rounds[::CLOSELY] or self.k == self.run.rounds[-1]
 
     @property
     def size(self) -> float:
         """Of gradients, which their moves are in units of."""
         return self._oracle.size
 
-    def n_rows(self, name: str) -> int:
-        """Rows of the payload of a message, of which some are looked at."""
-        return self._sent[name.removesuffix(LATE)].payload.shape[-2]
-
-    def seen(self, name: str) -> "SeenRows":
-        """Which of them are."""
-        return self._seen[name.removesuffix(LATE)]
+    def sent(self, name: str) -> tuple[Message, "SeenRows"]:
+        """A message as it was sent first, and which of its rows are looked at."""
+        return self._sent[name], self._seen[name]
 
     def _read(self, sent: Mapping[str, Message]) -> Payloads:
         if not self._sent:
@@ -200,6 +178,36 @@ class RealRound:
             for name, s in sent.items()
             if name in self._sent and s.payload.shape == self._sent[name].payload.shape
         }
+
+
+class RoundMessage:
+    """One message of a round, [streams, rows, d] in each way that the round is played.
+
+    Args:
+        key: what the round calls it.
+    """
+
+    def __init__(self, round: RealRound, key: str) -> None:
+        self._key, self.real = key, round
+        self.name, self.round = key.removesuffix(LATE), round.k + key.endswith(LATE)
+        message, self.seen = round.sent(self.name)
+        self.n_rows = message.payload.shape[-2]  # of the payload, of which some are looked at
+
+    def play(self, way: Way) -> Tensor:
+        return self.real.play(way)[self._key]
+
+    def play_once(self, way: Way, shift: Tensor | None = None) -> Tensor:
+        """The same without keeping it, and with a shift [rows, d] of all draws."""
+        return self.real.play_once(way, shift)[self._key]
+
+    def is_finite(self, *ways: Way) -> bool:
+        """Whether it is sent, and of finite numbers, in all of these ways."""
+        plays = [self.real.play(way) for way in ways]
+        return all(self._key in m and bool(m[self._key].isfinite().all()) for m in plays)
+
+    def loudest(self, ways: Callable[[float], tuple[Way, ...]]) -> float | None:
+        """How loud noise or gradients may be for it to be finite; None: not at all."""
+        return next((x for x in LOUDNESSES if self.is_finite(*ways(x))), None)
 
 
 def left_out(setting: Setting, n_rounds: int) -> str | None:
@@ -238,7 +246,7 @@ class SeenRows(NamedTuple):
 def _seen(sent: Message, run: RealRounds) -> SeenRows:
     by_edge = _adversaries_of(sent, run.adversaries)
     read = sent.rows[torch.tensor(list(map(bool, by_edge)), dtype=torch.bool)].unique()
-    room = kept_rows(run.streams, sent.payload.shape[-1], run.n_rounds)
+    room = kept_rows(run.streams, sent.payload.shape[-1], len(run.rounds))
     rows = read[torch.linspace(0, len(read) - 1, min(room, len(read))).long()]
     alone = len(sent.rows.unique()) == len(sent.rows)
     edges = [(sent.rows == row).nonzero().flatten().tolist() for row in rows]
@@ -262,67 +270,3 @@ def _adversaries_of(sent: Message, adversaries: tuple[ThreatModel, ...]) -> list
     return [
         {adversary.name for adversary in adversaries if reads(adversary, *edge)} for edge in edges
     ]
-
-
-class Twofold(NamedTuple):
-    """What shows whether a step is linear in its noise."""
-
-    once: Tensor  # [streams, rows, d]
-    doubled: Tensor
-    second: Tensor  # another draw
-    both: Tensor  # the sum of the two
-
-
-def is_linear(twofold: Twofold, base: Tensor, tolerance: float) -> bool:
-    """Whether twice the noise adds twice as much to a message, and two draws what each does."""
-    once, doubled, second, both = (message - base for message in twofold)
-    return near(doubled, 2 * once, tolerance) and near(both, once + second, tolerance)
-
-
-def is_in_proportion(
-    move: Callable[[float], Tensor], moved: Tensor, size: float, tolerance: float
-) -> bool:
-    """Whether what this size of a move makes is as many times what a weaker one does."""
-    return near(moved, WEAKER * move(size / WEAKER), WEAKER * tolerance)
-
-
-def size_like(
-    noise: Tensor,
-    move: Callable[[float], Tensor],
-    loud: Tensor,
-    tolerance: float,
-    loudness: float,
-) -> float | None:
-    """The size of a move that is as large as the noise, and in proportion; None if none is.
-
-    Args:
-        loud: what a move of the size ``loudness`` makes.
-    """
-    size, moved = loudness, loud
-    for _ in range(QUIETER):
-        size *= (noise.square().mean() / moved.square().mean().clamp(min=1e-30)).sqrt().item()
-        if not 0 < size < loudness:
-            break
-        moved = move(size)
-        if is_in_proportion(move, moved, size, tolerance):
-            return size
-    return None
-
-
-def rounding(*messages: Tensor) -> float:
-    """What float arithmetic may differ by in messages of this size."""
-    largest = max(m.abs().max().item() for m in messages)
-    return 64 * torch.finfo(messages[0].dtype).eps * largest
-
-
-def near(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Whether they differ by less than any test would tell, in each row.
-
-    And in each coordinate under all streams, where there are several: a part of a row that is not
-    linear may be far smaller than the rest of it.
-    """
-    size = other.square().mean(dim=-1, keepdim=True).sqrt()
-    if other.ndim > 2:
-        few = (0,) if len(other) >= MANY else (0, 1)  # streams, in which one may be small by chance
-        size = torch.minimum(size, other.square().mean(dim=few, keepdim=True).sqrt())
-    return bool(((one - other).abs() <= CLOSE * size + tolerance).all())

@@ -14,7 +14,7 @@ from scipy.fft import dct
 from scipy.special import fdtr
 from torch import Tensor
 
-from .noise_rounds import RealRound
+from .noise_rounds import RoundMessage
 from .woven import PLAYED, SILENT, Spread, Way
 
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
@@ -76,7 +76,7 @@ class _Tested(NamedTuple):
 
 
 def quiet_direction(
-    round: RealRound, name: str, loudness: float, moves: float, own: bool
+    message: RoundMessage, loudness: float, moves: float, own: bool
 ) -> QuietDirection | None:
     """Among directions that noise and data go differently, or that noise seems to leave out.
 
@@ -84,37 +84,34 @@ def quiet_direction(
     a scale for each coordinate, no direction is left out. Else what is left of the difference lies
     in the directions that noise leaves out, and is confirmed by noise that it was not chosen from.
     """
-    return _Directions(round, name, loudness, moves, own).worst()
+    return _Directions(message, loudness, moves, own).worst()
 
 
 def paired(
-    round: RealRound, name: str, loudness: float, moves: float, by_row: bool = False
+    message: RoundMessage, loudness: float, moves: float, by_row: bool = False
 ) -> tuple[Tensor, Tensor]:
     """What data and noise along the same numbers make of a message, [streams, rows, d] each.
 
     Both are for numbers of size 1, of the gradients and of the draws; 0 where they are not finite.
     The numbers are the same in all rows, or others in each.
     """
-    silent = round.play(SILENT)[name]
+    silent = message.play(SILENT)
     spread = Spread(silent.shape[-1], by_row=by_row)
     ways = (
         Way(weight=0.0, move=moves, pattern=PAIRED, spread=spread),
         Way(weight=loudness, signs="unit", pattern=PAIRED, spread=spread),
     )
-    if not round.is_finite(name, *ways):
+    if not message.is_finite(*ways):
         return torch.zeros_like(silent).double(), torch.zeros_like(silent).double()
-    data, noise = ((round.play(way)[name] - silent).double() for way in ways)
-    return data / (moves * round.size), noise / loudness
+    data, noise = ((message.play(way) - silent).double() for way in ways)
+    return data / (moves * message.real.size), noise / loudness
 
 
 class _Directions:
-    def __init__(
-        self, round: RealRound, name: str, loudness: float, moves: float, own: bool
-    ) -> None:
-        self._round, self._name, self._moves, self._own = round, name, moves, own
-        self._silent = round.play(SILENT)[name]
+    def __init__(self, message: RoundMessage, loudness: float, moves: float, own: bool) -> None:
+        self._message, self._loudness, self._moves, self._own = message, loudness, moves, own
+        self._silent = message.play(SILENT)
         self._d = self._silent.shape[-1]
-        self._loudness = loudness
         self._sample: list[Tensor] = []
 
     def worst(self) -> QuietDirection | None:
@@ -143,7 +140,7 @@ class _Directions:
 
         Where several do, all rows that any of them reads must have one first.
         """
-        sets = _read_together(self._round.seen(self._name).adversaries)
+        sets = _read_together(self._message.seen.adversaries)
         if not sets:
             return []
         differ, unheard, left = self._suspects(by_row=True)
@@ -157,7 +154,7 @@ class _Directions:
 
     def _suspects(self, by_row: bool) -> tuple[list[int], list[int], list[Tensor]]:
         """Rows that noise and data go differently, those of own draws, and what is left of them."""
-        data, noise = paired(self._round, self._name, self._loudness, self._moves, by_row)
+        data, noise = paired(self._message, self._loudness, self._moves, by_row)
         left = self._left(data, noise)
         differ = torch.stack([self._differs(x, noise) for x in left]).all(dim=0)
         unheard = (noise == 0).all(dim=-1).all(dim=0)  # own draws
@@ -239,22 +236,21 @@ class _Directions:
 
         Draws that are not asked of ``Noise`` are in a silent message, too: there, two differ.
         """
-        message = self._round.play_once(Way(fresh=2 * i + 1, seed=2 * i + 1))[self._name]
-        other = self._silent
-        if self._own:
-            other = self._round.play_once(Way(fresh=2 * i + 2, seed=2 * i + 2))[self._name]
+        play, first = self._message.play_once, 2 * i + 1
+        message = play(Way(fresh=first, seed=first))
+        other = play(Way(fresh=first + 1, seed=first + 1)) if self._own else self._silent
         return (message - other).double()
 
     def _response(self, i: int) -> Tensor:
         spread = Spread(self._d, by_row=True)
         way = Way(weight=0.0, move=self._moves, pattern=1000 + i, spread=spread)
-        return (self._round.play_once(way)[self._name] - self._silent).double()
+        return (self._message.play_once(way) - self._silent).double()
 
     def _confirmed(self, candidates: list[_Candidate]) -> QuietDirection | None:
         """The one that fresh noise is most surely too small along, if there is one."""
         usable = [c for c in candidates if bool(c.weights.isfinite().all() and c.weights.any())]
         if not self._own and usable:
-            first = (self._round.play(PLAYED)[self._name] - self._silent).double()
+            first = (self._message.play(PLAYED) - self._silent).double()
             usable = [c for c in usable if _share(_squares(first, c)) <= 0.6]
         nothing = torch.zeros(3, dtype=torch.float64)
         left, n, streams = [_Tested(c, nothing, nothing) for c in usable], 0, len(self._silent)

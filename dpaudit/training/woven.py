@@ -61,7 +61,6 @@ class Woven(Noise):
         shift: Tensor | None = None,
     ) -> None:
         super().__init__(streams, round)
-        self.fewest: int | None = None  # numbers of a row of any draw
         self._way, self._other, self._shift = way, other, shift
         self._drawn = 0  # numbers of a row of all draws so far
 
@@ -72,17 +71,8 @@ class Woven(Noise):
         return self._woven("laplace", message, scale, like)
 
     def _woven(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
-        way = self._way
-        drawn = self._first(law, message, scale, like)
-        if self._other is None or not way.other:
-            return drawn
-        again = getattr(Noise(self._other, self._round), law)(message, scale, like)
-        return drawn + way.other * again
-
-    def _first(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
-        way, width = self._way, like.shape[-1]
-        self.fewest = min(width, self.fewest or width)
-        first, self._drawn = self._drawn, self._drawn + width
+        way, first = self._way, self._drawn
+        self._drawn += like.shape[-1]
         if way.signs is not None:
             size = way.weight * (scale if way.signs == "asked" else 1.0)
             signs = (
@@ -94,6 +84,9 @@ class Woven(Noise):
         drawn = torch.zeros_like(like)
         if way.weight:
             drawn = getattr(super(), law)(message, scale, like) * way.weight
+        if way.other and self._other is not None:
+            again = getattr(Noise(self._other, self._round), law)(message, scale, like)
+            drawn = drawn + way.other * again
         if way.added:
             drawn = drawn + (pattern_of(like, 0) * scale * way.added).to(like.dtype)
         return drawn if self._shift is None else drawn + self._shift_of(like, first)

@@ -128,7 +128,7 @@ def of_masks(rate: float, bare: int) -> float:
     noise[..., :bare] = 0.0
     ones = torch.ones(1, 4800)
     h = Heard("x", 1, ((0, None),), (frozenset(),), noise, 1e4 * noise, (ones, ones), False, False,
-              False, True, True, False, ones)  # fmt: skip
+              False, True, True, ones)  # fmt: skip
     tests = _without_noise(h, _Layers(prepared(PrivateGossip(), 0).setting, 4800))
     return min((test.p for test in tests), default=1.0)
 

@@ -150,17 +150,12 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
         none = "certified nothing: no smaller claim would have been refuted either"
         yield powerless("DPA116", f"{accounted}. The attack {none}{hoped}.", test)
     if case.bound > case.claimed:  # of this test alone
-        code, left = (
-            "DPA117",
-            (
-                " by itself, more than is claimed, but not beside the other tests of this audit (Holm)."
-                " More runs would tell."
-            ),
-        )
-    else:
-        times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
-        code, left = "DPA118", f": {times}. This is no proof of privacy."
-    yield Decision(Verdict.NOT_REFUTED, code, f"{accounted}; {case.certified}{left}", test)
+        more = "more than is claimed, but not beside the other tests of this audit (Holm)"
+        reason = f"{accounted}; {case.certified} by itself, {more}. More runs would tell."
+        yield Decision(Verdict.NOT_REFUTED, "DPA117", reason, test)
+    times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
+    reason = f"{accounted}; {case.certified}: {times}. This is no proof of privacy."
+    yield Decision(Verdict.NOT_REFUTED, "DPA118", reason, test)
 
 
 def _not_found(case: ClaimCase) -> str:

@@ -41,7 +41,7 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits of this process whose report nobody reads: drawing it takes as long as all the rest."""
-    monkeypatch.setattr("dpaudit.pipeline.source.load_plugin", lambda family, name: lambda *_: "")
+    monkeypatch.setattr("dpaudit.pipeline.judge.load_plugin", lambda family, name: lambda *_: "")
 
 
 @pytest.fixture

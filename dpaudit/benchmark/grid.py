@@ -23,14 +23,18 @@ from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 from dpaudit.pipeline.requirements import missing_package
 from dpaudit.registry import PluginFamily, load_plugin
 
-from .drafts import SEED, Draft, draft_of, names_of, telling
-from .settings import (
+from .drafts import (
+    SEED,
     AxisValue,
     Combination,
+    Draft,
+    draft_of,
     leaves_of,
+    names_of,
     on_the_way,
     parts_of,
     set_by,
+    telling,
 )
 
 MOST_COMBINATIONS = 10**6  # of axes, before any is excluded

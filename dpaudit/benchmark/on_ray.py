@@ -26,7 +26,7 @@ from dpaudit.pipeline.processes import EndedAudit, Waiting
 from dpaudit.training.held_folder import LOCK, Folder
 from dpaudit.unforeseen import problems_of
 
-from .one_cell import CellJob
+from .local import CellJob
 
 Files = dict[str, bytes]  # content by path within a run directory
 Parts = tuple[tuple[str, ...], ...]  # names of jobs: all that train, then all that attack

@@ -24,7 +24,7 @@ from dpaudit.training.held_folder import LOCK, Folder
 from dpaudit.version import __version__
 
 from .grid import BenchmarkPlan, PlannedCell
-from .one_cell import CellJob
+from .local import CellJob
 
 RESULT, CONTENT = "benchmark.json", "content"
 LEADERBOARD = "leaderboard"  # the report that is drawn at the end

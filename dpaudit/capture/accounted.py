@@ -17,7 +17,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.case import CAPTURED
+from dpaudit.pipeline.rules import CAPTURED
 
 from .measured import RoundLeak
 from .worlds import MeasuredRuns, Pair

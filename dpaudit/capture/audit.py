@@ -17,11 +17,10 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, Note
 from dpaudit.graphs.positions import positions
 from dpaudit.inputs.recorder import recording
-from dpaudit.pipeline.case import Judging
-from dpaudit.pipeline.judge import bearing_on
+from dpaudit.pipeline.judge import Evidence, Source, audited, bearing_on
 from dpaudit.pipeline.provenance import provenance_of
+from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.pipeline.source import Evidence, Source, audited
 from dpaudit.progress import OnProgress
 from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import StoredCheckpoint

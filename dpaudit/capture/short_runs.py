@@ -39,7 +39,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import World
 from dpaudit.information.capacity import of_bit_in_gaussian, of_bit_in_randomised_response
 from dpaudit.information.mnmi import maximum_information, without_warnings
-from dpaudit.pipeline.case import CAPTURED
+from dpaudit.pipeline.rules import CAPTURED
 from dpaudit.statistics.bounds import Scores
 
 from .measured import RoundLeak, log_likelihood_ratio

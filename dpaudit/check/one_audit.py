@@ -1,6 +1,6 @@
 """Audits one after the other, into the cache: a process that a check starts, and may stop.
 
-Reads an AuditJob as one line of JSON, and leaves its entry in the cache (``pipeline/orders.py``).
+Reads an AuditJob as one line of JSON, and leaves its entry in the cache.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit.inputs import recorder
 from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.content import bound_files
-from dpaudit.pipeline.orders import serve
+from dpaudit.pipeline.processes import serve
 from dpaudit.strict import Strict
 
 from .cache import AuditCache, Seal, partial_folder

@@ -34,31 +34,127 @@ class Tentative(NamedTuple):
 CODES = {"threshold": "DPA131", "baseline": "DPA132", "evidence": "DPA133"}
 
 
-def _statement(
-    check: Check,
-    line: int,
-    about: Literal["claim", "threshold", "evidence", "baseline"],
-    subject: tuple[str, str],
-    outcome: StatementOutcome,
-    verdict: str,
-    message: str,
-    code: str = "",
-) -> Statement:
-    """Of a check; ``subject`` is a claim, limit or metric, and the adversary or "".
+class _Speaker(NamedTuple):
+    """Says what became of one check."""
 
-    A claim's ``code`` is that of its reason; what else a check says has one of its own.
-    """
-    return Statement(
-        check=check.name,
-        about=about,
-        subject=subject[0],
-        adversary=subject[1],
-        outcome=outcome,
-        verdict=verdict,
-        message=message,
-        line=line,
-        code=code or CODES[about],
-    )
+    check: Check
+    line: int  # of the claims file
+    result: AuditResult
+
+    def says(
+        self,
+        about: Literal["claim", "threshold", "evidence", "baseline"],
+        subject: tuple[str, str],
+        outcome: StatementOutcome,
+        verdict: str,
+        message: str,
+        code: str = "",
+    ) -> Statement:
+        """Of a claim, limit or metric, and the adversary or "".
+
+        A claim's ``code`` is that of its reason; what else a check says has one of its own.
+        """
+        return Statement(
+            check=self.check.name,
+            about=about,
+            subject=subject[0],
+            adversary=subject[1],
+            outcome=outcome,
+            verdict=verdict,
+            message=message,
+            line=self.line,
+            code=code or CODES[about],
+        )
+
+    def claim(self, claim: JudgedClaim) -> Tentative:
+        """A refuted claim needs its p-value; an unsupported one is so by exact accounting.
+
+        Several tests of one claim share its part, as where the audit judged it.
+        """
+        tests = [f for i in claim.because if (f := self.result.findings[i]).role is Role.TEST]
+        p_values = [p for f in tests if (p := f.value(Name.P_VALUE)) is not None]
+        against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+        p, random = 1.0, bool(p_values)
+        if against and claim.confidence is None:
+            p, random = 0.0, False
+        elif against:
+            smallest = min(p_values, default=1 - claim.confidence)
+            p, random = min(1.0, max(1, len(p_values)) * smallest), True
+        message = (
+            f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
+            f"{claim.reason}"
+        )
+        warns = against or claim.verdict is Verdict.UNDERPOWERED
+        subject = (claim.sentence, claim.threat_model)
+        code = claim.codes[0] if claim.codes else "DPA134"
+        said = self.says(
+            "claim", subject, "warning" if warns else "holds", claim.verdict, message, code
+        )
+        return Tentative(said, p, self.check.significance, random, claim.verdict, message)
+
+    def limits(self, threshold: Threshold) -> Iterator[Tentative]:
+        """One test for each finding that a threshold selects and that has its metric."""
+        measured = [*map(ThresholdSubject.of, self.result.findings), *_utility(self.result)]
+        selected = [m for m in measured if threshold.selects(m)]
+        if not selected:
+            raise ConfigError("DPA050", _no_finding(threshold, self.result))
+        name = canonical(threshold.metric)
+        found = [(m, m.metrics[name]) for m in selected if name in m.metrics]
+        if not found:
+            known = sorted({name for m in selected for name in m.metrics})
+            raise ConfigError(
+                "DPA050",
+                f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
+                f"there are {', '.join(known) or 'none'}",
+            )
+        for subject, metric in found:
+            yield self._limit(threshold, subject, metric)
+
+    def _limit(self, threshold: Threshold, measured: ThresholdSubject, metric: Metric) -> Tentative:
+        side: Side = "below" if threshold.at_most is None else "above"
+        limit = _limit_value(threshold, measured, self.result)
+        bounds = "at least" if side == "below" else "at most"
+        subject = f"{_about(threshold, measured)} {bounds} {limit:g}"
+        adversary = measured.threat_model or ""
+        value = f"the value is {metric.value:.4g} ({_interval(metric)})"
+        if measured.void is not None:
+            least = f" (at least {metric.low:.4g})" if metric.low and isfinite(metric.low) else ""
+            value = f"its figure is void, because {measured.void}{least}"
+        where = f'{subject} against adversary "{adversary}"' if adversary else subject
+        return Tentative(
+            self.says(
+                "threshold", (subject, adversary), "holds", "limit kept", f"{where}: {value}"
+            ),
+            _p_of_limit(threshold, measured, metric, limit, side),
+            self.check.significance,
+            metric.n is not None,
+            "limit broken",
+            f"{where} is broken: {value}",
+        )
+
+    def together(self, history: History, found: Accumulated) -> Tentative:
+        """On one claim; ``found.p`` holds however many audits there will be."""
+        sentence, _, adversary = history.claim.rpartition(AGAINST)
+        claim = f'"{sentence}" against adversary "{adversary}"'
+        together = f"by {found.n} audits with different seeds together ({history.attack})"
+        wealth = exp(min(found.log_wealth, 700.0))
+        won = f"bets against it reached a wealth of {wealth:.3g}, p = {found.p:.2g}"
+        not_refuted = f"{claim} is not refuted {together}: {won}"
+        subject = (sentence, adversary)
+        return Tentative(
+            self.says("evidence", subject, "holds", Verdict.NOT_REFUTED, not_refuted),
+            found.p,
+            self.check.significance,
+            True,
+            Verdict.REFUTED,
+            f"{claim} is refuted {together}: {won}. If the cause has been fixed since, "
+            "--update-baseline begins a new history.",
+        )
+
+
+def _speakers(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[_Speaker]:
+    checks = enumerate(file.claims.check)
+    return [_Speaker(c, file.line(("check", i)), results[c.name]) for i, c in checks]
 
 
 def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Statement]:
@@ -72,13 +168,12 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
     """
     tested: list[Tentative] = []
     problems: list[Problem] = []
-    for i, check in enumerate(file.claims.check):
-        result = results[check.name]
-        tested += [_claim(claim, result, check, file.line(("check", i))) for claim in result.claims]
-        for j, threshold in enumerate(check.threshold):
+    for i, speaker in enumerate(_speakers(file, results)):
+        tested += map(speaker.claim, speaker.result.claims)
+        for j, threshold in enumerate(speaker.check.threshold):
             key = ("check", i, "threshold", j)
             try:
-                tested += _limits(threshold, result, check, file.line(key))
+                tested += speaker._replace(line=file.line(key)).limits(threshold)
             except ConfigError as error:
                 problems += [file.located((*key, "metric"), one) for one in error.problems]
     if problems:
@@ -93,33 +188,29 @@ def beside_baseline(
     worse, compared = compare(baseline, results, content)
     level = baseline.ledger.level(content)
     found = []
-    for i, check in enumerate(file.claims.check):
-        line = file.line(("check", i))
-        mine = [w for w in worse if w.check == check.name]
+    for speaker in _speakers(file, results):
+        mine = [w for w in worse if w.check == speaker.check.name]
         for w in mine:
             message = (
                 f"{w.label} got worse: it is {w.now.value:.4g} ({_interval(w.now)}) and was "
                 f"{w.before.value:.4g} ({_interval(w.before)}) in the baseline; adjusted "
                 f"p = {w.p:.2g}, level {level:.2g}"
             )
-            about = (w.label, "")
-            found.append(_statement(check, line, "baseline", about, "fails", "worse", message))
+            found.append(speaker.says("baseline", (w.label, ""), "fails", "worse", message))
         about = ("baseline", "")
         if not mine:
             message = (
                 f"no key metric got worse by more than its error: {compared} were compared at "
                 f"level {level:.2g}"
             )
-            found.append(_statement(check, line, "baseline", about, "holds", "not worse", message))
-        if left := not_compared(baseline.checks[check.name], results[check.name]):
+            found.append(speaker.says("baseline", about, "holds", "not worse", message))
+        if left := not_compared(baseline.checks[speaker.check.name], speaker.result):
             message = (
                 f"{len(left)} key metrics were not compared: the baseline or this audit lacks them "
                 f"or their errors ({'; '.join(left[:3])}{'; ...' if left[3:] else ''}). If that is "
                 "intended, write a new baseline with --update-baseline"
             )
-            found.append(
-                _statement(check, line, "baseline", about, "warning", "not compared", message)
-            )
+            found.append(speaker.says("baseline", about, "warning", "not compared", message))
     return found
 
 
@@ -138,43 +229,16 @@ def by_evidence(
     tested: list[Tentative] = []
     histories: list[History] = []
     of_each = by_history(stakes)
-    for i, check in enumerate(file.claims.check):
-        result, config = results[check.name], configs[check.name]
-        for stake in stakes_of(check.name, config, result):
+    for speaker in _speakers(file, results):
+        name = speaker.check.name
+        for stake in stakes_of(name, configs[name], speaker.result):
             evidence = accumulated(of_each[stake.history], stake.history)
             if evidence.n > 1:
-                line = file.line(("check", i))
-                tested.append(_together(stake.history, evidence, check, line))
+                tested.append(speaker.together(stake.history, evidence))
                 histories.append(stake.history)
     found = _decided(tested)
     refuted = [h for h, s in zip(histories, found, strict=True) if s.outcome == "fails"]
     return found, refuted
-
-
-def _together(history: History, found: Accumulated, check: Check, line: int) -> Tentative:
-    """The statement on one claim; ``found.p`` holds however many audits there will be."""
-    sentence, _, adversary = history.claim.rpartition(AGAINST)
-    claim = f'"{sentence}" against adversary "{adversary}"'
-    together = f"by {found.n} audits with different seeds together ({history.attack})"
-    wealth = exp(min(found.log_wealth, 700.0))
-    won = f"bets against it reached a wealth of {wealth:.3g}, p = {found.p:.2g}"
-    return Tentative(
-        _statement(
-            check,
-            line,
-            "evidence",
-            (sentence, adversary),
-            "holds",
-            Verdict.NOT_REFUTED,
-            f"{claim} is not refuted {together}: {won}",
-        ),
-        found.p,
-        check.significance,
-        True,
-        Verdict.REFUTED,
-        f"{claim} is refuted {together}: {won}. If the cause has been fixed since, "
-        "--update-baseline begins a new history.",
-    )
 
 
 def _decided(tested: Sequence[Tentative]) -> list[Statement]:
@@ -201,85 +265,6 @@ def _decide(test: Tentative, adjusted: float, among: int) -> Statement:
         )
     update = {"outcome": outcome, "verdict": test.verdict, "message": message}
     return test.statement.model_copy(update=update)
-
-
-def _claim(claim: JudgedClaim, result: AuditResult, check: Check, line: int) -> Tentative:
-    """A refuted claim needs its p-value; an unsupported one is so by exact accounting.
-
-    Several tests of one claim share its part, as where the audit judged it.
-    """
-    findings = [result.findings[i] for i in claim.because]
-    tests = [f for f in findings if f.role is Role.TEST]
-    p_values = [p for f in tests if (p := f.value(Name.P_VALUE)) is not None]
-    against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
-    if not against:
-        p, random = 1.0, bool(p_values)
-    elif claim.confidence is None:
-        p, random = 0.0, False
-    else:
-        smallest = min(p_values, default=1 - claim.confidence)
-        p, random = min(1.0, max(1, len(p_values)) * smallest), True
-    message = (
-        f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
-        f"{claim.reason}"
-    )
-    outcome: StatementOutcome = (
-        "warning" if against or claim.verdict is Verdict.UNDERPOWERED else "holds"
-    )
-    subject = (claim.sentence, claim.threat_model)
-    code = claim.codes[0] if claim.codes else "DPA134"
-    statement = _statement(check, line, "claim", subject, outcome, claim.verdict, message, code)
-    return Tentative(statement, p, check.significance, random, claim.verdict, message)
-
-
-def _limits(
-    threshold: Threshold, result: AuditResult, check: Check, line: int
-) -> Iterator[Tentative]:
-    """One test for each finding that a threshold selects and that has its metric."""
-    measured = [*map(ThresholdSubject.of, result.findings), *_utility(result)]
-    selected = [m for m in measured if threshold.selects(m)]
-    if not selected:
-        raise ConfigError("DPA050", _no_finding(threshold, result))
-    name = canonical(threshold.metric)
-    found = [(m, m.metrics[name]) for m in selected if name in m.metrics]
-    if not found:
-        known = sorted({name for m in selected for name in m.metrics})
-        raise ConfigError(
-            "DPA050",
-            f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
-            f"there are {', '.join(known) or 'none'}",
-        )
-    for about, metric in found:
-        yield _limit(threshold, about, metric, result, check, line)
-
-
-def _limit(
-    threshold: Threshold,
-    measured: ThresholdSubject,
-    metric: Metric,
-    result: AuditResult,
-    check: Check,
-    line: int,
-) -> Tentative:
-    side: Side = "below" if threshold.at_most is None else "above"
-    limit = _limit_value(threshold, measured, result)
-    subject = f"{_about(threshold, measured)} {'at least' if side == 'below' else 'at most'} "
-    subject += f"{limit:g}"
-    adversary = measured.threat_model or ""
-    value = f"the value is {metric.value:.4g} ({_interval(metric)})"
-    if measured.void is not None:
-        least = f" (at least {metric.low:.4g})" if metric.low and isfinite(metric.low) else ""
-        value = f"its figure is void, because {measured.void}{least}"
-    where = f'{subject} against adversary "{adversary}"' if adversary else subject
-    message, about = f"{where}: {value}", (subject, adversary)
-    return Tentative(
-        _statement(check, line, "threshold", about, "holds", "limit kept", message),
-        _p_of_limit(threshold, measured, metric, limit, side),
-        check.significance,
-        metric.n is not None,
-        "limit broken",
-        f"{where} is broken: {value}",
-    )
 
 
 def _p_of_limit(

@@ -30,9 +30,9 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
 from dpaudit.pipeline.provenance import code_of
+from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.void import void_figures
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -6,10 +6,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
@@ -17,9 +21,11 @@ from typing import IO, NamedTuple
 from dpaudit.codes import entries
 from dpaudit.errors import Problem
 from dpaudit.memory import available
+from dpaudit.unforeseen import problems_of
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
 
+BY_EVERY_AUDIT = ("dpaudit.pipeline.run", "matplotlib.figure")  # imported by what serves it
 _POLL_SECONDS = 0.05
 _INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")  # would go on at a prompt, or run a file
 
@@ -42,7 +48,7 @@ class EndedAudit(NamedTuple):
 
 @dataclass(frozen=True)
 class Server:
-    """A process that carries out orders (``orders.serve``), one after the other."""
+    """A process that carries out orders (``serve``), one after the other."""
 
     process: subprocess.Popen[str]
     errors: IO[str]
@@ -174,3 +180,49 @@ def share_of_memory(max_memory: int | None, abreast: int, device: str) -> int | 
         return max_memory
     whole = max_memory or available()
     return None if whole is None else whole // max(1, abreast)
+
+
+def serve(carry_out: Callable[[str], None], modules: Sequence[str] = BY_EVERY_AUDIT) -> int:
+    """Carry out orders until there are no more; of a fork, the exit code of its order.
+
+    This is the other end of a ``Server``: each order is carried out in a fork of the process, which
+    finds all modules imported. It is a line of stdin, whose end means that whoever asked is gone,
+    and its answer a line of JSON on stdout: the exit code of its fork, and what that said on
+    stderr. The code is 0 if the order is done, and 2 with a line for each problem.
+
+    Args:
+        modules: imported once, before all orders. None of them may start a thread.
+    """
+    warnings.simplefilter("ignore")
+    for module in modules:
+        import_module(module)
+    answers, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)  # what is audited may print
+    while order := sys.stdin.readline():
+        with TemporaryFile() as said:
+            fork = os.fork()
+            if fork == 0:
+                os.dup2(said.fileno(), 2)
+                return _carried_out(carry_out, order)
+            code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+            said.seek(0)
+            answer = code, said.read().decode(errors="replace")
+        os.write(answers, f"{json.dumps(answer)}\n".encode())
+    return 0
+
+
+def _carried_out(carry_out: Callable[[str], None], order: str) -> int:
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    try:
+        carry_out(order)
+    except BaseException as error:  # SystemExit of the code that is audited, too
+        for problem in problems_of(error):
+            print(problem.code, problem.text, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _end_with_the_asker() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)

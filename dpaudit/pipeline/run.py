@@ -41,14 +41,13 @@ from .jobs import (
     run_attack,
     train_world,
 )
-from .judge import accounted
+from .judge import Evidence, Source, accounted, audited, concluded
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .notes import learning_notes, problem_notes, vacuous_notes
 from .provenance import code_of, provenance_of
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .requirements import refuse_missing_packages
-from .source import Evidence, Source, audited, concluded
 from .workers import Work, begin, run_jobs
 
 

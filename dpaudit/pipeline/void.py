@@ -10,7 +10,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.bounds import p_value
 from dpaudit.statistics.successes import EpsilonPromise, Successes
 
-from .case import ALPHA, Judging, epsilon_size
+from .rules import ALPHA, Judging, epsilon_size
 
 ROUNDING = 1e-6  # relative, between two accountants of the same releases
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
-from dpaudit.benchmark.local import LocalProcesses
+from dpaudit.benchmark.local import CellJob, LocalProcesses
 from dpaudit.benchmark.on_ray import TaskResult, _done, connected
-from dpaudit.benchmark.one_cell import CellJob
 from dpaudit.benchmark.run import CellPlace, run_benchmark
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_file import BenchmarkFile

@@ -16,8 +16,8 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, judge
+from dpaudit.pipeline.rules import Judging
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 DELTA = 1e-5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpaudit.benchmark import grid
-from dpaudit.benchmark.settings import Groups, parts_of
+from dpaudit.benchmark.drafts import Groups, parts_of
 from dpaudit.check import baseline, evidence
 from dpaudit.check.evidence import Stake, accumulated, by_history
 from dpaudit.files import benchmark_file, claims_file, documents

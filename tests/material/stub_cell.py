@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from dpaudit.benchmark.one_cell import CellJob
+from dpaudit.benchmark.local import CellJob
 from dpaudit.errors import RunError
 from dpaudit.files.whole import write_whole
-from dpaudit.pipeline.orders import serve
+from dpaudit.pipeline.processes import serve
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 

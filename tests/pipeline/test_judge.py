@@ -21,8 +21,8 @@ from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
+from dpaudit.pipeline.rules import Judging
 from dpaudit.registry import load_plugin
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")

@@ -16,7 +16,7 @@ SERVER = """
 import json, os, sys, time
 from pathlib import Path
 from dpaudit.errors import RunError
-from dpaudit.pipeline.orders import serve
+from dpaudit.pipeline.processes import serve
 
 state = []  # which an order must not find as another has left it
 

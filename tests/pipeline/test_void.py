@@ -22,8 +22,8 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import accounting_finding, judge
+from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.void import void_figures
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render

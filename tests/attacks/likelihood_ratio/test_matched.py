@@ -18,8 +18,8 @@ from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.case import Judging
 from dpaudit.pipeline.judge import judge
+from dpaudit.pipeline.rules import Judging
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.bugs import NoiseHalved

@@ -1,4 +1,4 @@
-"""The audits that combinations make of the base, what tells them apart, and how they are called."""
+"""The audits that combinations of values make of the base, what distinguishes them, their names."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,9 @@ from dpaudit.files.benchmark_file import BenchmarkFile, Setting, with_absolute_d
 from dpaudit.files.config import SENSORS, AuditConfig, validated
 from dpaudit.files.file_problems import FileKey, FileProblem, dotted
 
+LONGEST_NAME = 100  # characters of a folder
+SEED = "seed"
+
 
 @dataclass(frozen=True)
 class AxisValue:
@@ -23,16 +26,12 @@ class AxisValue:
     at: FileKey
     labels: tuple[str, ...]  # the keys whose values say which one it is
 
-    @property
-    def leaves(self) -> dict[str, Any]:
-        return dict(leaves_of(self.setting))
-
 
 Combination = tuple[AxisValue, ...]
 
 
 def parts_of(settings: Sequence[Setting], at: FileKey) -> list[AxisValue]:
-    """The values of an axis, with the first keys that tell them apart."""
+    """The values of an axis, with the first keys that distinguish them."""
     leaves = [dict(leaves_of(setting)) for setting in settings]
     labels: dict[str, int] = {}  # each with its place
     groups = Groups(leaves)
@@ -139,15 +138,6 @@ def put(content: Any, parts: Sequence[str], value: Any) -> None:
             content = content[place]
 
 
-def on_the_way(path: str, key: FileKey) -> bool:
-    """Whether what is set at a path holds a key, or lies inside it."""
-    return all(a == str(b) for a, b in zip(path.split("."), key, strict=False))
-
-
-LONGEST_NAME = 100  # characters of a folder
-SEED = "seed"
-
-
 @dataclass(frozen=True)
 class Draft:
     """What a combination makes of the base."""
@@ -157,6 +147,15 @@ class Draft:
     audit: dict[str, Any]  # the same, with absolute paths
     config: AuditConfig | None  # None with some problems
     problems: Sequence[FileProblem]
+
+    def setter(self, key: FileKey) -> AxisValue | None:
+        """The part that sets what is at a key, or something inside it; of no key, the last one."""
+
+        def sets(path: str) -> bool:
+            return all(a == str(b) for a, b in zip(path.split("."), key, strict=False))
+
+        own = [part for part in self.combination if any(map(sets, part.setting))]
+        return own[-1] if own else None
 
     @cached_property
     def _complete(self) -> dict[str, Any]:

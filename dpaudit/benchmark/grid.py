@@ -19,7 +19,7 @@ from dpaudit.files.benchmark_file import (
     unknown_key,
 )
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.file_problems import FileKey, FileProblem, dotted
+from dpaudit.files.file_problems import dotted
 from dpaudit.pipeline.requirements import missing_package
 from dpaudit.registry import PluginFamily, load_plugin
 
@@ -31,7 +31,6 @@ from .drafts import (
     draft_of,
     leaves_of,
     names_of,
-    on_the_way,
     parts_of,
     set_by,
     telling,
@@ -64,25 +63,6 @@ class BenchmarkPlan:
     name: str
     axes: tuple[str, ...]
     cells: tuple[PlannedCell, ...]
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """A cell that is no audit."""
-
-    group: str
-    combination: Combination
-    problems: Sequence[FileProblem]
-
-    def setting(self, key: FileKey) -> AxisValue | None:
-        """The part that sets what is at a key; of no key, the last one."""
-        own = [p for p in self.combination if any(on_the_way(k, key) for k in p.setting)]
-        return own[-1] if own else None
-
-    @property
-    def by_base(self) -> list[FileProblem]:
-        """Problems of what no part sets."""
-        return [(key, problem) for key, problem in self.problems if self.setting(key) is None]
 
 
 def plan_of(file: BenchmarkFile, most: int) -> BenchmarkPlan:
@@ -155,7 +135,8 @@ def _grid(file: BenchmarkFile, axes: list[list[AxisValue]], any_listed: bool) ->
     if whole > MOST_COMBINATIONS:
         raise _too_many(file, whole, MOST_COMBINATIONS)
     combinations = list(product(*axes)) if axes or not any_listed else []
-    keys = {key: None for parts in axes for part in parts for key in part.leaves}
+    settings = (part.setting for parts in axes for part in parts)
+    keys = dict.fromkeys(key for setting in settings for key, _ in leaves_of(setting))
     gone, having = set[int](), _having(combinations) if file.benchmark.exclude else {}
     for i, table in enumerate(file.benchmark.exclude):
         exclusion = dict(leaves_of(table))
@@ -181,15 +162,11 @@ def _having(combinations: Sequence[Combination]) -> dict[tuple[str, Hashable], s
 
 def _meant(exclusion: Setting, having: Mapping[tuple[str, Hashable], set[int]]) -> set[int]:
     """The cells with all values of an exclusion, where a list stands for any of its values."""
-    each = [
-        set().union(*(having.get((key, hashable(one)), ()) for one in (given, *_any_of(given))))
-        for key, given in exclusion.items()
-    ]
+    each = []
+    for key, given in exclusion.items():
+        wanted = (given, *given) if isinstance(given, list) else (given,)
+        each.append(set().union(*(having.get((key, hashable(one)), ()) for one in wanted)))
     return set.intersection(*each)
-
-
-def _any_of(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else []
 
 
 def _planned(
@@ -197,18 +174,18 @@ def _planned(
 ) -> list[PlannedCell]:
     """The cells of combinations, seed by seed. Raises InvalidCells."""
     cells: list[PlannedCell] = []
-    refused: list[_Refused] = []
+    refused: list[tuple[str, Draft]] = []  # cells that are no audits, by their group
     seen: dict[str, str] = {}  # audits with all defaults, and the cells that are these
     for draft, group in zip(drafts, names_of(drafts, labels), strict=True):
         config = draft.config
         if config is None:
-            refused.append(_Refused(group, draft.combination, draft.problems))
+            refused.append((group, draft))
             continue
         audit = config.model_dump_json()
         if audit in seen:
             other = "one before it" if seen[audit] == group else f'cell "{seen[audit]}"'
             again = Problem("DPA069", f"is the same audit as {other}")
-            refused.append(_Refused(group, draft.combination, [((), again)]))
+            refused.append((group, replace(draft, problems=[((), again)])))
         seen.setdefault(audit, group)
         for seed in _seeds(file, config, draft.combination):
             own = config.model_copy(update={"seed": seed})
@@ -227,16 +204,17 @@ def _seeds(file: BenchmarkFile, config: AuditConfig, parts: Combination) -> Sequ
     return file.benchmark.seeds or (config.seed,)
 
 
-def _said(file: BenchmarkFile, refused: Sequence[_Refused], n: int) -> Iterator[Problem]:
+def _said(file: BenchmarkFile, refused: Sequence[tuple[str, Draft]], n: int) -> Iterator[Problem]:
     """Each problem, with what set it; those of the base, which all n have, once."""
-    every = set.intersection(*({*one.by_base} for one in refused)) if len(refused) == n else set()
-    for key, problem in (found for found in refused[0].by_base if found in every):
+    by_base = [[p for p in draft.problems if draft.setter(p[0]) is None] for _, draft in refused]
+    every = set.intersection(*map(set, by_base)) if len(refused) == n else set()
+    for key, problem in (found for found in by_base[0] if found in every):
         yield file.located_in_base(key, problem)
-    for one in refused:
-        for key, problem in (found for found in one.problems if found not in every):
-            where = f'cell "{one.group}"' + (f": {dotted(key)}:" if key else "")
+    for group, draft in refused:
+        for key, problem in (found for found in draft.problems if found not in every):
+            where = f'cell "{group}"' + (f": {dotted(key)}:" if key else "")
             said = problem._replace(text=f"{where} {problem.text}")
-            part = one.setting(key)
+            part = draft.setter(key)
             yield file.located_in_base((), said) if part is None else file.located(part.at, said)
 
 

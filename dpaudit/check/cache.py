@@ -17,7 +17,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
@@ -104,17 +104,13 @@ class AuditCache:
         return self.path / key
 
     def partial(self, key: str) -> Path:
-        """Where the audit of this content is being made."""
-        return partial_folder(self.path, key, self.seal)
+        """Where the audit of this content is being made; nobody without the key can name it."""
+        return self.path / f"{self.seal.of('partial', key)[:32]}.partial"
 
     def find(self, key: str) -> AuditResult | None:
         """The audit of this content; None if there is none that may stand for it now."""
         result = self.made(key)
-        return None if result is None or self.doubt(key) is not None else result
-
-    def doubt(self, key: str) -> str | None:
-        """Why an audit that was made may not stand: what it read changed, or is not known."""
-        return self.inputs(key).doubt()
+        return None if result is None or self.inputs(key).doubt() is not None else result
 
     def inputs(self, key: str) -> Inputs:
         """What an audit read."""
@@ -134,10 +130,6 @@ class AuditCache:
             return AuditResult.read(entry / "audit.json")
         except (OSError, ValueError, DpauditError):
             return None
-
-    def holds(self, key: str) -> bool:
-        """Whether anything lies in the place of an entry."""
-        return os.path.lexists(self.entry(key))
 
     def forget(self, key: str) -> None:
         """Make it anew next time."""
@@ -176,6 +168,15 @@ class AuditCache:
         sealed = {"contents": contents, "seal": self.seal.of("notes", name, *contents)}
         write_whole(self.path / name, f"{json.dumps(sealed)}\n".encode())
 
+    def noted_with(
+        self, name: str, add: Callable[[tuple[str, ...]], tuple[str, ...]]
+    ) -> tuple[str, ...]:
+        """What is noted under a name, and what is added to it, which is noted from now on."""
+        with self.locked(name):
+            noted = add(self.noted(name) or ())
+            self.note(name, noted)
+        return noted
+
     @contextmanager
     def locked(self, key: str) -> Iterator[None]:
         """Alone with one key; whoever else wants it waits. A killed holder lets go."""
@@ -187,11 +188,6 @@ class AuditCache:
         with open(lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def partial_folder(cache: Path, key: str, seal: Seal) -> Path:
-    """Where the audit of a content is being made: nobody without the key can put one there."""
-    return cache / f"{seal.of('partial', key)[:32]}.partial"
 
 
 def _remove(path: Path) -> None:

@@ -14,7 +14,7 @@ from dpaudit.pipeline.content import bound_files
 from dpaudit.pipeline.processes import serve
 from dpaudit.strict import Strict
 
-from .cache import AuditCache, Seal, partial_folder
+from .cache import AuditCache, Seal
 
 
 class AuditJob(Strict):
@@ -30,11 +30,6 @@ class AuditJob(Strict):
     max_memory: int | None = None  # bytes; None: what is free
     import_from: Path | None
     root: Path  # the folder of the claims file, to which paths of inputs are relative
-
-    @property
-    def progress(self) -> Path:
-        """Where it says how far it is."""
-        return partial_folder(self.cache, self.key, Seal(self.seal)) / "progress.json"
 
 
 def main() -> int:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
-from dpaudit.files.captured_file import CapturedConfig, audit_kind
+from dpaudit.files.captured_file import audit_kind
 from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.claims_file import ClaimsFile
-from dpaudit.files.config import AuditConfig, read_toml, refuse_other_kind
+from dpaudit.files.config import read_toml, refuse_other_kind
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import artifact_file
@@ -69,10 +69,6 @@ class Source:
     text: str
     at: tuple[str | int, ...]  # where in that file
 
-    def config(self) -> AuditConfig | CapturedConfig:
-        """Checked and completed, which imports its plug-ins. Raises ConfigError."""
-        return audit_kind(self.content).from_table(self.content, self.path, self.text, self.at)
-
 
 def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> CheckReport:
     """Run what is not in the cache, judge all claims, limits and the baseline.
@@ -98,7 +94,8 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         for source in sources if options.fresh else ():
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
-        notes = [_not_taken(source, cache) for source in missing if cache.holds(source.key)]
+        there = [source for source in missing if os.path.lexists(cache.entry(source.key))]
+        notes = [_not_taken(source, cache) for source in there]
         configs = _configs(missing)
     audits: dict[str, Source] = {}  # by key, of the check with the longest time budget
     for source in missing:
@@ -106,8 +103,9 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         if file.claims.check[source.index].seconds > file.claims.check[other.index].seconds:
             audits[source.key] = source
     memory = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
-    jobs = {
-        source.name: AuditJob(
+    orders = dict[str, Order]()
+    for source in audits.values():
+        job = AuditJob(
             config=configs[source.name],
             cache=options.cache.resolve(),
             key=source.key,
@@ -119,9 +117,9 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
             import_from=None if code is None else code.resolve(),
             root=cache.root,
         )
-        for source in audits.values()
-    }
-    took = _run_all(file, options, jobs, waiting)
+        progress = cache.partial(source.key) / "progress.json"
+        orders[source.name] = Order(job.model_dump_json(), progress)
+    took = _run_all(file, options, orders, waiting)
     seconds = {source.name: took[audits[source.key].name] for source in missing}
     results = {}
     for source in sources:
@@ -136,16 +134,15 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
 
 
 def _run_all(
-    file: ClaimsFile, options: CheckOptions, jobs: Mapping[str, AuditJob], waiting: Waiting
+    file: ClaimsFile, options: CheckOptions, orders: Mapping[str, Order], waiting: Waiting
 ) -> dict[str, float]:
-    """Run jobs by the name of their check, as many at once as there are cores; seconds of each.
+    """Run audits by the name of their check, as many at once as there are cores; seconds of each.
 
     Raises:
         DpauditError: one could not be run, or not in its time; all others are finished, and a line
             says what is wrong with each.
     """
     index = {check.name: i for i, check in enumerate(file.claims.check)}
-    orders = {name: Order(job.model_dump_json(), job.progress) for name, job in jobs.items()}
 
     def budget(name: str) -> float:
         return file.claims.check[index[name]].seconds
@@ -229,20 +226,21 @@ class _Finished:
         """
         configs = self._configs()
         new = [s for name, r in self.results.items() for s in stakes_of(name, configs[name], r)]
-        name = f"evidence-{self.file.path.name}.json"
-        with self.cache.locked(name):
-            before = () if baseline is None else baseline.evidence
-            stakes = merged([*before, *of_notes(self.cache.noted(name) or ()), *new])
-            self.cache.note(name, as_notes(stakes))
+        before = () if baseline is None else baseline.evidence
+
+        def add(noted: tuple[str, ...]) -> tuple[str, ...]:
+            return as_notes(merged([*before, *of_notes(noted), *new]))
+
+        stakes = tuple(of_notes(self.cache.noted_with(f"evidence-{self.file.path.name}.json", add)))
         return stakes, *by_evidence(self.file, self.results, configs, stakes)
 
     def _ledger(self, ledger: Ledger, content: str) -> Ledger:
         """With what was compared since, which is kept in the cache, and this content."""
-        name = f"ledger-{self.file.path.name}.json"
-        with self.cache.locked(name):
-            ledger = ledger.with_([*(self.cache.noted(name) or ()), content])
-            self.cache.note(name, ledger.contents)
-        return ledger
+        noted = self.cache.noted_with(
+            f"ledger-{self.file.path.name}.json",
+            lambda noted: ledger.with_([*noted, content]).contents,
+        )
+        return ledger.with_(noted)
 
     def _checked(self, source: Source, baseline: Baseline | None) -> Checked:
         old = baseline.checks.get(source.name) if baseline is not None else None
@@ -316,11 +314,17 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, 
 
 
 def _configs(sources: list[Source]) -> dict[str, dict[str, Any]]:
-    """The complete config of each audit. Raises ConfigError with the problems of all of them."""
+    """The complete config of each audit, which imports its plug-ins.
+
+    Raises:
+        ConfigError: the problems of all of them.
+    """
     configs, problems = {}, list[Problem]()
     for source in sources:
         try:
-            configs[source.name] = source.config().model_dump(mode="json")
+            written = source.content, source.path, source.text, source.at
+            config = audit_kind(source.content).from_table(*written)
+            configs[source.name] = config.model_dump(mode="json")
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -343,7 +347,7 @@ def _importing_from(code: Path | None) -> Iterator[None]:
 
 def _not_taken(source: Source, cache: AuditCache) -> str:
     if cache.made(source.key) is not None:
-        return f'note: "{source.name}": {cache.doubt(source.key)}, so the audit ran again'
+        return f'note: "{source.name}": {cache.inputs(source.key).doubt()}, so the audit ran again'
     return (
         f'note: "{source.name}": its entry in the cache was not made with the key of this machine, '
         "or was changed since, so the audit ran again"

@@ -66,8 +66,8 @@ _installed = cache(installed)  # which reads the metadata of every package
 
 
 def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:
-    data = audit.get("data")
-    if not isinstance(data, dict) or "path" not in data:
+    data = _table(audit, "data")
+    if "path" not in data:
         return dict(audit)
     return {**audit, "data": {**data, "path": Path(str(data["path"])).name}}
 
@@ -98,12 +98,21 @@ def _found(module: str) -> ModuleSpec | None:
 
 def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
     """Name and family of each plug-in; what is malformed is said when the config is checked."""
-    defense, attacks = audit.get("defense"), audit.get("attack")
-    if isinstance(defense, dict):
+    if defense := _table(audit, "defense"):
         yield "defenses", str(defense.get("name"))
-    for attack in attacks if isinstance(attacks, list) else ():
-        if isinstance(attack, dict):
-            yield "attacks", str(attack.get("name"))
+    for attack in _attacks(audit):
+        yield "attacks", str(attack.get("name"))
+
+
+def _table(audit: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A table of an audit that is not checked yet; empty if it is none."""
+    table = audit.get(key)
+    return table if isinstance(table, dict) else {}
+
+
+def _attacks(audit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    attacks = audit.get("attack")
+    return [one for one in attacks if isinstance(one, dict)] if isinstance(attacks, list) else []
 
 
 def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
@@ -112,22 +121,20 @@ def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
     if not isinstance(program, dict):
         return None
     started_in = folder / str(program.get("folder", "."))
-    attacks = audit.get("attack")
-    attacks = attacks if isinstance(attacks, list) else []
-    named = [one["weights"] for one in attacks if isinstance(one, dict) and "weights" in one]
+    named = [one["weights"] for one in _attacks(audit) if "weights" in one]
     weights = hash_of([folder / str(name) for name in named]) if named else ""
     return hash_of(below(started_in, ".py"), started_in) + weights
 
 
 def bound_files(audit: Mapping[str, Any], data_root: Path | None) -> Iterator[Path]:
     """The files and folders of a complete config that ``content_key`` binds, wherever they lie."""
-    data, attacks, root = audit.get("data"), audit.get("attack"), root_folder(data_root)
-    if isinstance(data, dict) and data.get("path") is not None:
+    data, root = _table(audit, "data"), root_folder(data_root)
+    if data.get("path") is not None:
         yield Path(str(data["path"]))
-    elif isinstance(data, dict) and data.get("name") in DATA_FOLDERS and root is not None:
+    elif data.get("name") in DATA_FOLDERS and root is not None:
         yield root / DATA_FOLDERS[data["name"]].folder
-    for attack in attacks if "program" in audit and isinstance(attacks, list) else ():
-        if isinstance(attack, dict) and attack.get("weights") is not None:
+    for attack in _attacks(audit) if "program" in audit else ():
+        if attack.get("weights") is not None:
             yield Path(str(attack["weights"]))
 
 

@@ -31,7 +31,7 @@ _INTERACTIVE = ("PYTHONINSPECT", "PYTHONSTARTUP")  # would go on at a prompt, or
 
 
 class Order(NamedTuple):
-    """What a process is told to do."""
+    """What a process is to do."""
 
     text: str  # one line
     progress: Path  # where it says how far it is
@@ -88,34 +88,11 @@ class Server:
         self.errors.seek(0)
         return ended, self.errors.read()
 
-    @property
-    def has_ended(self) -> bool:
-        return self.process.poll() is not None
-
     def stop(self) -> None:
         """Kill it and all processes that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-class _Running(NamedTuple):
-    """An order that a process carries out."""
-
-    name: str
-    progress: Path
-    server: Server
-    began: float
-
-    def ended(self, most_seconds: float) -> EndedAudit | None:
-        """What became of it; None while it runs. Its process is stopped after so many seconds."""
-        answer, seconds = self.server.answer(), time.monotonic() - self.began
-        if answer is not None:
-            return EndedAudit(self.name, seconds, _problems(*answer))
-        if seconds <= most_seconds:
-            return None
-        self.server.stop()
-        return EndedAudit(self.name, seconds, out_of_time=True)
 
 
 def _problems(code: int, text: str) -> tuple[Problem, ...]:
@@ -151,24 +128,29 @@ def side_by_side(
         waiting: called often.
         seconds: when one is stopped.
     """
-    queue, servers, running = list(orders), dict[int, Server](), dict[int, _Running]()
+    queue, servers = list(orders), dict[int, Server]()
+    running: dict[int, tuple[str, float]] = {}  # by place: which order, and when it began
     try:
         while queue or running:
             for place, environment in enumerate(places):
                 if queue and place not in running:
-                    if place not in servers or servers[place].has_ended:
+                    if place not in servers or servers[place].process.poll() is not None:
                         servers[place] = Server.of(command, environment)
                     name = queue.pop(0)
                     servers[place].order(orders[name].text)
-                    progress, began = orders[name].progress, time.monotonic()
-                    running[place] = _Running(name, progress, servers[place], began)
-            waiting({one.name: one.progress for one in running.values()})
+                    running[place] = name, time.monotonic()
+            waiting({name: orders[name].progress for name, _ in running.values()})
             time.sleep(_POLL_SECONDS)
-            for place, one in list(running.items()):
-                ended = one.ended(seconds(one.name))
-                if ended is not None:
-                    del running[place]
-                    yield ended
+            for place, (name, began) in list(running.items()):
+                answer, took = servers[place].answer(), time.monotonic() - began
+                if answer is None and took <= seconds(name):
+                    continue
+                del running[place]
+                if answer is None:
+                    servers[place].stop()
+                    yield EndedAudit(name, took, out_of_time=True)
+                else:
+                    yield EndedAudit(name, took, _problems(*answer))
     finally:
         for server in servers.values():
             server.stop()

@@ -74,10 +74,11 @@ class _Speaker(NamedTuple):
         tests = [f for i in claim.because if (f := self.result.findings[i]).role is Role.TEST]
         p_values = [p for f in tests if (p := f.value(Name.P_VALUE)) is not None]
         against = claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
-        p, random = 1.0, bool(p_values)
-        if against and claim.confidence is None:
+        if not against:
+            p, random = 1.0, bool(p_values)
+        elif claim.confidence is None:
             p, random = 0.0, False
-        elif against:
+        else:
             smallest = min(p_values, default=1 - claim.confidence)
             p, random = min(1.0, max(1, len(p_values)) * smallest), True
         message = (

@@ -94,8 +94,7 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         for source in sources if options.fresh else ():
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
-        there = [source for source in missing if os.path.lexists(cache.entry(source.key))]
-        notes = [_not_taken(source, cache) for source in there]
+        notes = [_not_taken(s, cache) for s in missing if os.path.lexists(cache.entry(s.key))]
         configs = _configs(missing)
     audits: dict[str, Source] = {}  # by key, of the check with the longest time budget
     for source in missing:

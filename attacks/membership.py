@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Part, World, late_rounds
-from dpaudit.attack.victims import VIEW, gradients_of_window, view_bytes, window_of
+from dpaudit.attack.victims import VIEW, gradients_of_window, refuse_many_unknowns, window_of
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.view import View
 from dpaudit.errors import DataError, DpauditError
@@ -83,9 +83,8 @@ class Membership(Attack):
     def parts(self, defense: Defense) -> tuple[Part, ...]:
         return tuple(Part(world) for world in WORLDS)
 
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """Raises ConfigError: its estimates are too large to be made."""
-        return view_bytes(context, threat_model, self.rounds)
+    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+        refuse_many_unknowns(context, threat_model, self.rounds)
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

@@ -33,7 +33,6 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
 from dpaudit.game.runs.relaying_losses import SteepLosses
-from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, epsilon_lower_bound, family_from_scores
@@ -59,17 +58,6 @@ class ReactingGradient(Attack):
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return missing_agent(self.victim, n_agents)
-
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """Its adversary and that of every link, and the runs that they score."""
-        game = self._game(context, threat_model)
-        if game is None:
-            return 0
-        n_rounds = min(self.n_rounds, context.defense.n_rounds)
-        views = threat_model, with_every_link(threat_model)
-        shapes = [GameShape.of(game, view) for view in views]
-        playing = shapes[0].runs(game, 3 * self.trials, n_rounds)
-        return sum(shape.adversary(n_rounds) for shape in shapes) + playing
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

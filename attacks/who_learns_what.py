@@ -30,7 +30,6 @@ from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import mu_of
 from dpaudit.game.network.gossip import Participation
 from dpaudit.game.probing.linearity import nonlinearity
-from dpaudit.game.runs.round_shape import NUMBER, GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.progress import OnStep
 from dpaudit.training.loaded_problem import LoadedProblem
@@ -72,16 +71,6 @@ class WhoLearnsWhat(Attack):
                 f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
                 "which is computed",
             )
-
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """One adversary at a time, the agent with the most links at most."""
-        game = Game.of(context.defense, context.setting, 0, "add-remove", "poisson")
-        n_agents = context.setting.n_agents
-        n_rounds = self._rounds(context.defense.n_rounds, n_agents)
-        uses = 1 if self.participation == "once" else n_rounds
-        shape = GameShape.of(game, ThreatModel(name="every link"))
-        numbers = 4 * (shape.observed + shape.width + shape.draws) + 3 * uses
-        return shape.adversary(n_rounds) + NUMBER * n_agents * uses * numbers
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

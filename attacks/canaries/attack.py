@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -14,17 +14,14 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, nonlinearity
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
-from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.training.classification import Classification
-from dpaudit.training.costs import seconds_of, training_bytes
+from dpaudit.training.costs import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
-from dpaudit.training.train import NOTHING_RECORDED
 
 from .bound import (
     Guessing,
@@ -57,8 +54,6 @@ class Canaries(Attack):
     less; other claims are passed over.
     """
 
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("canaries", "n_rounds")
-
     kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
@@ -69,25 +64,6 @@ class Canaries(Attack):
         yield from too_long(self.n_rounds, n_rounds)
         if self.guesses is not None and self.guesses > self.canaries:
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
-
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """A run with wider models, and adversaries; or a run and a gradient for each canary."""
-        defense, setting, problem = context.defense, context.setting, context.problem
-        if not isinstance(problem, Classification):
-            return 0  # refused
-        run = training_bytes(defense, problem, setting, NOTHING_RECORDED)
-        if self.kind != "gradient":
-            shape = problem.dataset.x.shape[1:]
-            each = problem.gradients.pass_bytes(self.canaries, 1, shape)
-            return run + each + self.canaries * (16 * setting.d + 24 * self.canaries)
-        game = Game.of(defense, setting, 0, "add-remove", "poisson")
-        read, wide = GameShape.of(game, threat_model), setting.d + 2 * self.canaries
-        following = read.footprint.round(1, self.canaries, 8) + 32 * self.canaries * read.observed
-        n_rounds = self._trained(context)
-        channels = 32 * self.canaries * n_rounds * defense.batches_per_round
-        widened = int(run * wide / setting.d)
-        everything = GameShape.of(game, with_every_link(threat_model)).adversary(n_rounds)
-        return widened + everything + 2 * (read.adversary(n_rounds) + following + channels)
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

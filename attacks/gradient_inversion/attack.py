@@ -18,15 +18,14 @@ from dpaudit.errors import DataError, DpauditError, NotObservable
 from dpaudit.progress import OnStep, silent, step_of_part
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
-from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem
 
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
-from .lbfgs import LBFGS, n_remembered
+from .lbfgs import LBFGS
 from .objective import Mismatch, Objective, first_logits
-from .plan import Optimizer, Plan, has_kinks, most_steps, n_restarts, plan
-from .search import TRACED, Adam, Method, Problems, Track, minimise, traced
+from .plan import Optimizer, Plan, plan
+from .search import Adam, Method, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -90,36 +89,6 @@ class GradientInversion(ReconstructionAttack):
         super().refuse(learned, setting)
         if self.labels == "inferred" and isinstance(learned.problem, Classification):
             last_parameters(learned.problem.gradients.module, learned.problem.dataset.n_classes)
-
-    def reconstruction_bytes(
-        self, problem: Classification, n: int, batch_size: int, joined: int
-    ) -> int:
-        """One chunk of problems, differentiated; or the dummies by which labels are inferred."""
-        shape, d = problem.dataset.x.shape[1:], problem.gradients.d
-        restarts = self.restarts or n_restarts(batch_size)
-        at_once = restarts * joined * min(n, _at_once(restarts * joined, batch_size, 4 * d))
-        gathered = 2 * 4 * at_once * d
-        matching = problem.gradients.graph_bytes(at_once, batch_size, shape) + 6 * gathered
-        unknowns = batch_size * shape.numel()
-        by_adam = self.optimizer == "adam" or (
-            not self.optimizer and has_kinks(problem.gradients.module)
-        )
-        pairs = 4 * unknowns if by_adam else n_remembered(unknowns)
-        remembered = 4 * (2 * at_once * pairs + 4 * n * restarts * unknowns)
-        labels = 2 * 4 * n * joined * d
-        labels += problem.gradients.pass_bytes(n * joined, _DUMMIES, shape)
-        traces = 4 * 4 * TRACED * n * unknowns
-        return max(matching, labels) + remembered + traces
-
-    def reconstruction_seconds(
-        self, problem: Classification, n: int, batch_size: int, pace: Pace
-    ) -> float:
-        """Of all steps that may be taken; less where equations or few of them do."""
-        kinks = has_kinks(problem.gradients.module)
-        steps = self.iterations or most_steps(self.optimizer or ("adam" if kinks else "lbfgs"))
-        rehearsed = _REHEARSALS * _REHEARSED_STEPS if batch_size > 1 else 0
-        at_once = n * batch_size * (self.restarts or n_restarts(batch_size))
-        return (steps + rehearsed) * pace.derived(at_once)
 
     def reconstruct(
         self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep

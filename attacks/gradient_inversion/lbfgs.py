@@ -67,11 +67,6 @@ class LBFGS:
         return after.rows(~stuck)
 
 
-def n_remembered(D: int) -> int:
-    """How many numbers are kept for a problem of D unknowns."""
-    return 2 * _n_pairs(D) * D
-
-
 def _n_pairs(D: int) -> int:
     return max(_FEWEST, min(_PAIRS, D, _REMEMBERED // D))
 

@@ -87,11 +87,6 @@ def n_restarts(batch_size: int) -> int:
     return 2 if batch_size == 1 else 1
 
 
-def most_steps(optimizer: Optimizer) -> int:
-    """Of a search, where nothing says how many."""
-    return _STEPS[optimizer]
-
-
 def has_kinks(module: nn.Module) -> bool:
     """Whether rectifiers or pooling leave gradients no second derivative to follow."""
     return any(isinstance(layer, _KINKED) for layer in module.modules())

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -15,9 +15,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
 from dpaudit.game.runs.further_noise import hiding_without
 from dpaudit.game.runs.play import ProjectionAdversary, Worlds, play
@@ -25,7 +23,7 @@ from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
 from dpaudit.progress import OnStep
-from dpaudit.training.costs import Pace, seconds_of
+from dpaudit.training.costs import seconds_of
 
 from .agents import as_asked, states_distances
 from .asking import WORK, Asking
@@ -77,8 +75,6 @@ class LikelihoodRatio(Attack):
     the test of the noise by a few runs. Every audit with a claim has these.
     """
 
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
-
     trials: NonNegativeInt = 2000  # runs of each world that are counted; 0: the exact leak alone
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: Significance = 0.05  # of a false lower bound
@@ -109,50 +105,6 @@ class LikelihoodRatio(Attack):
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return too_long(self.n_rounds, n_rounds)
-
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """Its adversary and that of every link, and the runs that they score."""
-        game = self._largest_game(context, threat_model)
-        if game is None:
-            return 0
-        n_rounds = self._asking(context, threat_model).rounds(game.played)
-        shape = GameShape.of(game, threat_model)
-        everything = GameShape.of(game, with_every_link(threat_model))
-        runs = max(self.trials, TRAINING) + self.trials
-        return (
-            shape.adversary(n_rounds)
-            + everything.adversary(n_rounds)
-            + shape.runs(game, runs, n_rounds)
-        )
-
-    def seconds(
-        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
-    ) -> float | None:
-        """Of its runs, by one block of runs of a few rounds; None: these would take long."""
-        game = self._largest_game(context, threat_model)
-        if game is None:
-            return 0.0
-        shape = GameShape.of(game, threat_model)
-        if _is_large(shape):
-            return None
-        n_rounds = self._asking(context, threat_model).rounds(game.played)
-        own = context.streams.child("pace")
-        claimed = _claimed(context, threat_model).values()
-        controls = 2 if any(claim.adjacency == "replace-one" for claim in claimed) else 1
-        runs = self.trials + self._choosing + controls * self.trials // 2
-        if not self.trials:
-            runs = NOISE_RUNS
-        first = min(n_rounds, FIRST)
-        nonlinear = nonlinearity(game, threat_model, first)
-        if nonlinear is not None and not nonlinear.quiet:  # two rounds with the record drawn
-            runs += 2 * (self.trials + self._choosing)
-        reads = Adversary if game.width is None else ProjectionAdversary
-        adversary = reads(game, threat_model, first)
-        n = min(runs, max(2, RUNS * MEASURED // max(MEASURED, shape.observed)))
-        one = seconds_of(lambda: play(adversary, n, own)) / (n * first)
-        known = _seconds_of_a_round(game, threat_model)
-        each = n_rounds * (runs * one + ADVERSARIES * known) + JUDGED
-        return len(set(map(_game_of, claimed))) * each
 
     def power(
         self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
@@ -309,8 +261,7 @@ class LikelihoodRatio(Attack):
         game = self._largest_game(context, threat_model)
         if game is None:
             return None
-        products = GameShape.of(game, threat_model).products
-        return max(FIRST, min(MOST_ROUNDS, context.defense.n_rounds, ALGEBRA // max(1, products)))
+        return GameShape.of(game, threat_model).followed(context.defense.n_rounds)
 
     @property
     def _choosing(self) -> int:

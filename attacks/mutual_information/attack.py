@@ -16,7 +16,7 @@ from dpaudit.attack.contract import (
     missing_agent,
 )
 from dpaudit.attack.information import information_metrics, information_series
-from dpaudit.attack.victims import VIEW, view_bytes, view_seconds
+from dpaudit.attack.victims import VIEW, refuse_many_unknowns
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
@@ -25,7 +25,6 @@ from dpaudit.information.best_estimate import best_estimate
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
 from dpaudit.progress import OnStep
-from dpaudit.training.costs import Pace
 
 from .limits import Limits, beyond, limits
 from .limits import about as limits_note
@@ -37,13 +36,10 @@ from .samples import (
     first_heard,
     heard_rounds,
     last_round,
-    runs_seconds,
     samples,
-    samples_bytes,
 )
 
 SHOWN = 200  # points of the scatter at most
-SAMPLE = 3e-7  # seconds of one trial in one estimate, of a shuffle or a half as of all
 ALPHA = 0.05  # above this p-value nothing was found without noise either
 _BLIND_CONTROL = (
     "not even without noise does this message tell anything of the quantity in its own round: that "
@@ -72,8 +68,6 @@ class MutualInformation(Attack):
         "message": ("messages", "observables", "combinations", "views"),
         "private": ("private",),
     }
-
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("trials",)
 
     message: str  # or "view"
     private: str = "gradient"  # where the defense names none, what agents are answered
@@ -104,31 +98,13 @@ class MutualInformation(Attack):
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
 
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        question = self._question(context, threat_model)
-        if question.victim in threat_model.agents:
-            return 0
-        took = samples_bytes(
-            question, context.defense, context.problem, context.setting, self.trials
-        )
-        if self.message == VIEW:
-            defense = context.defense
-            others = {*defense.messages, *defense.observables, *defense.combinations}
-            took += view_bytes(context, threat_model, question.rounds, others)
-        return took
-
-    def seconds(
-        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
-    ) -> float | None:
-        """Of its runs and of its estimates."""
+    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+        """Raises ConfigError: its model is too large to be played often, or its estimate is."""
+        blocks(self.trials, context.setting)
         question, defense = self._question(context, threat_model), context.defense
-        if question.victim in threat_model.agents:
-            return 0.0
-        estimates = self.trials * len(question.rounds) * (1 + self.n_permutations + self.n_splits)
-        each = runs_seconds(question, context, self.trials, pace) + SAMPLE * estimates
-        if self.message == VIEW:
-            each += view_seconds(context, threat_model, question.rounds, 1)
-        return each * (1 + (defense.without_noise() != defense))
+        if self.message == VIEW and question.victim not in threat_model.agents:
+            others = {*defense.messages, *defense.observables, *defense.combinations}
+            refuse_many_unknowns(context, threat_model, question.rounds, others)
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

@@ -21,12 +21,9 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.playable_dimension import fewest_coordinates
 from dpaudit.game.worst_case.agent import of_most_moved_agent
 from dpaudit.progress import OnStep
-from dpaudit.training.classification import Classification
-from dpaudit.training.costs import Pace
 
 from .examination import Examination, Row
 from .replay import EVERY_LINK
-from .search import worlds_bytes
 from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -53,9 +50,6 @@ NEIGHBOURS = (
 
 Rows = dict[tuple[Adjacency, bool], list[Row]]  # by adjacency, and whether a record was changed
 
-FLOAT64 = 1.5  # times as long as float32
-WORLDS = 12  # that are played for one round and adjacency
-
 
 class Sensitivity(Attack):
     """Plays neighbouring worlds with shared noise and shared history, and compares messages.
@@ -71,8 +65,6 @@ class Sensitivity(Attack):
 
     per_threat_model: ClassVar[bool] = False
 
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("restarts",)
-
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
     points: PositiveInt = 10
     victim: NonNegativeInt | None = None  # None: the first with data, or whose messages move more
@@ -82,25 +74,6 @@ class Sensitivity(Attack):
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         yield from late_rounds(self.rounds or (), n_rounds)
         yield from missing_agent(self.victim, n_agents)
-
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        return worlds_bytes(context, self.restarts if self.steps else 0)
-
-    def seconds(self, context: AttackContext, threat_model: ThreatModel, pace: Pace) -> float:
-        """Of the ascent to a record, and of the largest gradient among the victim's."""
-        rounds = self._rounds(context.defense.n_rounds)
-        playing = max(rounds) * FLOAT64 * pace.round
-        if not isinstance(context.problem, Classification):
-            return WORLDS * playing
-        claimed = {measured_change(claim.adjacency) for claim in context.claims} or {"add-remove"}
-        n = sum(adjacency != "agent-identity" for adjacency in claimed)
-        points = -(-pace.n_gradients // (context.setting.n_agents * context.defense.batch_size))
-        one = pace.round + points * pace.derived(self.restarts) + 2 * self.restarts * pace.step
-        ascent = (self.steps + 1) * one if self.steps else 0.0
-        setting = context.setting
-        victim = setting.holders[0] if self.victim is None else self.victim
-        found = setting.sizes[victim] * pace.gradient
-        return playing + n * len(rounds) * FLOAT64 * (WORLDS * pace.round + found + ascent)
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.contract import Setting
-from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.transcript import Messages
-from dpaudit.training.classification import BatchGradient, Classification
-from dpaudit.training.costs import gradient_bytes
+from dpaudit.training.classification import BatchGradient
 
 from .worlds import Candidates, Coupled, Record, stacked
 
@@ -147,30 +144,3 @@ def ascent(
         with torch.no_grad():
             z.clamp_(low, high)
     return best, values
-
-
-def worlds_bytes(context: AttackContext, restarts: int) -> int:
-    """Bytes of the neighbouring worlds of one round, and of the search for a record in it.
-
-    Args:
-        restarts: of the search, each a world of its own that the messages are derived through; 0:
-            there is none.
-    """
-    defense, problem, setting = context.defense, context.problem, context.setting
-    step, d = Footprint.of(defense, setting), setting.d
-    ways = 2 if defense.sampling == "poisson" else 1  # with the rest of the batch, and alone
-    worlds = 4 * ways * PLAYS
-    held = int(NUMBER * d * worlds * (step.state + step.sent))
-    playing = step.round(d, 1, NUMBER)
-    playing += gradient_bytes(problem, defense, setting, step.gradients, 1, torch.float64)
-    if not isinstance(problem, Classification):
-        return held + playing
-    shape = problem.dataset.x.shape[1:]
-    batches = 2 * worlds * NUMBER * setting.n_agents * defense.batch_size * shape.numel()
-    natural = NUMBER * max(setting.sizes) * shape.numel()
-    if m := min(restarts, at_once(setting, 1)):
-        points = m * -(-step.gradients // setting.n_agents)
-        graph = int(NUMBER * d * m * (step.graph + step.state))
-        graph += problem.gradients.graph_bytes(points, 1, shape, torch.float64)
-        playing = max(playing, graph)
-    return held + batches + natural + playing

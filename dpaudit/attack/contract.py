@@ -18,7 +18,6 @@ from dpaudit.progress import OnStep
 from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
 from dpaudit.strict import Strict
-from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem, Problem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording
@@ -65,8 +64,6 @@ class Attack(Strict, ABC):
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
 
-    memory_grows_with: ClassVar[tuple[str, ...]] = ()  # options: which to lower where it is short
-
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -90,24 +87,8 @@ class Attack(Strict, ABC):
         """Into what its work on one adversary divides."""
         return (Part(),)
 
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """Bytes of tensors that ``measure`` holds at once, by shapes alone: nothing is allocated.
-
-        An audit that does not fit is refused before it starts. 0: no more than any small job.
-
-        Raises:
-            DpauditError: it is too large to be measured, whatever memory there is.
-        """
-        return 0
-
-    def seconds(
-        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
-    ) -> float | None:
-        """About how long ``measure`` takes on one thread, for people; None: unknown.
-
-        By counting what it does at this pace. What it plays for that is played in little time.
-        """
-        return None
+    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+        """Called before anything is run. Raises DpauditError: nothing computes what it asks for."""
 
     def power(
         self, context: AttackContext, threat_model: ThreatModel, patience: float = inf

@@ -7,14 +7,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.defense.footprint import Footprint
 from dpaudit.errors import DataError
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
-from dpaudit.training.costs import Pace
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.train import Recording
 
@@ -28,8 +25,7 @@ from .victims import (
     Join,
     Scenario,
     refuse_many_noises,
-    view_bytes,
-    view_seconds,
+    refuse_many_unknowns,
     window_of,
 )
 
@@ -45,7 +41,6 @@ class ReconstructionAttack(Attack):
 
     chooses: ClassVar[Chooses] = {"message": ("observables", "views", "mixtures")}
 
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("targets",)
     joins: ClassVar[Join] = "nothing"  # gradients of a view, where ``join`` does not say
 
     message: str  # which observable of the defense is attacked; or "view", or "unmixed"
@@ -141,71 +136,12 @@ class ReconstructionAttack(Attack):
         """Each batch size, under the defense and without it."""
         return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
 
-    def memory(self, context: AttackContext, threat_model: ThreatModel) -> int:
-        """What is read and derived, and what the attack makes of it.
-
-        Raises:
-            ConfigError: its estimates are too large to be made, whatever memory there is.
-        """
-        estimated = 0
+    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+        """Raises ConfigError: its estimates have too many unknowns, or draw too much noise."""
         if self.message == VIEW:
-            estimated = view_bytes(context, threat_model, self.rounds, context.defense.observables)
+            refuse_many_unknowns(context, threat_model, self.rounds, context.defense.observables)
         elif self.message == UNMIXED:
             refuse_many_noises(context, self.rounds)
-        problem, b = context.problem, context.part.batch_size
-        assert isinstance(problem, Classification)  # the others were refused
-        assert b is not None  # parts() names one for each
-        n, joined = self._secrets(context)
-        recording = self.recording(context.defense)
-        step = Footprint.of(context.defense, context.setting)
-        d = context.setting.d
-        read = sum(step.recorded(names, d) for names in recording.messages.values())
-        least = 2 * read // len(set(self.rounds))  # of the rounds that one target needs
-        derived = 2 * 2 * 4 * n * joined * d
-        reconstructing = derived + self.reconstruction_bytes(problem, n, b, joined)
-        return 2 * least + max(estimated, reconstructing)
-
-    def _secrets(self, context: AttackContext) -> tuple[int, int]:
-        """How many batches are attacked, and the most gradients of each that are joined."""
-        n_rounds, joined = len(set(self.rounds)), 1
-        if self._joins == "nothing":
-            return n_rounds * self.targets, joined
-        setting, network = context.setting, context.setting.network
-        if Footprint.of(context.defense, setting).gradients > setting.n_agents:
-            graphs = [network.at(k) for k in sorted(set(self.rounds))]
-            joined += max(int(graph.senders.bincount().max()) for graph in graphs)
-        if self._joins == "rounds":
-            return self.targets, n_rounds * joined
-        return n_rounds * self.targets, joined
-
-    def reconstruction_bytes(
-        self, problem: Classification, n: int, batch_size: int, joined: int
-    ) -> int:
-        """Bytes that ``reconstruct`` holds beside the gradients of n batches, so many of each.
-
-        0 if few.
-        """
-        return 0
-
-    def seconds(
-        self, context: AttackContext, threat_model: ThreatModel, pace: Pace
-    ) -> float | None:
-        problem, b = context.problem, context.part.batch_size
-        assert isinstance(problem, Classification)  # the others were refused
-        assert b is not None  # parts() names one for each
-        rounds = sorted(set(self.rounds))
-        took = self.reconstruction_seconds(problem, len(rounds) * self.targets, b, pace)
-        if took is None or self.message != VIEW:
-            return took
-        return took + view_seconds(
-            context, threat_model, rounds, self._secrets(context)[1] * self.targets
-        )
-
-    def reconstruction_seconds(
-        self, problem: Classification, n: int, batch_size: int, pace: Pace
-    ) -> float | None:
-        """Of ``reconstruct`` for n observed gradients, at most; None: unknown."""
-        return None
 
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep

@@ -10,20 +10,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, ObservedGradient, Setting, Target
-from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import unmixing, window
 from dpaudit.game.estimating.estimate import GradientEstimate, Window
 from dpaudit.game.estimating.unmixing import Mixture
-from dpaudit.game.estimating.window import WIDTH, ProbedWindow, WindowShape, trials_of
+from dpaudit.game.estimating.window import WindowShape
 from dpaudit.rng import Streams
-from dpaudit.training.costs import seconds_of
 from dpaudit.training.run_directory import RunDirectory
 
 from .contract import AttackContext
@@ -32,8 +29,6 @@ from .observed import Reconstruct
 Join = Literal["nothing", "links", "rounds"]  # over which gradients of a batch are joined
 VIEW, UNMIXED = "view", "unmixed"  # in the place of an observable's name
 BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
-MOVES = 4  # of unknowns that are timed
-SQUARE = 400  # rows and columns of a matrix whose decomposition is timed
 REVEALED = 0.5  # of a gradient's variance: a victim of which a view reveals less is out of reach
 
 
@@ -243,12 +238,12 @@ def _of_observable(
     return found, refusals
 
 
-def view_bytes(
+def refuse_many_unknowns(
     context: AttackContext,
     threat_model: ThreatModel,
     rounds: Sequence[int],
     others: Collection[str] = (),
-) -> int:
+) -> None:
     """Of the estimate of that attacked round whose window has the most links.
 
     Args:
@@ -263,8 +258,7 @@ def view_bytes(
     shape = WindowShape.of(defense, context.setting, threat_model, windows[k])
     unknowns, most = shape.unknowns, window.MOST_UNKNOWNS
     if unknowns <= most:
-        step = Footprint.of(defense, context.setting)
-        return shape.bytes + step.round(WIDTH, 2 * shape.at_once, 8)
+        return
     named = ", ".join(f'"{name}"' for name in sorted(others))
     instead = f", or message = {named}" if named else ""
     raise ConfigError(
@@ -273,24 +267,6 @@ def view_bytes(
         f"has {unknowns:,} unknowns with n_agents = {n}; expected {most:,} at most, about "
         f"n_agents = {max(2, n * most // unknowns)} with as many links each{instead}",
     )
-
-
-def view_seconds(
-    context: AttackContext, threat_model: ThreatModel, rounds: Sequence[int], n_estimates: int
-) -> float:
-    """About how long estimates of so many gradients in each round take, on one thread."""
-    n = max(len(window_of(VIEW, k, context.defense.n_rounds, False)) for k in rounds)
-    played = ProbedWindow(context.defense, context.setting, threat_model, range(1, 1 + n), 1.0)
-    moves = torch.zeros(MOVES, played.shape.unknowns, dtype=torch.float64)
-    move = seconds_of(lambda: played.moved(moves)) / MOVES
-    shape = played.shape
-    square = torch.rand(SQUARE, SQUARE, generator=torch.Generator().manual_seed(0)).double()
-    each = seconds_of(lambda: torch.linalg.svd(square)) / SQUARE**3
-    n_o, columns = shape.observed, shape.states + shape.inputs
-    free = max(0, n_o - columns)  # combinations of what is read that hold no unknown, at least
-    factorising = n_o * columns * min(n_o, columns)
-    estimating = 2 * n_estimates * free**2 * (shape.draws + n_o)
-    return len(rounds) * (trials_of(played) * move + (factorising + estimating) * each)
 
 
 def refuse_many_noises(context: AttackContext, rounds: Sequence[int]) -> None:

@@ -113,17 +113,11 @@ class ProgramRun:
     def __init__(
         self, path: Path, options: MessageOptions, rounds: RoundNumbers, first: bool
     ) -> None:
-        self.path, self._reductions = path, options.reductions
+        self.path, self._options = path, options
         self._processes = processes_in(path / RAW)
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
         found = rounds.found(events, draws, first)
         self._all, self._draws = numbered(events, found), numbered(draws, found)
-        self._ignored = options.ignore
-        self._events = [
-            event
-            for event in self._all
-            if event.round is not None and event.call_site not in options.ignore
-        ]
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)
@@ -132,11 +126,11 @@ class ProgramRun:
     def _ids(self) -> dict[MessageId, Event]:
         counts: Counter[MessageId] = Counter()
         ids = {}
-        for event in self._events:
-            assert event.round is not None
-            first = MessageId(event.source, event.destinations, event.call_site, event.round)
-            ids[first._replace(nth=counts[first])] = event
-            counts[first] += 1
+        for event in self._all:
+            if event.round is not None and event.call_site not in self._options.ignore:
+                first = MessageId(event.source, event.destinations, event.call_site, event.round)
+                ids[first._replace(nth=counts[first])] = event
+                counts[first] += 1
         return ids
 
     @cached_property
@@ -144,10 +138,11 @@ class ProgramRun:
         """Contents, flat and in float64, in the order in which they were sent."""
         return {message: self._content(event) for message, event in self._ids.items()}
 
-    @cached_property
-    def sequence(self) -> dict[MessageId, int]:
-        """When each was sent, among what its agent drew and took."""
-        return {message: event.sequence for message, event in self._ids.items()}
+    def span(self, agent: int, k: int) -> tuple[int, int]:
+        """When an agent sent its last message before round k, and its last one of it; -1: none."""
+        sent = [(m.round, e.sequence) for m, e in self._ids.items() if m.source == agent]
+        begin = max((sequence for of, sequence in sent if of < k), default=-1)
+        return begin, max((sequence for of, sequence in sent if of == k), default=-1)
 
     @cached_property
     def summed(self) -> frozenset[MessageId]:
@@ -157,22 +152,13 @@ class ProgramRun:
     @cached_property
     def draws(self) -> list[NamedDraw]:
         """The draws of noise."""
-        return [
-            NamedDraw(
-                draw_key(draw.rank, draw.occurrence, draw.call_site),
-                draw.call_site,
-                draw.rank,
-                draw.sequence,
-                draw.parameters[1],
-                FAMILIES[draw.operator],
-                draw.round,
-            )
-            for draw in self._draws
-            if draw.rank is not None
-            and draw.operator in FAMILIES
-            and len(draw.parameters) > 1
-            and draw.parameters[1] is not None
-        ]
+        found = []
+        for draw in self._draws:
+            agent, name, scale = draw.rank, draw.call_site, (*draw.parameters, None, None)[1]
+            if agent is not None and draw.operator in FAMILIES and scale is not None:
+                key, family = draw_key(agent, draw.occurrence, name), FAMILIES[draw.operator]
+                found.append(NamedDraw(key, name, agent, draw.sequence, scale, family, draw.round))
+        return found
 
     @cached_property
     def drawing_lines(self) -> tuple[str, ...]:
@@ -243,7 +229,7 @@ class ProgramRun:
         counts: Counter[int] = Counter()
         for event in self._all:
             counts[event.source] += 1
-            if event.call_site not in self._ignored and event.round in range(1, k + 1):
+            if event.call_site not in self._options.ignore and event.round in range(1, k + 1):
                 sent[event.source] = counts[event.source]
         return sent
 
@@ -256,7 +242,7 @@ class ProgramRun:
         return self
 
     def _is_summed(self, event: Event) -> bool:
-        return self._reductions == "sum only" and event.operator == SUMMED
+        return self._options.reductions == "sum only" and event.operator == SUMMED
 
     def _sent(self, event: Event) -> list[Tensor]:
         process = self._processes[event.process]
@@ -267,7 +253,7 @@ class ProgramRun:
         if self._is_summed(event):
             return self._summed(event)
         parts = self._sent(event)
-        if event.operator == SUMMED and self._reductions == "rows of a padded stack":
+        if event.operator == SUMMED and self._options.reductions == "rows of a padded stack":
             parts = [_own_row(event, stack) for stack in parts]
         return np.concatenate([numbers(part) for part in parts]) if parts else np.empty(0)
 
@@ -343,7 +329,7 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
     sent = tuple(m for m in run.messages if (m.source, m.round) == (victim, k))
     if not sent:
         raise RunError("DPA064", f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
-    begin, end = _span(run, victim, k)
+    begin, end = run.span(victim, k)
     draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
     if any(message in run.summed for message in sent):  # the noise of all is in a sum
         of_round = [d for d in run.draws if d.round == k]
@@ -361,20 +347,13 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
 
 def draws_for(run: ProgramRun, k: int) -> tuple[NamedDraw, ...]:
     """What each agent draws for round k, as ``place_of``; without a message, by its round."""
-    spans = {agent: _span(run, agent, k) for agent in {m.source for m in run.messages}}
+    spans = {agent: run.span(agent, k) for agent in {draw.agent for draw in run.draws}}
     found = []
     for draw in run.draws:
-        begin, end = spans.get(draw.agent, (-1, -1))
+        begin, end = spans[draw.agent]
         if begin < draw.sequence < end or (end < 0 and draw.round == k):
             found.append(draw)
     return tuple(sorted(found, key=lambda d: (d.agent, d.sequence)))
-
-
-def _span(run: ProgramRun, agent: int, k: int) -> tuple[int, int]:
-    """The last message of an agent before round k, and its last one of round k; -1: none."""
-    sent = [(m.round, s) for m, s in run.sequence.items() if m.source == agent]
-    begin = max((s for of, s in sent if of < k), default=-1)
-    return begin, max((s for of, s in sent if of == k), default=-1)
 
 
 def first_difference(

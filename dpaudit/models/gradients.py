@@ -253,19 +253,8 @@ class Gradients:
         """
         b = max(b, 2)  # of which normalisation makes statistics
         at_once = max(1, -(-self._most_pairs(shape, dtype.itemsize) // b))
-        return self._count(min(models, at_once), b, shape, dtype, create_graph=False)
-
-    def graph_bytes(
-        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype = torch.float32
-    ) -> int:
-        """The same with ``create_graph``, and differentiated: it grows with models and records."""
-        few = max(min(b, 4), 2)
-        return -(-models * b // few) * self._count(1, few, shape, dtype, create_graph=True)
-
-    def _count(
-        self, models: int, b: int, shape: torch.Size, dtype: torch.dtype, create_graph: bool
-    ) -> int:
-        asked = (models, b, shape, dtype, create_graph)
+        models = min(models, at_once)
+        asked = models, b, shape, dtype
         if asked in self._counts:
             return self._counts[asked]
         size = dtype.itemsize * models * (self.d + b * self._floats_of(shape))
@@ -274,15 +263,7 @@ class Gradients:
         inputs = torch.zeros(models, b, *shape, dtype=dtype, device=device)
         labels = torch.zeros(models, b, dtype=torch.long, device=device)
         C = None if self._engine.mixes_records else 1.0
-
-        def compute() -> object:
-            if not create_graph:
-                return self.clipped_sum(X, inputs, labels, C)
-            x = inputs.requires_grad_()
-            total = self.clipped_sum(X, x, labels, C, create_graph=True).square().sum()
-            return torch.autograd.grad(total, x)
-
-        self._counts[asked] = counted(compute)
+        self._counts[asked] = counted(lambda: self.clipped_sum(X, inputs, labels, C))
         return self._counts[asked]
 
     def _most_pairs(self, shape: torch.Size, itemsize: int) -> int:

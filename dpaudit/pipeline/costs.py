@@ -1,29 +1,37 @@
 """The memory and time that each part of an audit takes, estimated before any of it is begun.
 
-Memory follows from the shapes of what a part computes, time from one measured round. Parts that do
-not fit side by side are done one after the other. An audit with a part that does not fit by itself
-is refused.
+Memory follows from the shapes of the rounds that a part plays or reads, time from one measured
+round. Parts that do not fit side by side are done one after the other. An audit with a part that
+does not fit by itself is refused. What an attack takes beyond its rounds is measured while it runs
+(``jobs``), or by its first steps (``dry_run``).
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
 
 from dpaudit.counted import LEAST, UNSEEN
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
-from dpaudit.memory import available, resident, size_text
+from dpaudit.memory import size_text
 from dpaudit.text import duration
 from dpaudit.training.costs import examination_bytes, examination_plays, pace_of, training_bytes
 from dpaudit.training.noise_rounds import left_out
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.woven import global_randomness
 
-from .jobs import NOISE_OF_THE_RUN, WORLDS, AttackJob, Prepared, context_of, jobs_of, recording_for
+from .jobs import (
+    NOISE_OF_THE_RUN,
+    WORLDS,
+    AttackJob,
+    Limit,
+    Prepared,
+    context_of,
+    jobs_of,
+    recording_for,
+)
 from .noise_of_the_run import n_examined
 from .workers import one_thread
 
@@ -33,7 +41,7 @@ LARGE = 10**9  # bytes of a part that are worth a line before the run
 LONG = 10  # seconds of an audit that are worth a line before it
 SHORT = 5  # seconds of an audit on one core for which no process is started: a start takes some
 SHOWN = 1  # seconds of a part that are worth a word
-_UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
 class PartCost(NamedTuple):
@@ -44,24 +52,6 @@ class PartCost(NamedTuple):
     job: AttackJob | None = None  # if it is an attack
     unknown: str | None = None  # why its size is not known
     seconds: float | None = None  # on one thread; None: not known
-
-
-class Limit(NamedTuple):
-    """The memory that an audit may take."""
-
-    free: int | None  # bytes beside what this process holds; None: unknown, nothing is refused
-    reason: str  # how large it is and why, for people
-    process: int  # bytes that every further process takes before its job begins
-
-    @classmethod
-    def of(cls, max_memory: int | None, device: torch.device) -> "Limit":
-        """The bytes a caller allows in all, or what is free on the machine or device."""
-        held = resident()
-        if max_memory is not None:
-            reason = f"{size_text(max_memory)} is the limit, of which {size_text(held)} is in use"
-            return cls(max(0, max_memory - held), reason, held)
-        free = available() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-        return cls(free, "" if free is None else f"{size_text(free)} is free", held)
 
 
 class AuditCosts(NamedTuple):
@@ -100,8 +90,8 @@ class AuditCosts(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether it would take longer to start processes than they would save."""
-        known = all(part.seconds is not None for part in self.parts)
+        """Whether training would take longer to start processes than they would save."""
+        known = all(part.seconds is not None for part in self.training)
         return known and (self.seconds(1) or 0.0) <= SHORT
 
     def by_part(self) -> Iterator[tuple[str, float | None, int | None, int]]:
@@ -149,16 +139,22 @@ def estimate_costs(
     Raises:
         ConfigError: a part does not fit by itself; the line says what to lower.
     """
-    setting = prepared.setting
-    defense, problem = prepared.defenses["defense"], prepared.learned.problem
+    setting, problem = prepared.setting, prepared.learned.problem
+    defense, sizes = prepared.defenses["defense"], dict[str, int]()
 
     def training(world: str) -> int:
         recording = recording_for(prepared)
         return training_bytes(prepared.defenses[world], problem, setting, recording)
 
     def attacking(job: AttackJob) -> int:
-        context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
-        return job.attack.memory(context, job.threat_model)
+        """About what the rounds take that it reads or plays."""
+        if job.index is not None:
+            context = context_of(config, prepared, RunDirectory(Path()), job)  # writes nothing
+            job.attack.refuse_too_large(context, job.threat_model)
+        if job.of not in sizes:
+            recording = job.attack.recording(defense)
+            sizes[job.of] = training_bytes(defense, problem, setting, recording)
+        return sizes[job.of]
 
     def examination() -> int:
         return examination_bytes(defense, problem, setting, n_examined(defense.n_rounds))
@@ -175,9 +171,9 @@ def estimate_costs(
         raise ConfigError(
             "DPA021",
             f"{largest.part} takes about {size_text(largest.size)} of memory, and {limit.reason}",
-            f"lower {_remedy(config, prepared, largest, limit.free)}",
+            f"lower {_remedy(config, largest, limit.free)}",
         )
-    return _with_times(costs, config, prepared) if timed else costs
+    return _with_times(costs, prepared) if timed else costs
 
 
 def _cost(part: str, size: Callable[[], int], job: AttackJob | None = None) -> PartCost:
@@ -188,52 +184,31 @@ def _cost(part: str, size: Callable[[], int], job: AttackJob | None = None) -> P
         return PartCost(part, LEAST, job, str(error).splitlines()[0] if str(error) else repr(error))
 
 
-def _remedy(config: AuditConfig, prepared: Prepared, part: PartCost, free: int) -> str:
+def _remedy(config: AuditConfig, part: PartCost, free: int) -> str:
     """Options by which a part becomes smaller, with the value at which it fits in proportion."""
-    options = dict[str, int]()
-    if part.job is not None:
-        attack = part.job.attack
-        for option in attack.memory_grows_with:
-            value = getattr(attack, option)
-            if value is None and option == "n_rounds":
-                value = prepared.defenses["defense"].n_rounds
-            if value is not None:
-                options[f"{option} of {part.job.attack_name}"] = value
-    options["n_agents"] = config.data.n_agents
-    if part.job is None:
-        options["batch_size"] = prepared.defenses["defense"].batch_size
     share = max(0, free - LEAST) / max(1, part.size - LEAST)
-    fits = (f"{name} = {int(share * n)}" for name, n in options.items() if int(share * n) > 0)
-    about = "".join(f"; about {value} would fit" for value in islice(fits, 1))
-    return f"{' or '.join(options)}{about}"
+    n = int(share * config.data.n_agents)
+    return "n_agents or batch_size" + (f"; about n_agents = {n} would fit" if n else "")
 
 
-def _with_times(costs: AuditCosts, config: AuditConfig, prepared: Prepared) -> AuditCosts:
+def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
     """By one measured round, which draws nothing that the audit draws.
 
-    Nothing is known of a defense, or of gradients, that cannot be played; the run will say why.
+    Nothing is known of a defense, or of gradients, that cannot be played; the run will say why. Nor
+    of attacks, before they have begun.
     """
     defense, setting = prepared.defenses["defense"], prepared.setting
     rounds = n_examined(defense.n_rounds)
-
-    def seconds(job: AttackJob | None) -> float | None:
-        if job is None:  # the examination of the noise
-            if left_out(setting, rounds) is not None:
-                return 0.0
-            return rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)
-        context = context_of(config, prepared, RunDirectory(Path()), job)  # nothing is written
-        try:
-            return job.attack.seconds(context, job.threat_model, pace)
-        except _UNPLAYABLE:
-            return None
-
     with one_thread(), global_randomness(0):
         try:
             pace = pace_of(defense, prepared.learned.problem, setting, prepared.streams)
-        except _UNPLAYABLE:
+        except UNPLAYABLE:
             return costs
-        trained = pace.training(defense.n_rounds, recording_for(prepared))
-        return costs._replace(
-            training=[part._replace(seconds=trained) for part in costs.training],
-            attacks=[part._replace(seconds=seconds(part.job)) for part in costs.attacks],
-        )
+    trained = pace.training(defense.n_rounds, recording_for(prepared))
+    examined = rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)
+    if left_out(setting, rounds) is not None:
+        examined = 0.0
+    return costs._replace(
+        training=[part._replace(seconds=trained) for part in costs.training],
+        attacks=[p if p.job else p._replace(seconds=examined) for p in costs.attacks],
+    )

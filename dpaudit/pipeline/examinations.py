@@ -7,14 +7,22 @@ rounds as take little time, unless the file asks for it.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from traceback import walk_tb
 from typing import Any
 
-from dpaudit.attack.contract import Attack
+from dpaudit.attack.contract import Attack, AttackContext
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig, Plugin
+from dpaudit.files.threat import ThreatModel
+from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.game import Game
+from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.runs.round_shape import GameShape
+from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.rng import Streams
+from dpaudit.training.costs import distances_bytes
 
 LEAK = "likelihood-ratio"
 DISTANCE = "sensitivity"
@@ -62,6 +70,22 @@ def examined_for_distances(defense: Defense, setting: Setting, streams: Streams)
 
 def _examination(name: str, **options: Any) -> Examination:
     return name, Plugin(name=name, **options).create("attacks")
+
+
+def examined_bytes(name: str, context: AttackContext, threat_model: ThreatModel) -> int:
+    """What the examination of this name holds at once, by shapes alone: nothing is allocated."""
+    defense, setting = context.defense, context.setting
+    if name == DISTANCE:
+        return distances_bytes(defense, context.problem, setting)
+    honest = next((i for i in setting.holders if i not in threat_model.agents), None)
+    if honest is None:
+        return 0
+    game = in_layers(Game.of(defense, setting, honest, "add-remove"))
+    fewest = fewest_coordinates(game)
+    game = replace(game, width=fewest) if fewest > 1 else game
+    shapes = [GameShape.of(game, view) for view in (threat_model, with_every_link(threat_model))]
+    n_rounds = shapes[0].followed(defense.n_rounds)
+    return sum(shape.adversary(n_rounds) for shape in shapes)
 
 
 def reason_not_examined(error: Exception) -> str:

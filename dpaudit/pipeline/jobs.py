@@ -7,6 +7,7 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple
 
+import torch
 from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, AttackContext, Part
@@ -18,7 +19,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import GraphSummary, Note
 from dpaudit.files.threat import ThreatModel
-from dpaudit.memory import size_text
+from dpaudit.memory import available, resident, size_text
 from dpaudit.progress import OnProgress, OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.checkpoints import StoredCheckpoint
@@ -26,7 +27,13 @@ from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
-from .examinations import EXAMINES, MOST_BYTES, Examination, reason_not_examined
+from .examinations import (
+    EXAMINES,
+    MOST_BYTES,
+    Examination,
+    examined_bytes,
+    reason_not_examined,
+)
 
 LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit into float32
 WORLDS = ("defense", "no-defense")
@@ -59,6 +66,24 @@ class AttackJob:
         what = "examination" if self.index is None else f"attack {self.index:02d}"
         whom = f" ({self.threat_model.name})" if self.attack.per_threat_model else ""
         return f"{what} {self.attack_name}{whom}"
+
+
+class Limit(NamedTuple):
+    """The memory that an audit may take."""
+
+    free: int | None  # bytes beside what this process holds; None: unknown, nothing is refused
+    reason: str  # how large it is and why, for people
+    process: int  # bytes that every further process takes before its job begins
+
+    @classmethod
+    def of(cls, max_memory: int | None, device: torch.device) -> "Limit":
+        """The bytes a caller allows in all, or what is free on the machine or device."""
+        held = resident()
+        if max_memory is not None:
+            reason = f"{size_text(max_memory)} is the limit, of which {size_text(held)} is in use"
+            return cls(max(0, max_memory - held), reason, held)
+        free = available() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+        return cls(free, "" if free is None else f"{size_text(free)} is free", held)
 
 
 class Prepared(NamedTuple):
@@ -102,13 +127,28 @@ def run_attack(
     job: AttackJob,
     binding: str,
     on_progress: OnProgress,
+    max_memory: int | None = None,
 ) -> None:
-    """One part of an attack by one adversary; its findings are left in the run directory."""
+    """One part of an attack by one adversary; its findings are left in the run directory.
+
+    Raises:
+        RunError: after a step it holds more memory than an audit may take.
+    """
+    device = prepared.streams.device
+    limit = Limit.of(max_memory, device)
 
     def on_step(done: int, total: int) -> None:
+        grown = resident() - limit.process
+        if device.type == "cpu" and limit.free is not None and grown > limit.free:
+            raise RunError(
+                "DPA021",
+                f"attack {job.name} takes {size_text(grown)} of memory after {done} of {total} "
+                f"steps, and {limit.reason}",
+                f"lower n_agents or the options of {job.attack_name}",
+            )
         on_progress(f"attack {job.name}", done, total)
 
-    checkpoint = StoredCheckpoint.of(run, job.name, binding, prepared.streams.device)
+    checkpoint = StoredCheckpoint.of(run, job.name, binding, device)
     context = replace(context_of(config, prepared, run, job), checkpoint=checkpoint)
     by = f'attack "{job.attack_name}": measure'
     measure = job.attack.measure if job.index is not None else partial(_examined, job)
@@ -131,7 +171,7 @@ def _examined(
 ) -> list[Finding]:
     """What an examination finds, or why there is none: nobody asked for it, so nothing fails."""
     try:
-        size = job.attack.memory(context, threat_model)
+        size = examined_bytes(job.attack_name, context, threat_model)
         if size <= MOST_BYTES:
             return job.attack.measure(context, threat_model, on_step)
         why = f"it takes {size_text(size)} of memory, more than {size_text(MOST_BYTES)}"
@@ -181,8 +221,8 @@ def faults_in_a_line(what: str, *options: BaseModel) -> Iterator[None]:
         if is_out_of_memory(error):
             raise RunError(
                 "DPA021",
-                f"{what}: out of memory, though less was expected to be needed",
-                "give --workers 1, or a --max-memory below what is free",
+                f"{what}: out of memory",
+                "lower n_agents or the options of this part, or give --workers 1",
             ) from None
         large = any(abs(x) > LARGE for one in options for x in _numbers(one.model_dump()))
         if not isinstance(error, OverflowError) and not large:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
-from .costs import AuditCosts, estimate_costs
+from .costs import SHORT, AuditCosts, estimate_costs
 from .examinations import examinations
 from .jobs import (
     NOISE_OF_THE_RUN,
@@ -144,20 +144,18 @@ class Trained(Source):
     def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
         began = time.perf_counter()
         costs, runtime = self.costs, self.runtime
-        if costs.is_short:
-            runtime = replace(runtime, cores=1)
-        if runtime.workers > 1:
+        alone = SHORT if costs.is_short else 0.0
+        if runtime.workers > 1 and not alone:
             begin()
         if self.say is not None:
             for line in costs.lines(runtime.workers):
                 self.say(line)
         on_progress = _noted(run, on_progress)
-        workers = costs.workers(costs.training, runtime.workers)
+        workers = costs.workers(costs.training, 1 if alone else runtime.workers)
         arguments = (self.config, run, run.binding, runtime, self.own)
         run_jobs(worker, arguments, WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
-        attacker = replace(self, runtime=runtime)
-        return attacker.attacked(run, run.binding, on_progress, seconds)
+        return self.attacked(run, run.binding, on_progress, seconds, alone)
 
     def attacked(
         self,
@@ -165,6 +163,7 @@ class Trained(Source):
         binding: str,
         on_progress: OnProgress,
         seconds: Mapping[str, float] = {},
+        alone: float = 0.0,
     ) -> Evidence:
         """The evidence of all attacks on what was recorded, and of accounting."""
         began = time.perf_counter()
@@ -172,7 +171,7 @@ class Trained(Source):
         jobs = names_of_attacks(config, prepared)
         arguments = (config, run, binding, runtime, self.own)
         workers = costs.workers(costs.attacks, runtime.workers)
-        run_jobs(worker, arguments, jobs, workers, on_progress)
+        run_jobs(worker, arguments, jobs, workers, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
         judgings, findings = accounted(config, prepared, found)
@@ -352,7 +351,8 @@ def worker(
             found = [f.model_dump(mode="json") for f in (finding, law) if f is not None]
             run.write_result(f"findings/{job}.json", found, binding)
         else:
-            run_attack(config, prepared, run, jobs[job], binding, on_progress)
+            asked = config, prepared, run, jobs[job], binding, on_progress
+            run_attack(*asked, runtime.max_memory)
 
     return work
 

@@ -12,10 +12,11 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for
 from traceback import format_exception_only
@@ -35,6 +36,7 @@ FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 SOCKET = 107  # bytes of the path of a socket at most; that of a server of forks is in the folder
 LISTENER = "/pymp-abcdefgh/listener-abcdefgh"  # for temporary files, under a name like this
 
+SEEN = 0.5  # seconds of reports that are believed
 _POLL_SECONDS = 0.1
 _USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processes
 
@@ -50,6 +52,7 @@ def run_jobs(
     jobs: Sequence[Job],
     workers: int,
     on_progress: OnProgress,
+    alone: float = 0.0,
 ) -> None:
     """Call ``prepare(*arguments)`` once in each process, and what it returns for each job.
 
@@ -60,14 +63,17 @@ def run_jobs(
         jobs: picklable; each leaves its result on disk.
         workers: processes at most.
         on_progress: called in this process.
+        alone: seconds that no process is worth. Jobs are begun in this one, and what is not done
+            is handed over as soon as all of it is seen to take longer.
     """
     workers = min(workers, len(jobs))
-    if workers <= 1:
-        with one_thread():
+    if workers <= 1 or alone:
+        watched = _Watch(on_progress, alone) if workers > 1 else on_progress
+        with one_thread(), suppress(_TakesLong):
             work = prepare(*arguments)
             for job in jobs:
-                work(job, on_progress)
-        return
+                work(job, watched)
+            return
     begin()
     context = multiprocessing.get_context("forkserver" if _can_fork() else "spawn")
     with importing_only_what_is_sent():
@@ -91,6 +97,29 @@ def run_jobs(
         ) from None
     finally:
         _stop(pool)
+
+
+class _TakesLong(BaseException):
+    """Raised from a report of progress: no error that anything within handles."""
+
+
+class _Watch:
+    """Reports progress until it shows that all will take more than so many seconds."""
+
+    def __init__(self, on_progress: OnProgress, most: float) -> None:
+        self._report, self._most, self._began = on_progress, most, time.perf_counter()
+        self._first = ("", 0, 0.0)  # report of this job
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self._report(what, done, total)
+        name, start, began = self._first
+        now, left = time.perf_counter(), 0.0
+        if what != name:
+            self._first = what, done, now
+        elif done > start:
+            left = (now - began) / (done - start) * (total - done)
+        if now - self._began > SEEN and now - self._began + left > self._most:
+            raise _TakesLong
 
 
 @contextmanager

@@ -28,7 +28,6 @@ RECORDS = 64  # at most, whose gradients are timed, at one model
 PASS = 4 * 10**7  # numbers of such a model times records, about
 FORWARD = 5.0  # evaluations of a record, of many at once, in the time of a gradient
 NUMBER = 1e-8  # seconds for a number that a step makes, where it is too large to be played
-DIFFERENTIATED = 4.0  # times a gradient: with its derivative
 
 
 def gradient_bytes(
@@ -75,6 +74,20 @@ def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_ro
     return kept + playing + int(4 * d * step.state * streams)
 
 
+def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int:
+    """Memory of the neighbouring worlds of one round, by which distances are examined."""
+    step, d, dtype = Footprint.of(defense, setting), setting.d, torch.float64
+    ways = 2 if defense.sampling == "poisson" else 1  # with the rest of the batch, and alone
+    worlds = 8 * ways  # four, each with noise and without
+    held = int(dtype.itemsize * d * worlds * (step.state + step.sent))
+    playing = step.round(d, 1, dtype.itemsize)
+    playing += gradient_bytes(problem, defense, setting, step.gradients, 1, dtype)
+    if not isinstance(problem, Classification):
+        return held + playing
+    records = 2 * worlds * setting.n_agents * defense.batch_size + max(setting.sizes)
+    return held + playing + dtype.itemsize * records * problem.dataset.x.shape[1:].numel()
+
+
 def examination_plays(setting: Setting, n_rounds: int) -> int:
     """How many runs of a round ``RealRounds`` plays for each of so many rounds."""
     return PLAYED_WAYS * streams_of(setting, n_rounds)
@@ -96,10 +109,6 @@ class Pace(NamedTuple):
         """Of ``train`` in one world; writing what is recorded is left out."""
         probes = sum(map(len, recording.probes.values()))
         return (n_rounds + probes) * self.round + min(n_rounds, EVALUATIONS) * self.evaluation
-
-    def derived(self, n: int) -> float:
-        """Of n records' gradients at models of their own, differentiated."""
-        return n * DIFFERENTIATED * self.gradient
 
 
 def seconds_of(compute: Callable[[], object], clock: Clock = time.perf_counter) -> float:

@@ -2,27 +2,21 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from dpaudit.attack import ObservedGradients, Reconstruction, ReconstructionAttack, Task
-from dpaudit.attack.contract import AttackContext, Part
 from dpaudit.attack.victims import window_of
-from dpaudit.defense import Setting, ThreatModel
 from dpaudit.defense.view import View
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.game.estimating.estimate import GradientEstimate, Window
-from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
-from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import digits_config
 
 HANDED: list[ObservedGradients] = []
@@ -176,38 +170,6 @@ def test_only_gradients_of_a_view_are_joined() -> None:
 def test_an_attack_that_forgets_what_is_joined_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(DpauditError, match="handed back 6 reconstructions of 2 batches"):
         dpdl(tmp_path, join="links", name="tests.attack.test_victims:KeepsEachAlone")
-
-
-@pytest.mark.parametrize(
-    "name, join, joined",
-    [
-        ("dpdl", "nothing", (4, 1)),
-        ("dpdl", "links", (4, 3)),  # at its own model and two neighbours', in each of two rounds
-        ("dpdl", "rounds", (2, 6)),
-        ("dp-dpsgd", "links", (4, 1)),
-    ],
-)
-def test_memory_is_asked_for_as_many_gradients_as_are_joined(
-    name: str, join: Any, joined: tuple[int, int]
-) -> None:
-    asked: list[tuple[int, int]] = []
-
-    class Asks(Keeps):
-        def reconstruction_bytes(
-            self, problem: Classification, n: int, batch_size: int, joined: int
-        ) -> int:
-            asked.append((n, joined))
-            return 0
-
-    setting = Setting(build_graph("ring", 6), (40,) * 6, 400)
-    defense = load_plugin("defenses", name)(n_rounds=4, batch_size=8, noise_multiplier=1.0)
-    problem = Mock(spec=Classification)
-    streams, run = Streams(1), Mock(spec=RunDirectory)
-    context = AttackContext(problem, setting, defense, (), streams, run, Part(batch_size=8))
-    attack = Asks(message="view", rounds=(2, 3), targets=2, join=join)
-    bytes_taken = attack.memory(context, ThreatModel(name="eavesdropper"))
-    assert asked == [joined]
-    assert bytes_taken > 16 * joined[0] * joined[1] * setting.d
 
 
 def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
 ) -> None:
     calls: Counter[str] = Counter()
     counted(monkeypatch, dry_run, "prepare", calls)
-    counted(monkeypatch, dry_run, "estimate_costs", calls)
+    counted(monkeypatch, dry_run, "costs_ahead", calls)
     counted(monkeypatch, run, "load_dataset", calls)
     found = ahead(tmp_path, "seeds = [1, 2]\n", GRAPHS, EPSILONS)
-    assert calls == {"prepare": 4, "estimate_costs": 2, "load_dataset": 1}
+    assert calls == {"prepare": 4, "costs_ahead": 2, "load_dataset": 1}
     cells = {cell.group: cell for cell in found}
     assert all(cell.n_seeds == 2 for cell in cells.values())
     of_graph = {

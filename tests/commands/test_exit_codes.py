@@ -170,7 +170,8 @@ def test_however_code_of_others_leaves_an_audit_it_is_one_line(folder, act, mome
         ("os._exit(0)", "a worker process was killed, perhaps for lack of memory, or was left"),
     ],
 )
-def test_in_a_worker_process_too(folder, act: str, said: str) -> None:
+def test_in_a_worker_process_too(folder, act: str, said: str, monkeypatch) -> None:
+    monkeypatch.setattr("dpaudit.pipeline.costs.SHORT", -1)  # processes are started at once
     plant(folder, f"if multiprocessing.parent_process() is not None: {act}", "in_step")
     code, [line] = audit("--workers", "2")
     assert code == 2

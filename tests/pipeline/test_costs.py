@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from dpaudit.files.config import AuditConfig
-from dpaudit.pipeline.costs import AuditCosts, Limit, PartCost, estimate_costs
-from dpaudit.pipeline.jobs import WORLDS, jobs_of, run_attack, train_world
+from dpaudit.pipeline.costs import AuditCosts, PartCost, estimate_costs
+from dpaudit.pipeline.dry_run import costs_ahead
+from dpaudit.pipeline.jobs import WORLDS, Limit, jobs_of, run_attack, train_world
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.pipeline.workers import one_thread
 from dpaudit.training.costs import PATIENCE, RECORDS, Pace, pace_of, seconds_of
@@ -30,13 +31,9 @@ def audit(*attacks: dict[str, Any], **defense: Any) -> AuditConfig:
 
 @pytest.fixture(autouse=True)
 def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pace is the same, and all that attacks time takes a thousandth of a second."""
-    if "slow" in request.keywords:
-        return
-    monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: PACE)
-    for attack in ("likelihood_ratio.attack", "mutual_information.samples"):
-        timed = f"dpaudit.attacks.{attack}.seconds_of"
-        monkeypatch.setattr(timed, lambda compute: 1e-3)
+    """Every pace is the same."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: PACE)
 
 
 def estimated(config: AuditConfig) -> AuditCosts:
@@ -47,12 +44,6 @@ def of_times(training: list[float], attacks: dict[str, float | None]) -> AuditCo
     worlds = [PartCost(f"training ({i})", 1, None, None, s) for i, s in enumerate(training)]
     parts = [PartCost(name, 1, None, None, s) for name, s in attacks.items()]
     return AuditCosts(worlds, parts, PartCost("report", 1), Limit(None, "", 0))
-
-
-def of_attack(**attack: Any) -> float:
-    seconds = estimated(audit(attack)).attacks[0].seconds
-    assert seconds is not None
-    return seconds
 
 
 def ticking(step: float) -> Callable[[], float]:
@@ -72,39 +63,6 @@ def test_training_takes_its_rounds_and_evaluations() -> None:
     assert [part.part for part in one] == ["training (defense)", "training (no-defense)"]
     assert [part.seconds for part in one] == pytest.approx([100 * 0.026 + 40 * 0.1] * 2)
     assert [part.seconds for part in twice] == pytest.approx([200 * 0.026 + 40 * 0.1] * 2)
-
-
-def test_an_attack_takes_what_it_does() -> None:
-    sensitivity = {"name": "sensitivity", "rounds": (1, 2), "steps": 9, "restarts": 4}
-    one, twice, thrice = (of_attack(**{**sensitivity, "steps": n}) for n in (9, 19, 29))
-    assert twice - one == pytest.approx(thrice - twice)
-    assert twice - one == pytest.approx(2 * 10 * 1.5 * (0.026 + 4 * 0.004 + 8 * 0.01))
-    inversion = {"message": "noisy-gradient", "rounds": (3,), "restarts": 2}
-    one, twice = (
-        of_attack(name="gradient-inversion", **inversion, iterations=n, batch_sizes=(1,))
-        for n in (50, 100)
-    )
-    assert (one, twice) == pytest.approx((50 * 16 * 0.004, 100 * 16 * 0.004))
-    runs = {"name": "likelihood-ratio", "n_rounds": 6}
-    one, twice, thrice = (of_attack(**runs, trials=n) for n in (10_000, 20_000, 30_000))
-    assert twice - one == pytest.approx(thrice - twice) == pytest.approx(6 * 17_000 * 1e-3 / 800)
-
-
-def test_information_takes_its_runs_and_as_much_as_it_estimates() -> None:
-    """Two worlds of 40 runs at once that take 1 ms a round, and a last round for the message x."""
-    given = {"name": "mutual-information", "message": "x", "n_permutations": 0, "n_splits": 0}
-    of_rounds = [of_attack(**given, rounds=(k,), trials=40) for k in (2, 4, 6)]
-    assert of_rounds[2] - of_rounds[1] == pytest.approx(of_rounds[1] - of_rounds[0])
-    assert of_rounds[1] - of_rounds[0] == pytest.approx(2 * 2 * 1e-3)
-    one, twice, thrice = (
-        of_attack(**{**given, "n_permutations": n}, trials=400) for n in (0, 100, 200)
-    )
-    assert 0 < twice - one == pytest.approx(thrice - twice)
-
-
-def test_twice_the_rounds_of_runs_take_twice_as_long() -> None:
-    one, twice, thrice = (of_attack(name="likelihood-ratio", n_rounds=n) for n in (2, 4, 6))
-    assert twice - one == pytest.approx(thrice - twice)
 
 
 def lines(costs: AuditCosts, cores: int) -> str:
@@ -130,18 +88,19 @@ def test_jobs_of_one_part_are_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "attack", "short"), [(1.0, 2.0, True), (1.5, 2.5, False), (1.0, None, False)]
+    ("training", "attack", "short"), [(1.0, 2.0, True), (1.5, 2.5, False), (1.0, None, True)]
 )
-def test_what_is_short_on_one_core_starts_no_process(
+def test_short_training_starts_no_process(
     training: float, attack: float | None, short: bool
 ) -> None:
     assert of_times([training] * 2, {"attack": attack}).is_short == short
 
 
-def test_an_attack_that_does_not_say_is_unknown() -> None:
-    config = audit({"name": "canaries", "canaries": 20})
-    assert estimated(config).attacks[0].part == "attack 00 canaries (eavesdropper)"
-    assert estimated(config).attacks[0].seconds is None
+def test_nothing_is_known_of_attacks_before_they_begin() -> None:
+    costs = estimated(audit({"name": "canaries", "canaries": 20}))
+    assert [part.seconds is None for part in costs.attacks] == [True, True, True, False]
+    assert costs.attacks[0].part == "attack 00 canaries (eavesdropper)"
+    assert costs.attacks[-1].part == "noise-of-the-run"
 
 
 def test_what_cannot_be_timed_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +188,7 @@ def test_an_audit_takes_about_as_long_as_it_is_said_to(tmp_path: Path) -> None:
         n_rounds=300,
     )  # fmt: skip
     prepared = prepare(config, Runtime())
-    costs = estimated(config)
+    costs = costs_ahead(config, prepared, 10**15)
     took: list[float] = []
     run_directory = RunDirectory(tmp_path / "run")
     with one_thread(), run_directory.begun("", {}, False) as run:

@@ -1,7 +1,11 @@
 """What an audit takes and could prove, before anything of it is done."""
 
+import signal
+import time
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +13,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name, Role
+from dpaudit.pipeline import dry_run
 from dpaudit.pipeline.dry_run import outlook, powers_of
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from tests.said import without_help
@@ -48,39 +53,58 @@ def test_every_part_has_a_time_and_a_size() -> None:
         "noise-of-the-run",
     ]
     assert all(size for _, _, size, _ in parts)
-    unknown = [part for part, seconds, *_ in parts if seconds is None]
-    assert unknown == ["attack 01 canaries (eavesdropper)"]
+    assert all(seconds is not None for _, seconds, *_ in parts)
 
 
 def test_an_attack_in_several_jobs_is_one_part() -> None:
     inversion = {"name": "gradient-inversion", "message": "view", "rounds": [1], "targets": 2}
     costs, _ = outlook(audit(inversion), Runtime(cores=1))
-    [(part, *_, n_jobs)] = [one for one in costs.by_part() if "inversion" in one[0]]
+    [(part, seconds, _, n_jobs)] = [one for one in costs.by_part() if "inversion" in one[0]]
+    assert seconds is not None  # the rounds that it reads were played
     assert part == "attack 00 gradient-inversion (eavesdropper)"
     assert n_jobs == 4  # two worlds, and two batch sizes: 1 and that of the defense
 
 
-def test_an_estimate_of_many_unknowns_is_in_the_time_and_in_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
+class Reports:
+    """In the place of an attack: it reports steps, each of which takes a tenth of a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_steps: int, total: int) -> None:
+        self.now, self.n_steps, self.total = 0.0, n_steps, total
+        monkeypatch.setattr(dry_run.time, "perf_counter", lambda: self.now)
+
+    def measure(self, context: object, threat_model: object, on_step: Any) -> None:
+        self.now += 0.2  # before the first step
+        for k in range(1, self.n_steps + 1):
+            self.now += 0.1
+            on_step(k, self.total)
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "total", "expected"), [(50, 50, 0.2 + 50 * 0.1), (1, 2, 0.3), (0, 5, 0.2)]
+)
+def test_first_steps_tell_the_time_of_an_attack(
+    monkeypatch: pytest.MonkeyPatch, n_steps: int, total: int, expected: float
 ) -> None:
-    """The images of one target take the same; of 30 times the agents more is not known."""
-    monkeypatch.setattr("dpaudit.attack.victims.seconds_of", lambda compute: 1.0)
+    """One that ends soon takes what it took."""
+    job: Any = SimpleNamespace(attack=Reports(monkeypatch, n_steps, total), threat_model=None)
+    assert dry_run._seconds(job, None) == pytest.approx(expected)  # type: ignore[arg-type]
 
-    def inversion(n_agents: int) -> tuple[float, int]:
-        given = {"message": "view", "rounds": [2], "targets": 1, "batch_sizes": ["training"]}
-        config = digits_config(
-            {"name": "gradient-inversion", "iterations": 1, **given},
-            model="logistic", n_agents=n_agents, defense=DEFENSE,
-        )  # fmt: skip
-        parts = outlook(config, Runtime())[0].by_part()
-        [(seconds, size)] = [(s, size) for part, s, size, _ in parts if "inversion" in part]
-        assert seconds is not None
-        assert size is not None
-        return seconds, size
 
-    few, many = inversion(8), inversion(240)
-    assert many[0] > 2 * few[0]
-    assert many[1] > few[1] + 10**8
+@pytest.mark.parametrize("act", ["falls", "is late"])
+def test_of_an_attack_that_reports_nothing_soon_no_time_is_known(
+    monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    def measure(*given: object) -> None:
+        if act == "falls":
+            raise ZeroDivisionError
+        time.sleep(10)
+
+    monkeypatch.setattr(dry_run, "PATIENCE", 0.1)
+    job: Any = SimpleNamespace(attack=SimpleNamespace(measure=measure), threat_model=None)
+    before = signal.getsignal(signal.SIGALRM)
+    assert dry_run._seconds(job, None) is None  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 HIDES_NO_AGENT = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "agent-identity", "scope": "message"}

@@ -45,6 +45,32 @@ def test_a_job_has_one_thread_and_the_caller_its_own_number_again(threads, jobs,
     assert torch.get_num_threads() == CALLERS
 
 
+def test_jobs_that_are_soon_done_start_no_process(jobs, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "begin", lambda: pytest.fail("processes were begun"))
+    seen, two = [], ["a", "b"]
+    run_jobs(jobs.reports_its_threads, (False,), two, 2, lambda *r: seen.append(r), alone=60.0)
+    assert seen == [("a", 1, 0), ("b", 1, 0)]
+
+
+def test_what_is_seen_to_take_long_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 0.2 s: 12 of them are soon done, and of 100 more a few are waited for."""
+    now = 0.0
+    monkeypatch.setattr(workers.time, "perf_counter", lambda: now)
+    reports: list[int] = []
+    watch = workers._Watch(lambda what, done, total: reports.append(done), 5.0)
+
+    def steps(what: str, total: int) -> None:
+        nonlocal now
+        for k in range(total):
+            now += 0.2
+            watch(what, k + 1, total)
+
+    steps("short", 12)
+    with pytest.raises(workers._TakesLong):
+        steps("long", 100)
+    assert reports == [*range(1, 13), 1, 2]
+
+
 def test_a_folder_for_temporary_files_may_have_a_long_name(jobs, tmp_path, monkeypatch) -> None:
     """No server of forks has a socket there: 107 bytes are the longest path of one."""
     long = tmp_path / ("x" * 60) / ("y" * 60)

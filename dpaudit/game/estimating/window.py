@@ -125,16 +125,6 @@ class WindowShape(NamedTuple):
         n = max(1, self.unknowns)
         return max(1, min(n, _MOVED // (2 * n * WIDTH * torch.float64.itemsize)))
 
-    @property
-    def bytes(self) -> int:
-        """Of its matrices, while they are made and while they are factorised."""
-        n, columns, n_o = self.unknowns, self.states + self.inputs, self.observed
-        effects, less = n * (n_o + self.inputs), min(n_o, columns)
-        factors = n_o**2 + columns * (columns if n_o > columns else n_o)
-        factorising = effects + 2 * n_o * columns + factors + 4 * less**2
-        again = 2 * effects + factors + self.draws * (n_o + self.inputs)
-        return torch.float64.itemsize * max(2 * effects, factorising, again)
-
 
 def _begun(defense: Defense, setting: Setting) -> Any:
     """The state before round 1, of agents whose models differ."""
@@ -314,18 +304,6 @@ def _effects(played: ProbedWindow, some: Indices) -> Tensor:
         if len(part):
             rows[:] = played.moved(one_hot(part, played.shape.unknowns).double())
     return found
-
-
-def trials_of(played: ProbedWindow) -> int:
-    """How many moves ``System.of`` and ``noise_of`` play, about."""
-    shape = played.shape
-    try:
-        units, kinds = _units(played, np.arange(played.shape.unknowns))
-        reach, groups = next(_colours(played, units, kinds))
-        units.effects(groups[:1], reach, _places(played), partial(_moved, played), 1)
-        return 2 * len(groups) * (shape.unknowns + shape.draws) // shape.unknowns
-    except (NotLocal, StopIteration):
-        return shape.unknowns + shape.draws
 
 
 def _of_colours(played: ProbedWindow, some: Indices) -> Tensor:

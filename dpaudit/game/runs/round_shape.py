@@ -11,8 +11,9 @@ from dpaudit.game.probing.observer import Observer, visible_rows
 from dpaudit.game.probing.sparse_probe import NUMBERS, SPARSE_FROM, steps_of
 from dpaudit.game.probing.states import flat_state
 
-from .play import FEATURES, block_of
-
+FIRST = 2  # rounds that are followed at the least
+MOST_ROUNDS = 200
+ALGEBRA = 10**9  # products, about, in which rounds are followed
 NUMBER = 8  # bytes: all is float64
 ENTRY = 16  # bytes of a number of a sparse matrix, with its places
 COPIES = 8  # of such a matrix: what is told of it, what is left of it, and those on the way
@@ -57,6 +58,10 @@ class GameShape:
         noise = self.width + self.draws
         return self.observed * noise * min(self.observed, noise)
 
+    def followed(self, n_rounds: int) -> int:
+        """How many of so many rounds are followed where no run is counted."""
+        return max(FIRST, min(MOST_ROUNDS, n_rounds, ALGEBRA // max(1, self.products)))
+
     def adversary(self, n_rounds: int) -> int:
         """Bytes of what an adversary knows of so many rounds, and of probing one of them."""
         if self.entries is not None:
@@ -80,16 +85,6 @@ class GameShape:
         records = NUMBER * uses * (3 * n + 3 * w + uses)
         block = max(1, NUMBERS // w)
         return matrices + records + self.footprint.round(1, block, 2 * NUMBER)
-
-    def runs(self, game: Game, trials: int, n_rounds: int) -> int:
-        """Bytes of playing so many runs of each world, and of what is kept of them."""
-        played, rank = game.played, min(self.observed, self.width + self.draws)
-        block = 2 * min(trials, block_of(self.observed + 2 * game.setting.n_agents, played))
-        kept = min(FEATURES, rank * played * n_rounds)
-        playing = 2 * self.footprint.round(played, block, NUMBER)
-        reading = block * played * (4 * self.observed + 3 * self.width + 3 * self.draws)
-        whole = block * (kept + rank * played)  # features of the rounds before they are cut
-        return playing + NUMBER * (reading + 2 * whole + 6 * trials * kept)
 
 
 def _entries(game: Game, threat_model: ThreatModel) -> int | None:

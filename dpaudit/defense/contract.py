@@ -339,10 +339,15 @@ class Defense(Strict, ABC):
         if n is None:
             return {}
         moved = self.moved_by_record(k, setting, victim)
-        return {message: Stated(2, n * most) for message, most in moved.items()}
+        return {message: Stated(self.moved_norm, n * most) for message, most in moved.items()}
+
+    @property
+    def moved_norm(self) -> Literal[1, 2]:
+        """The norm of ``moved_by_record``: L2, or L1."""
+        return 2
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
-        """How far one record moves the victim's messages of round k in L2 norm, before noise."""
+        """How far one record moves the victim's messages of round k, before noise."""
         return {}
 
     def function_distance(self) -> float | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import RecordAdjacency
-from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel, clip
+from dpaudit.defense import Bracket, Gradient, Noise, Round, Setting, ThreatModel, clip
 
 from .correct import (
     PrivateGossip,
@@ -24,32 +24,7 @@ from .correct import (
     unclipped,
     variant,
 )
-from .faults import records_drawn
-
-
-class NoiseHalved(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) / 2
-
-
-class OneSeedForAllAgents(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like[..., :1, :], k, noise).expand_as(like)
-
-
-class OneSeedForAllRounds(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, seeded_as_in_round(1, noise))
-
-
-class WrongNorm(PrivateGossip):
-    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
-        return gradient.clipped_sum(X, self.clip_norm, norm=2)
-
-
-class DrawnBeforeBroadcast(PrivateGossip):
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like[..., :1], k, noise).expand_as(like)
+from .faults import as_in, one_draw_for_all_links, records_drawn
 
 
 class ResumedAtFirstDraw(PrivateGossip):
@@ -70,12 +45,15 @@ def of_a_fixed_generator(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     return scaled
 
 
+def of_the_other_norm(d: Any, gradient: Gradient, X: Tensor) -> Tensor:
+    return gradient.clipped_sum(X, d.clip_norm, norm=2)
+
+
 def divided_by_records_drawn(
-    d: Any, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise
-) -> Round:
-    S = d.summed(gradient, state.X)
-    G = d.noised(S, k, noise) / records_drawn(gradient)
-    return d.after(S, state.V - d.learning_rate * G, graph)
+    d: Any, S: Tensor, X: Tensor, k: int, gradient: Gradient, noise: Noise
+) -> Tensor:
+    mean: Tensor = d.noised(S, k, noise) / records_drawn(gradient)
+    return mean
 
 
 def releases_of_everybody(
@@ -90,11 +68,6 @@ def again_under_other_noise(
 ) -> dict[str, Tensor]:
     again = noise.gaussian("gradient again", d._scale, state.X) / d.batch_size
     return {"x_again": state.V - d.learning_rate * (round.private["gradient"] + again)}
-
-
-def one_draw_for_all_links(d: Any, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
-    to_each = shares.new_zeros(*shares.shape[:-2], graph.n_agents, shares.shape[-1])
-    return noise.gaussian("share", d._scale, to_each)[..., graph.senders, :]
 
 
 @dataclass(frozen=True)
@@ -118,55 +91,56 @@ class Bug:
     twin: Specimen
 
 
-def bug(name: str, mistake: str, by: str, **methods: Any) -> Bug:
-    """A bug in private gossip, or in the defense ``base``."""
-    twin = Specimen(methods["base"]()) if methods.get("base") in TWINS else GAUSSIAN
-    return Bug(name, mistake, by, Specimen(variant(**methods)), twin)
-
-
-TWINS = (PrivateShares, PrivateMomentum)
 GAUSSIAN = Specimen(PrivateGossip())
 LAPLACE = Specimen(PrivateGossip(family="laplace"))
 ONE_ROUND: dict[str, Any] = {"family": "laplace", "n_rounds": 1}
 
+
+def bug(
+    name: str, mistake: str, by: str, base: type[PrivateGossip] = PrivateGossip, **changes: Any
+) -> Bug:
+    """A bug in private gossip, or in another correct defense."""
+    twin = GAUSSIAN if base is PrivateGossip else Specimen(base())
+    return Bug(name, mistake, by, Specimen(variant(base, **changes)), twin)
+
+
 AGAIN = {"x_again": "the model under other noise, for a receiver that acknowledged nothing"}
 BUGS = (
     bug("noise halved", "a standard deviation where code expects twice it, or a variance",
-        "exact leak", base=NoiseHalved),
+        "exact leak", of_noise=lambda Z, at: Z / 2),
     bug("noise reused across neighbours", "one draw per sender, added to each link's message",
         "exact leak", base=PrivateShares, on_links=one_draw_for_all_links),
     bug("same seed for all agents", "manual_seed(0) at the top of every agent's script",
-        "exact leak", base=OneSeedForAllAgents),
+        "exact leak", noise=lambda d, S, k, z: drawn(d, S[..., :1, :], k, z).expand_as(S)),
     bug("same seed for all rounds", "a generator made anew from the seed in every round",
-        "learned score", base=OneSeedForAllRounds),
+        "learned score", noise=as_in(lambda k: 1)),
     bug("fixed generator in place of the noise", "a hard-coded seed that was left in the code",
         "exact leak", noise=of_a_fixed_generator),
     bug("noise skipped in round 0", "`if step:` in a loop that counts from 0",
-        "exact leak", noise=lambda d, S, k, z: drawn(d, S, k, z) * (k > 1)),
+        "exact leak", of_noise=lambda Z, at: Z * (at.k > 1)),
     bug("clip forgotten", "noise for clip norm C on gradients that nothing clips",
         "sensitivity", summed=unclipped),
     bug("clip after averaging", "the batch's mean is clipped, not each record's gradient",
         "sensitivity", summed=lambda d, g, X: clip(g(X), d.clip_norm) * d.batch_size),
     Bug("L2 clip under L1 accounting", "a Gaussian mechanism's clipping kept for Laplace noise",
-        "sensitivity", Specimen(WrongNorm(family="laplace")), LAPLACE),
+        "sensitivity", Specimen(variant(family="laplace", summed=of_the_other_norm)), LAPLACE),
     Bug("add-remove noise, replace-one claim", "noise for C where replacing moves a sum by 2 C",
         "accounting", Specimen(PrivateGossip(noise_multiplier=1.0), "replace-one"),
         Specimen(PrivateGossip(noise_multiplier=2.0), "replace-one", "replace-one")),
     bug("un-noised self-gradient added", "an agent adds its own gradient as if nobody read it",
         "exact leak", noised=lambda d, S, k, z: noisy(d, S, k, z) + S),
     bug("divided by the realised batch size", "a mean over the batch as it was drawn",
-        "sensitivity", step=divided_by_records_drawn),
+        "sensitivity", averaged=divided_by_records_drawn),
     bug("sampling rate understated", "B over the records of all agents, not over its own",
         "exact leak", mechanism=releases_of_everybody),
-    bug("generator restored wrongly on resume", "the noise generator is in no checkpoint",
-        "contract", base=ResumedAtFirstDraw),
+    Bug("generator restored wrongly on resume", "the noise generator is in no checkpoint",
+        "contract", Specimen(ResumedAtFirstDraw()), GAUSSIAN),
     bug("noise drawn before a broadcast", "noise of shape [n, 1] added to gradients [n, d]",
-        "noise statistics", base=DrawnBeforeBroadcast),
+        "noise statistics", noise=lambda d, S, k, z: drawn(d, S[..., :1], k, z).expand_as(S)),
     bug("momentum released un-noised", "the momentum is updated before the noise is added",
         "exact leak", base=PrivateMomentum, entering=lambda d, clean, noisy: clean),
     bug("budget spent twice", "a message repeated with fresh noise, accounted once",
-        "exact leak", sent=again_under_other_noise,
-        messages=AGAIN),
+        "exact leak", sent=again_under_other_noise, messages=AGAIN),
     Bug("float32 Laplace", "noise sampled and added in float32: low bits tell the sum",
         "floating point", Specimen(PrivateGossip(**ONE_ROUND), sends_floats=True),
         Specimen(Snapped(**ONE_ROUND), sends_floats=True)),

@@ -23,11 +23,11 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.run import Runtime, run_audit
 
-from .common_mistakes import MECHANISMS
 from .correct import Mechanism, PrivateGossip
-from .faults import FAULTS, RECORDS
-from .odd import CORRECT
+from .faults import COMMON_MISTAKES, FAULTS, RECORDS
+from .odd import CORRECT, LIKE_MISTAKES
 
+MECHANISMS = COMMON_MISTAKES + LIKE_MISTAKES
 WITHOUT_ATTACKS = FAULTS + CORRECT
 
 AGENTS, FEATURES, CLASSES = 6, 11, 3

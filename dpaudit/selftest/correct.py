@@ -11,7 +11,6 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from dpaudit.defense import (
-    CHANGED_RECORDS,
     Adjacency,
     Bracket,
     Defense,
@@ -23,9 +22,9 @@ from dpaudit.defense import (
     Setting,
     Stated,
     ThreatModel,
+    batch_releases,
     broadcast,
     known_rounds,
-    releases,
     unicast,
 )
 
@@ -65,9 +64,13 @@ class PrivateGossip(Defense):
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         S = self.summed(gradient, state.X)
-        G = self.noised(S, k, noise) / self.batch_size  # 1
+        G = self.averaged(S, state.X, k, gradient, noise)  # 1
         X = state.V - self.learning_rate * G  # 2
         return self.after(S, X, graph)  # 3
+
+    def averaged(self, S: Tensor, X: Tensor, k: int, gradient: Gradient, noise: Noise) -> Tensor:
+        """G."""
+        return self.noised(S, k, noise) / self.batch_size
 
     def after(self, S: Tensor, X: Tensor, graph: Graph) -> Round:
         """What sending X leaves behind."""
@@ -76,7 +79,7 @@ class PrivateGossip(Defense):
 
     def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
         """S."""
-        return gradient.clipped_sum(X, self.clip_norm, norm=self._norm)
+        return gradient.clipped_sum(X, self.clip_norm, norm=self.moved_norm)
 
     def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
         """S under noise."""
@@ -94,26 +97,21 @@ class PrivateGossip(Defense):
         return self.model_copy(update={"noise_multiplier": 0.0})
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
+        size = setting.sizes[victim]
         known = known_rounds(setting.network.at, self.n_rounds, threat_model, victim)
         z = np.full(self.n_rounds, self.noise_multiplier)
-        least, most = (releases(s, self.sampling, rate, self.family) for s in (z[known], z))
+        least, most = (batch_releases(self, size, s, self.family) for s in (z[known], z))
         return Bracket(least, most, ())
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        if adjacency not in CHANGED_RECORDS:
-            return {}
-        moved = CHANGED_RECORDS[adjacency] * self.learning_rate * self.clip_norm / self.batch_size
-        return {"x": Stated(self._norm, moved)}
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        return {"x": self.learning_rate * self.clip_norm / self.batch_size}
 
     def noise_scales(self) -> Mapping[str, float]:
         """By message: the scale of the noise that each of its entries is said to carry afresh."""
         return {"x": self.learning_rate * self._scale / self.batch_size}
 
     @property
-    def _norm(self) -> Literal[1, 2]:
+    def moved_norm(self) -> Literal[1, 2]:
         return 2 if self.family == "gaussian" else 1
 
     @property
@@ -195,24 +193,18 @@ class PrivateShares(PrivateGossip):
         return noise.gaussian("share", self._scale, shares)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        rate = min(1.0, self.batch_size / setting.sizes[victim])
         graph = setting.network.at(1)
         ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
         seen = [i for j, i in ends if j == victim and threat_model.sees(j, i)]
         shares = sqrt(sum(graph.W[i, victim].item() ** 2 for i in seen))
         z = np.full(self.n_rounds, self.noise_multiplier / shares) if seen else np.zeros(0)
-        same = releases(z, self.sampling, rate)
+        same = batch_releases(self, setting.sizes[victim], z)
         return Bracket(same, same, ())
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        if adjacency not in CHANGED_RECORDS:
-            return {}
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
         graph = setting.network.at(k)
         largest = graph.W[graph.receivers[graph.senders == victim], victim].max().item()
-        moved = CHANGED_RECORDS[adjacency] * largest * self.clip_norm / self.batch_size
-        return {"share": Stated(2, moved)}
+        return {"share": largest * self.clip_norm / self.batch_size}
 
     def noise_scales(self) -> Mapping[str, float]:
         return {"share": self._scale / self.batch_size}
@@ -256,36 +248,59 @@ class Mechanism(NamedTuple):
     graph: str = "ring"
 
 
-NoiseOf = Callable[[Any, Tensor, int, Noise], Tensor]  # defense, S, round, source of noise
-SumOf = Callable[[Any, Gradient, Tensor], Tensor]  # defense, gradient, X
-StepOf = Callable[[Any, Any, int, Graph, Gradient, Noise], Round]  # as ``Defense.step``
+class At(NamedTuple):
+    """Where noise is changed, or a sum with its noise."""
+
+    defense: Any
+    S: Tensor  # [..., n_agents, d], the sum
+    k: int  # the round
+    source: Noise  # of further noise
+
+    @property
+    def C(self) -> float:
+        clip_norm: float = self.defense.clip_norm
+        return clip_norm
+
+    @property
+    def scale(self) -> float:
+        """Of the noise, sigma C."""
+        scale: float = self.defense._scale
+        return scale
+
+
+Change = Callable[[Tensor, At], Tensor]
+NoiseOf = Callable[[Any, Tensor, int, Noise], Tensor]  # as ``PrivateGossip.noise``
 Sends = Callable[[Any, Round, Any, int, Gradient, Noise], Mapping[str, Tensor]]
 drawn, noisy, clipped = PrivateGossip.noise, PrivateGossip.noised, PrivateGossip.summed
 
 
 def variant(
     base: type[PrivateGossip] = PrivateGossip,
-    options: Mapping[str, Any] | None = None,
-    *,
+    of_noise: Change | None = None,
+    of_noisy: Change | None = None,
     sent: Sends | None = None,
     messages: Mapping[str, str] | None = None,
-    **methods: Any,
+    **changes: Any,
 ) -> PrivateGossip:
-    """A correct defense with some of its methods exchanged; it declares what the correct one does.
+    """A correct defense with something changed; it declares what the correct one does.
 
     Args:
-        options: of the defense.
+        of_noise: what becomes of the base's noise [..., n_agents, d] before it is added.
+        of_noisy: what becomes of its noisy sum [..., n_agents, d].
         sent: messages [..., n_agents, *] to all neighbours, over those that the base sends; it is
             given the defense, the base's round, the state before it, k, the gradient and the noise.
         messages: what messages beside those of the base are.
-        methods: by name, in the place of the base's: ``noise``, ``noised``, ``summed``, ``after``,
-            ``step``, ``remembered`` and others.
+        changes: options of the defense, and methods in the place of the base's: ``noise``,
+            ``noised``, ``summed``, ``averaged``, ``after``, ``step``, ``remembered`` and others.
     """
-    if not (methods or sent or messages):
-        return base(**(options or {}))
-    own: dict[str, Any] = {"__module__": __name__, **methods}
+    options = {name: changes.pop(name) for name in base.model_fields.keys() & changes.keys()}
+    own: dict[str, Any] = dict(changes)
     if messages is not None:
         own["messages"] = {**base.messages, **messages}
+    if of_noise is not None:
+        own["noise"] = lambda d, S, k, z: of_noise(base.noise(d, S, k, z), At(d, S, k, z))
+    if of_noisy is not None:
+        own["noised"] = lambda d, S, k, z: of_noisy(base.noised(d, S, k, z), At(d, S, k, z))
     if sent is not None:
 
         def step(
@@ -298,8 +313,20 @@ def variant(
             )
 
         own["step"] = step
-    made: type[PrivateGossip] = type(base.__name__, (base,), own)
-    return made(**(options or {}))
+    if not own:
+        return base(**options)
+    made: type[PrivateGossip] = type(base.__name__, (base,), {"__module__": __name__, **own})
+    return made(**options)
+
+
+def fault(name: str, leaks: float | None = None, **changes: Any) -> Mechanism:
+    """A faulty ``variant``, and how much it leaks."""
+    return Mechanism(name, variant(**changes), False, leaks)
+
+
+def correct(name: str, leaks: float = 1.0, graph: str = "ring", **changes: Any) -> Mechanism:
+    """A correct ``variant``, and how much it leaks."""
+    return Mechanism(name, variant(**changes), True, leaks, graph)
 
 
 def seeded_as_in_round(k: int, noise: Noise) -> Noise:
@@ -325,3 +352,8 @@ def basis(seed: int, d: int) -> Tensor:
         torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     )[0]
     return made
+
+
+def length(vectors: Tensor) -> Tensor:
+    """L2 norms of [..., d], [..., 1]."""
+    return vectors.norm(dim=-1, keepdim=True)

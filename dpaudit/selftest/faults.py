@@ -1,8 +1,9 @@
-"""Faulty mechanisms that an audit without attacks must find, and how much each leaks.
+"""Faulty mechanisms that an audit must find, and how much each leaks.
 
-Each is a correct defense with one line changed, and keeps all that the correct one declares. A
-fault of the model's directions leaves vectors below ``WHOLE`` coordinates alone: the small model
-that the game plays instead of the real one must not show it.
+Each is a correct defense with one line changed, and keeps all that the correct one declares. Those
+of ``FAULTS`` are audited without attacks, those of ``COMMON_MISTAKES`` with them. A fault of the
+model's directions leaves vectors below ``WHOLE`` coordinates alone: the small model that the game
+plays instead of the real one must not show it.
 
 The second value is mu of all messages over the declared mu, for the worst record in every batch;
 under Laplace noise it is epsilon over the declared epsilon. It is infinite if an outcome that has
@@ -10,9 +11,9 @@ more probability than delta is impossible in the neighbouring world. The values 
 and "drawn until short" are simulated (4e6 privacy losses).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf, pi, sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,30 +23,29 @@ from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, clip
 from dpaudit.training.classification import BatchGradient
 
 from .correct import (
-    Mechanism,
+    At,
+    Change,
     NoiseOf,
-    PrivateGossip,
     PrivateShares,
     Remembering,
-    Sends,
     State,
     basis,
     clipped,
     drawn,
-    noisy,
+    fault,
+    length,
     public,
     seeded_as_in_round,
     unclipped,
-    variant,
 )
 
 WHOLE = 16  # coordinates at least of a real model
 RECORDS = 8  # of each agent
-WHOLE_BATCH = {"batch_size": RECORDS}
-TWELVE = {"n_rounds": 12}
+BIAS = 3  # coordinates
+GRID = 1 / 64  # of the noise's scale
 MIXED = 1 / 3  # weight of an agent's own model on a ring
-COMMON = 1 - 0.3**2  # share of variance that all 6 agents have in common
-NOTE = {"note": "for a log"}
+OWN = 0.3  # of the standard deviation of noise, where the rest is common to all 6 agents
+COMMON = 1 - OWN**2  # share of its variance
 ndtr, ndtri = torch.special.ndtr, torch.special.ndtri
 
 
@@ -54,28 +54,22 @@ def uniform(like: Tensor, noise: Noise) -> Tensor:
     return ndtr(noise.gaussian("u", 1.0, like))
 
 
-def averaged(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    draws = [noise.gaussian(f"{i}", defense._scale, like) for i in range(defense.batch_size)]
+def averaged(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    draws = [noise.gaussian(f"{i}", d._scale, like) for i in range(d.batch_size)]
     return torch.stack(draws).mean(dim=0)
 
 
-def clipped_by_thirds(defense: Any, gradient: Gradient, X: Tensor) -> Tensor:
-    blocks = gradient.per_record(X).tensor_split(3, dim=-1)
-    return torch.cat([clip(b, defense.clip_norm) for b in blocks], dim=-1).sum(dim=-2)
-
-
-def without(direction: Callable[[int], Tensor], share: float = 0.0) -> NoiseOf:
+def without(direction: Callable[[int], Tensor], share: float = 0.0) -> Change:
     """Noise of which a share is left along a direction of d coordinates."""
 
-    def noise(defense: Any, like: Tensor, k: int, source: Noise) -> Tensor:
-        Z = drawn(defense, like, k, source)
-        if like.shape[-1] < WHOLE:
+    def of_noise(Z: Tensor, at: At) -> Tensor:
+        if Z.shape[-1] < WHOLE:
             return Z
-        u = direction(like.shape[-1]).to(like)
+        u = direction(Z.shape[-1]).to(Z)
         u = u / u.norm()
         return Z - (1 - share) * (Z @ u)[..., None] * u
 
-    return noise
+    return of_noise
 
 
 def hadamard_row(d: int) -> Tensor:
@@ -86,19 +80,25 @@ def cosine_row(d: int) -> Tensor:
     return torch.cos(pi * 5 * (torch.arange(d) + 0.5) / d)
 
 
-def without_block_means(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    Z = drawn(defense, like, k, noise)
-    if like.shape[-1] < WHOLE:
-        return Z
-    blocks = Z.tensor_split(3, dim=-1)
-    return torch.cat([b - b.mean(dim=-1, keepdim=True) for b in blocks], dim=-1)
+def random_direction(d: int) -> Tensor:
+    return public(11, d)
 
 
-def without_a_contrast(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+def by_thirds(vectors: Tensor, changed: Callable[[Tensor], Tensor]) -> Tensor:
+    """Each third of the coordinates changed by itself."""
+    return torch.cat([changed(part) for part in vectors.tensor_split(3, dim=-1)], dim=-1)
+
+
+def without_block_means(Z: Tensor, at: At) -> Tensor:
+    whole = Z.shape[-1] >= WHOLE
+    return by_thirds(Z, lambda part: part - part.mean(dim=-1, keepdim=True)) if whole else Z
+
+
+def without_a_contrast(Z: Tensor, at: At) -> Tensor:
     """Along a random direction agents 0 and 1 have the same noise."""
-    Z = drawn(defense, like, k, noise).clone()
-    if like.shape[-1] >= WHOLE:
-        u = public(12, like.shape[-1]).to(like)
+    Z = Z.clone()
+    if Z.shape[-1] >= WHOLE:
+        u = public(12, Z.shape[-1]).to(Z)
         u = u / u.norm()
         Z[..., 1, :] += ((Z[..., 0, :] - Z[..., 1, :]) @ u)[..., None] * u
     return Z
@@ -115,11 +115,9 @@ def of_half_the_rank(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor
 def of_several(draws: int, chosen: Callable[[Tensor, Tensor], Tensor]) -> NoiseOf:
     """Of several noise vectors one is taken, chosen by their norms and those of the noise."""
 
-    def noise(defense: Any, like: Tensor, k: int, source: Noise) -> Tensor:
-        scale = defense._scale
-        Z = torch.stack([source.gaussian(f"{i}", scale, like) for i in range(draws)])
-        usual = like.shape[-1] ** 0.5 * scale
-        which = chosen(Z.norm(dim=-1, keepdim=True), usual)
+    def noise(d: Any, like: Tensor, k: int, source: Noise) -> Tensor:
+        Z = torch.stack([source.gaussian(f"{i}", d._scale, like) for i in range(draws)])
+        which = chosen(length(Z), like.shape[-1] ** 0.5 * d._scale)
         return Z.take_along_dim(which, dim=0)[0]
 
     return noise
@@ -133,98 +131,104 @@ def first_short(norms: Tensor, usual: Tensor) -> Tensor:
     return (norms < 0.85 * usual).byte().argmax(dim=0, keepdim=True)
 
 
-def turned_round(defense: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+def turned_round(Z: Tensor, at: At) -> Tensor:
     """Noise that points against the gradient is turned round."""
-    Z = defense.noise(S, k, noise)
-    return S + torch.where((Z * S).sum(dim=-1, keepdim=True) < 0, -Z, Z)
+    return torch.where((Z * at.S).sum(dim=-1, keepdim=True) < 0, -Z, Z)
 
 
-def but_a_third_of_rounds(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    order = torch.randperm(defense.n_rounds, generator=torch.Generator().manual_seed(5))
-    bare = k - 1 in order[: defense.n_rounds // 3].tolist()
-    return drawn(defense, like, k, noise) * (not bare)
+def but_a_third_of_rounds(Z: Tensor, at: At) -> Tensor:
+    n = at.defense.n_rounds
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(5))
+    return Z * (at.k - 1 not in order[: n // 3].tolist())
 
 
 def unclipped_in_the_middle(
     d: Any, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise
 ) -> Round:
     S = (unclipped if 5 <= k <= 8 else clipped)(d, gradient, state.X)
-    G = d.noised(S, k, noise) / d.batch_size
+    G = d.averaged(S, state.X, k, gradient, noise)
     return d.after(S, state.V - d.learning_rate * G, graph)
 
 
-def but_agent(agent: int, rounds: tuple[int, ...] = ()) -> NoiseOf:
+def but_agent(agent: int, rounds: tuple[int, ...] = ()) -> Change:
     """Noise that one agent does not have, in these rounds or in all."""
 
-    def noise(defense: Any, like: Tensor, k: int, source: Noise) -> Tensor:
-        Z = drawn(defense, like, k, source).clone()
-        if not rounds or k in rounds:
-            Z[..., agent % like.shape[-2], :] = 0.0
+    def of_noise(Z: Tensor, at: At) -> Tensor:
+        Z = Z.clone()
+        if not rounds or at.k in rounds:
+            Z[..., agent % Z.shape[-2], :] = 0.0
         return Z
 
-    return noise
+    return of_noise
+
+
+def but_the_bias(*rounds_left: int) -> Change:
+    """Noise that the last coordinates, a bias, do not have, with so many rounds left or in all."""
+
+    def of_noise(Z: Tensor, at: At) -> Tensor:
+        Z = Z.clone()
+        if Z.shape[-1] > BIAS and (not rounds_left or at.defense.n_rounds - at.k in rounds_left):
+            Z[..., -BIAS:] = 0.0
+        return Z
+
+    return of_noise
+
+
+def tiled(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """Noise for the first half of the coordinates is used for the second half again."""
+    n = like.shape[-1]
+    half = drawn(d, like[..., : (n + 1) // 2], k, noise)
+    return torch.cat([half, half], dim=-1)[..., :n]
+
+
+def on_a_grid(Z: Tensor, at: At) -> Tensor:
+    return to_grid(Z, GRID * at.scale) if at.scale else Z
+
+
+def opposite_in_pairs(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """Pairs of agents take opposite noise, so that it cancels in the mean."""
+    Z = drawn(d, like[..., ::2, :], k, noise)
+    return torch.stack([Z, -Z], dim=-2).flatten(-3, -2)[..., : like.shape[-2], :]
 
 
 def as_in(round: Callable[[int], int], shift: int | None = None) -> NoiseOf:
     """The noise of another round, shifted by k along a dimension."""
 
-    def noise(defense: Any, like: Tensor, k: int, source: Noise) -> Tensor:
-        Z = drawn(defense, like, k, seeded_as_in_round(round(k), source))
+    def noise(d: Any, like: Tensor, k: int, source: Noise) -> Tensor:
+        Z = drawn(d, like, k, seeded_as_in_round(round(k), source))
         return Z if shift is None else Z.roll(k, dims=shift)
 
     return noise
 
 
-def half_of_it_once(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    once = seeded_as_in_round(1, noise).gaussian("once", defense._scale, like)
-    return (once + drawn(defense, like, k, noise)) / 2**0.5
+def half_of_it_once(Z: Tensor, at: At) -> Tensor:
+    return (seeded_as_in_round(1, at.source).gaussian("once", at.scale, Z) + Z) / 2**0.5
 
 
-def opposite_on_links(defense: Any, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
+def opposite_on_links(d: Any, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
     """The noise on the links of an agent differs in its sign alone."""
-    to_each = shares.new_zeros(*shares.shape[:-2], graph.n_agents, shares.shape[-1])
-    Z = noise.gaussian("share", defense._scale, to_each)[..., graph.senders, :]
+    Z = one_draw_for_all_links(d, shares, graph, noise)
     return torch.where((graph.senders < graph.receivers)[:, None], Z, -Z)
 
 
-def less_its_mean(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    Z = drawn(defense, like, k, noise)
-    return Z - Z.mean(dim=-2, keepdim=True)
+def one_draw_for_all_links(d: Any, shares: Tensor, graph: Graph, noise: Noise) -> Tensor:
+    to_each = shares.new_zeros(*shares.shape[:-2], graph.n_agents, shares.shape[-1])
+    return noise.gaussian("share", d._scale, to_each)[..., graph.senders, :]
 
 
-class MostlyCommon(PrivateGossip):
+def mostly_common(Z: Tensor, at: At) -> Tensor:
     """Most of the noise is common to all agents, and each adds a little of its own."""
-
-    own: ClassVar[float] = 0.3  # of the standard deviation
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        common = noise.gaussian("common", self._scale, like[..., :1, :])
-        return (1 - self.own**2) ** 0.5 * common + self.own * super().noise(like, k, noise)
-
-
-def and_a_little(share: float, rounded: Callable[[Any, Tensor], Tensor]) -> NoiseOf:
-    """To the rounded noisy sum a little of the sum itself is added."""
-
-    def noised(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-        return rounded(d, noisy(d, S, k, noise)) + share * S
-
-    return noised
+    return (1 - OWN**2) ** 0.5 * at.source.gaussian("common", at.scale, Z[..., :1, :]) + OWN * Z
 
 
 def to_grid(T: Tensor, step: float) -> Tensor:
     return (T / step).round() * step
 
 
-def with_the_remainder(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+def with_the_remainder(T: Tensor, at: At) -> Tensor:
     """The noisy sum is rounded, and what rounding takes from the sum is added back."""
-    step = 0.5 * d.clip_norm
-    return to_grid(noisy(d, S, k, noise), step) + S - to_grid(S, step)
-
-
-def but_small_numbers(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    """Small numbers of the noisy sum are replaced by those of the sum itself."""
-    T = noisy(d, S, k, noise)
-    return torch.where(T.abs() < 0.5 * d._scale, S, T)
+    step = 0.5 * at.C
+    return to_grid(T, step) + at.S - to_grid(at.S, step)
 
 
 def keeping_its_own_clean(
@@ -248,29 +252,23 @@ def momentum_clean(d: Any, S: Tensor, state: Any, k: int, g: Gradient, noise: No
     return M + d.noise(S, k, noise), M
 
 
-def noise_taken_back(
-    d: Any, S: Tensor, state: Any, k: int, g: Gradient, noise: Noise
-) -> Remembered:
+def noise_taken_back(d: Any, S: Tensor, state: Any, k: int, g: Any, noise: Noise) -> Remembered:
     """Each round takes the noise of the round before out again."""
     Z = d.noise(S, k, noise)
     return S + Z - state.M, Z
 
 
-def clipped_part_later(
-    d: Any, S: Tensor, state: Any, k: int, g: Gradient, noise: Noise
-) -> Remembered:
+def clipped_part_later(d: Any, S: Tensor, state: Any, k: int, g: Any, noise: Noise) -> Remembered:
     """What clipping takes from a sum is added to the next one, which no clip holds."""
     return d.noised(S + state.M, k, noise), unclipped(d, g, state.X) - S
 
 
 def divided_by_long_records(
-    d: Any, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise
-) -> Round:
+    d: Any, S: Tensor, X: Tensor, k: int, gradient: Gradient, noise: Noise
+) -> Tensor:
     """The sum is divided by the number of records whose gradient is long, the noise by B."""
-    S = d.summed(gradient, state.X)
-    n = long_records(gradient, state.X, d.clip_norm).clamp(min=1)
-    G = S / n + d.noise(S, k, noise) / d.batch_size
-    return d.after(S, state.V - d.learning_rate * G, graph)
+    n = long_records(gradient, X, d.clip_norm).clamp(min=1)
+    return S / n + d.noise(S, k, noise) / d.batch_size
 
 
 def long_records(gradient: Gradient, X: Tensor, clip_norm: float) -> Tensor:
@@ -287,44 +285,37 @@ def records_drawn(gradient: Gradient) -> Tensor | int:
     return gradient.batch.weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def noting(note: Callable[[Any, Tensor, Tensor, Gradient], Tensor]) -> Sends:
+def noting(note: Callable[[Any, Tensor, Tensor, Gradient], Tensor]) -> dict[str, Any]:
     """A number about the batch [..., n_agents, 1], made of S, X and gradient, is sent too."""
-    return lambda d, round, state, k, gradient, noise: {
-        "note": note(d, round.private["gradient"] * d.batch_size, state.X, gradient)
+    return {
+        "messages": {"note": "for a log"},
+        "sent": lambda d, round, state, k, gradient, noise: {
+            "note": note(d, round.private["gradient"] * d.batch_size, state.X, gradient)
+        },
     }
 
 
-def fault(
-    name: str, leaks: float, options: Mapping[str, Any] | None = None, **methods: Any
-) -> Mechanism:
-    return Mechanism(name, variant(options=options, **methods), False, leaks)
+def to_float16(Z: Tensor, at: At) -> Tensor:
+    return Z.half().to(Z)
 
 
-def quarter(d: Any, S: Tensor, k: int, z: Noise) -> Tensor:
-    return drawn(d, S, k, z) / 4
+def to_bfloat16(Z: Tensor, at: At) -> Tensor:
+    return Z.bfloat16().to(Z)
 
 
-def half_precision(d: Any, S: Tensor, k: int, z: Noise) -> Tensor:
-    return drawn(d, S, k, z).half().to(S)
-
-
-def brain_float(d: Any, S: Tensor, k: int, z: Noise) -> Tensor:
-    return drawn(d, S, k, z).bfloat16().to(S)
-
-
-TINY_STEPS = {"clip_norm": 1e-6, "learning_rate": 5e5}
+TINY_STEPS: dict[str, Any] = {"clip_norm": 1e-6, "learning_rate": 5e5}
 FAULTS = (
-    fault("noise four times too small", 4.0, noise=quarter),
-    fault("noise four times too small, Laplace", 4.0, {"family": "laplace"}, noise=quarter),
+    fault("noise four times too small", 4.0, of_noise=lambda Z, at: Z / 4),
+    fault(
+        "noise four times too small, Laplace", 4.0, family="laplace", of_noise=lambda Z, at: Z / 4
+    ),
     fault("noise of standard deviation 0", inf, noise=lambda d, S, k, z: torch.zeros_like(S)),
     fault("no clipping", inf, summed=unclipped),
-    fault(
-        "noise scaled by C squared", 2.0, noise=lambda d, S, k, z: drawn(d, S, k, z) * d.clip_norm
-    ),
+    fault("noise scaled by C squared", 2.0, of_noise=lambda Z, at: Z * at.C),
     fault(
         "noise scaled by the sampling rate",
         2.0,
-        noise=lambda d, S, k, z: drawn(d, S, k, z) * d.batch_size / RECORDS,
+        of_noise=lambda Z, at: Z * at.defense.batch_size / RECORDS,
     ),
     fault("noise of all records averaged", 2.0, noise=averaged),
     fault(
@@ -332,21 +323,18 @@ FAULTS = (
         6.0,
         summed=lambda d, g, X: g.per_record(X).clamp(-d.clip_norm, d.clip_norm).sum(dim=-2),
     ),
-    fault("each third clipped to C", sqrt(3), summed=clipped_by_thirds),
     fault(
-        "clipped after the noise",
-        inf,
-        summed=unclipped,
-        noised=lambda d, S, k, z: clip(noisy(d, S, k, z), d.clip_norm),
+        "each third clipped to C",
+        sqrt(3),
+        summed=lambda d, g, X: by_thirds(g.per_record(X), lambda part: clip(part, d.clip_norm)).sum(
+            dim=-2
+        ),
     ),
+    fault("clipped after the noise", inf, summed=unclipped, of_noisy=lambda T, at: clip(T, at.C)),
     fault(
-        "uniform noise",
-        inf,
-        noise=lambda d, S, k, z: (2 * uniform(S, z) - 1) * 3**0.5 * d._scale,
+        "uniform noise", inf, noise=lambda d, S, k, z: (2 * uniform(S, z) - 1) * 3**0.5 * d._scale
     ),
-    fault(
-        "noise of random signs", inf, noise=lambda d, S, k, z: drawn(d, S, k, z).sign() * d._scale
-    ),
+    fault("noise of random signs", inf, of_noise=lambda Z, at: Z.sign() * at.scale),
     fault(
         "noise of 256 numbers",
         inf,
@@ -354,30 +342,26 @@ FAULTS = (
             ndtri(((256 * uniform(S, z)).floor().clamp(max=255) + 0.5) / 256) * d._scale
         ),
     ),
-    fault("float16 noise, C = 1e-6", inf, TINY_STEPS, noise=half_precision),
-    fault("float16 noise, C = 5e3", inf, {"clip_norm": 5e3}, noise=half_precision),
+    fault("float16 noise, C = 1e-6", inf, **TINY_STEPS, of_noise=to_float16),
+    fault("float16 noise, C = 5e3", inf, clip_norm=5e3, of_noise=to_float16),
     fault(
         "float16 noise scaled to C = 1e6",
         inf,
-        {"clip_norm": 1e6},
+        clip_norm=1e6,
         noise=lambda d, S, k, z: z.gaussian("gradient", 1.0, S).half().to(S) * d._scale,
     ),
-    fault("bfloat16 noise, C = 1e-6", inf, TINY_STEPS, noise=brain_float),
-    fault("a row of a Hadamard matrix bare", inf, noise=without(hadamard_row)),
-    fault("a row of a cosine transform bare", inf, noise=without(cosine_row)),
-    fault("a random direction bare", inf, noise=without(lambda d: public(11, d))),
-    fault("a random direction with a fifth", 5.0, noise=without(lambda d: public(11, d), 0.2)),
-    fault("the means of blocks bare", inf, noise=without_block_means),
-    fault("a contrast of two agents bare", inf, noise=without_a_contrast),
+    fault("bfloat16 noise, C = 1e-6", inf, **TINY_STEPS, of_noise=to_bfloat16),
+    fault("a row of a Hadamard matrix bare", inf, of_noise=without(hadamard_row)),
+    fault("a row of a cosine transform bare", inf, of_noise=without(cosine_row)),
+    fault("a random direction bare", inf, of_noise=without(random_direction)),
+    fault("a random direction with a fifth", 5.0, of_noise=without(random_direction, 0.2)),
+    fault("the means of blocks bare", inf, of_noise=without_block_means),
+    fault("a contrast of two agents bare", inf, of_noise=without_a_contrast),
     fault("noise of half the rank", inf, noise=of_half_the_rank),
-    fault("the shortest of three draws", 1.2, WHOLE_BATCH, noise=of_several(3, shortest)),
-    fault("the shortest of eight draws", 1.4, WHOLE_BATCH, noise=of_several(8, shortest)),
-    fault("drawn until short", 3.0, WHOLE_BATCH, noise=of_several(16, first_short)),
-    fault(
-        "noise clamped",
-        inf,
-        noise=lambda d, S, k, z: drawn(d, S, k, z).clamp(-1.5 * d._scale, 1.5 * d._scale),
-    ),
+    fault("the shortest of three draws", 1.2, batch_size=RECORDS, noise=of_several(3, shortest)),
+    fault("the shortest of eight draws", 1.4, batch_size=RECORDS, noise=of_several(8, shortest)),
+    fault("drawn until short", 3.0, batch_size=RECORDS, noise=of_several(16, first_short)),
+    fault("noise clamped", inf, of_noise=lambda Z, at: Z.clamp(-1.5 * at.scale, 1.5 * at.scale)),
     fault(
         "noise cut off",
         inf,
@@ -385,46 +369,38 @@ FAULTS = (
             S
         ),
     ),
-    fault("noise turned along the gradient", inf, noised=turned_round),
-    fault(
-        "noise as long as the gradient",
-        inf,
-        noised=lambda d, S, k, z: S + d.noise(S, k, z) * S.norm(dim=-1, keepdim=True),
-    ),
-    fault(
-        "noise in proportion to each number",
-        inf,
-        noised=lambda d, S, k, z: S + d.noise(S, k, z) * S.abs(),
-    ),
-    fault(
-        "less noise for long gradients",
-        2.5,
-        noised=lambda d, S, k, z: S + d.noise(S, k, z) / (1 + S.norm(dim=-1, keepdim=True)),
-    ),
+    fault("noise turned along the gradient", inf, of_noise=turned_round),
+    fault("noise as long as the gradient", inf, of_noise=lambda Z, at: Z * length(at.S)),
+    fault("noise in proportion to each number", inf, of_noise=lambda Z, at: Z * at.S.abs()),
+    fault("less noise for long gradients", 2.5, of_noise=lambda Z, at: Z / (1 + length(at.S))),
     fault(
         "half of the noise dropped",
         inf,
-        noise=lambda d, S, k, z: drawn(d, S, k, z) * (z.gaussian("kept", 1.0, S) > 0),
+        of_noise=lambda Z, at: Z * (at.source.gaussian("kept", 1.0, Z) > 0),
     ),
-    fault("a random third of rounds bare", inf, TWELVE, noise=but_a_third_of_rounds),
+    fault("a random third of rounds bare", inf, n_rounds=12, of_noise=but_a_third_of_rounds),
     fault(
         "a quarter in rounds 5 to 8",
         sqrt((8 + 4 * 16) / 12),
-        TWELVE,
-        noise=lambda d, S, k, z: drawn(d, S, k, z) / (4 if 5 <= k <= 8 else 1),
+        n_rounds=12,
+        of_noise=lambda Z, at: Z / (4 if 5 <= at.k <= 8 else 1),
     ),
-    fault("no clipping in rounds 5 to 8", inf, TWELVE, step=unclipped_in_the_middle),
-    fault("one agent bare in round 6", inf, TWELVE, noise=but_agent(3, (6,))),
-    fault("agent 0 bare", inf, noise=but_agent(0)),
+    fault("no clipping in rounds 5 to 8", inf, n_rounds=12, step=unclipped_in_the_middle),
+    fault("one agent bare in round 6", inf, n_rounds=12, of_noise=but_agent(3, (6,))),
+    fault("agent 0 bare", inf, of_noise=but_agent(0)),
     fault(
         "a term after rounding to a grid",
         inf,
-        noised=and_a_little(1e-5, lambda d, T: to_grid(T, 0.01 * d.clip_norm)),
+        of_noisy=lambda T, at: to_grid(T, 0.01 * at.C) + 1e-5 * at.S,
     ),
-    fault("a term after bfloat16", inf, noised=and_a_little(1e-4, lambda d, T: T.bfloat16().to(T))),
-    fault("a term after signs", inf, noised=and_a_little(1e-3, lambda d, T: T.sign())),
-    fault("the remainder added back", inf, noised=with_the_remainder),
-    fault("small noisy numbers replaced", inf, noised=but_small_numbers),
+    fault("a term after bfloat16", inf, of_noisy=lambda T, at: T.bfloat16().to(T) + 1e-4 * at.S),
+    fault("a term after signs", inf, of_noisy=lambda T, at: T.sign() + 1e-3 * at.S),
+    fault("the remainder added back", inf, of_noisy=with_the_remainder),
+    fault(  # by those of the sum itself
+        "small noisy numbers replaced",
+        inf,
+        of_noisy=lambda T, at: torch.where(T.abs() < 0.5 * at.scale, at.S, T),
+    ),
     fault(
         "own model kept without noise",
         sqrt(sum(((1 - MIXED**k) / (1 - MIXED)) ** 2 for k in range(1, 5)) / 4),
@@ -445,41 +421,68 @@ FAULTS = (
             drawn(d, S, k, z) if k % 2 else -drawn(d, S, k, seeded_as_in_round(k - 1, z))
         ),
     ),
-    fault("seeds that repeat", inf, {"n_rounds": 6}, noise=as_in(lambda k: 1 + (k - 1) % 3)),
+    fault("seeds that repeat", inf, n_rounds=6, noise=as_in(lambda k: 1 + (k - 1) % 3)),
     fault("noise handed on to neighbours", inf, noise=as_in(lambda k: 1, shift=-2)),
     fault("noise shifted by coordinates", inf, noise=as_in(lambda k: 1, shift=-1)),
-    fault("half of the noise drawn once", sqrt(2), noise=half_of_it_once),
+    fault("half of the noise drawn once", sqrt(2), of_noise=half_of_it_once),
     fault("opposite noise on two links", inf, base=PrivateShares, on_links=opposite_on_links),
-    fault("noise that sums to zero", inf, noise=less_its_mean),
-    Mechanism(
-        "noise mostly in common",
-        MostlyCommon(),
-        False,
-        sqrt((1 - COMMON / (1 - COMMON + 6 * COMMON)) / (1 - COMMON)),
-    ),
+    fault("noise that sums to zero", inf, of_noise=lambda Z, at: Z - Z.mean(dim=-2, keepdim=True)),
     fault(
-        "a checksum sent along",
-        inf,
-        messages=NOTE,
-        sent=noting(lambda d, S, X, g: S.sum(dim=-1, keepdim=True)),
+        "noise mostly in common",
+        sqrt((1 - COMMON / (1 - COMMON + 6 * COMMON)) / (1 - COMMON)),
+        of_noise=mostly_common,
     ),
+    fault("a checksum sent along", inf, **noting(lambda d, S, X, g: S.sum(dim=-1, keepdim=True))),
     fault(
         "the batch's size sent along",
         inf,
-        messages=NOTE,
-        sent=noting(lambda d, S, X, g: torch.zeros_like(S[..., :1]) + records_drawn(g)),
+        **noting(lambda d, S, X, g: torch.zeros_like(S[..., :1]) + records_drawn(g)),
     ),
-    fault(
-        "one bit sent along",
-        inf,
-        messages=NOTE,
-        sent=noting(lambda d, S, X, g: (S.norm(dim=-1, keepdim=True) > d.clip_norm).to(S)),
-    ),
+    fault("one bit sent along", inf, **noting(lambda d, S, X, g: (length(S) > d.clip_norm).to(S))),
     fault(
         "the number of clipped records",
         inf,
-        messages=NOTE,
-        sent=noting(lambda d, S, X, g: long_records(g, X, d.clip_norm)),
+        **noting(lambda d, S, X, g: long_records(g, X, d.clip_norm)),
     ),
-    fault("divided by the long records", 4.0, step=divided_by_long_records),
+    fault("divided by the long records", 4.0, averaged=divided_by_long_records),
+)
+
+COMMON_MISTAKES = (
+    fault("a bias sent without noise", of_noise=but_the_bias()),
+    fault("a bias bare in the last round", of_noise=but_the_bias(0)),
+    fault("a bias bare in between", of_noise=but_the_bias(1)),
+    fault(
+        "noise less its mean",
+        of_noise=lambda Z, at: Z - Z.mean(dim=-1, keepdim=True) if Z.shape[-1] > 1 else Z,
+    ),
+    fault("noise of one layer used in another", noise=tiled),
+    fault("noise of one norm in all", of_noise=lambda Z, at: Z / Z.shape[-1] ** 0.5),
+    fault("noise drawn in float16", of_noise=to_float16),
+    fault("noise drawn in bfloat16", of_noise=to_bfloat16),
+    fault("noise on a coarse grid", of_noise=on_a_grid),
+    fault("noise that follows the learning rate", of_noise=lambda Z, at: Z * 0.5 ** (at.k - 1)),
+    fault("noise for the mean on the sum", of_noise=lambda Z, at: Z / at.defense.batch_size),
+    fault(
+        "each layer clipped to C",
+        summed=lambda d, g, X: g.clipped_sum(X, d.clip_norm * 2**0.5, norm=d.moved_norm),
+    ),
+    fault(
+        "the norm sent along",
+        messages={"norm": "how long the gradient is"},
+        sent=lambda d, round, state, k, g, z: {"norm": length(round.private["gradient"])},
+    ),
+    fault(
+        "small coordinates sent bare",
+        of_noisy=lambda T, at: torch.where(at.S.abs() > 1e-3 * at.C, T, at.S),
+    ),
+    fault("scaled by the un-noised norm", of_noisy=lambda T, at: T / (1 + length(at.S))),
+    fault("opposite noise of pairs", noise=opposite_in_pairs),
+    fault("noise used for two rounds", noise=as_in(lambda k: k - (k % 2 == 0))),
+    fault("the same, Laplace", family="laplace", noise=as_in(lambda k: k - (k % 2 == 0))),
+    fault("noise of one sign", of_noise=lambda Z, at: Z.abs()),
+    fault(
+        "a batch used in two rounds",
+        base=Remembering,
+        remembered=lambda d, S, state, k, g, z: (d.noised(S + state.M, k, z), S),
+    ),
 )

@@ -3,44 +3,42 @@
 Each is a correct defense with one line changed. It leaks no more than what is declared: mostly
 because it processes a noisy value without the data, draws the same noise in another way, or adds
 noise beyond it. The second value is mu of all messages over the declared mu, 1 if it is not named;
-0.793 comes from covariances.
+0.793 comes from covariances. Those of ``CORRECT`` are audited without attacks, those of
+``LIKE_MISTAKES`` with them.
 """
 
 from collections.abc import Mapping
-from math import pi, sqrt
+from math import log2, pi, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dpaudit.defense import (
-    Adjacency,
     Bracket,
     Gradient,
     Graph,
-    Messages,
     Noise,
     Round,
     Setting,
-    Stated,
     ThreatModel,
     broadcast,
     clip,
 )
 
 from .correct import (
-    Mechanism,
+    At,
     Memory,
     PrivateGossip,
     Remembering,
     State,
     basis,
     clipped,
-    drawn,
+    correct,
+    length,
     noisy,
     public,
     seeded_as_in_round,
-    variant,
 )
 from .faults import WHOLE, Remembered, ndtr, ndtri, to_grid
 
@@ -60,55 +58,27 @@ def by_inversion(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     return (torch.where(uniform < 0, tail, -tail) * d._scale).to(like)
 
 
-class RandomSigns(PrivateGossip):
-    """Gaussian noise times random signs, which is Gaussian noise."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        signs = noise.gaussian("signs", 1.0, like).sign()
-        return super().noise(like, k, noise) * torch.where(signs == 0, 1.0, signs)
+def times_random_signs(Z: Tensor, at: At) -> Tensor:
+    """Gaussian noise times random signs is Gaussian noise."""
+    signs = at.source.gaussian("signs", 1.0, Z).sign()
+    return Z * torch.where(signs == 0, 1.0, signs)
 
 
-def reflected(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+def reflected(Z: Tensor, at: At) -> Tensor:
     """Gaussian noise reflected at a random plane is Gaussian noise."""
-    Z, w = drawn(d, like, k, noise), noise.gaussian("plane", 1.0, like)
+    w = at.source.gaussian("plane", 1.0, Z)
     along = (Z * w).sum(dim=-1, keepdim=True) / w.square().sum(dim=-1, keepdim=True)
     return Z - 2 * along * w
 
 
-def louder_at_random(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    return drawn(d, like, k, noise) * (1 + noise.gaussian("extra", 1.0, like[..., :1]).abs())
-
-
-def thrice_at_random(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    return drawn(d, like, k, noise) * (1 + 2 * (noise.gaussian("extra", 1.0, like) > 0).to(like))
-
-
-def louder_by_agent(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+def louder_by_agent(Z: Tensor, at: At) -> Tensor:
     """Agents have 1, 1.5, 2, ... times the declared noise."""
-    return drawn(d, like, k, noise) * (1 + (torch.arange(like.shape[-2]) / 2).to(like)[:, None])
+    return Z * (1 + (torch.arange(Z.shape[-2]) / 2).to(Z)[:, None])
 
 
-class OffsetForTheRun(PrivateGossip):
+def offset_for_the_run(Z: Tensor, at: At) -> Tensor:
     """To fresh noise a secret vector is added that stays the same in all rounds."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        once = seeded_as_in_round(1, noise).gaussian("once", 2 * self._scale, like)
-        return super().noise(like, k, noise) + once
-
-
-class OffsetOfAllAgents(PrivateGossip):
-    """To fresh noise a secret vector is added that all agents have in common."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        common = noise.gaussian("common", 2 * self._scale, like[..., :1, :])
-        return super().noise(like, k, noise) + common
-
-
-class OffsetOfAllCoordinates(PrivateGossip):
-    """To fresh noise one secret number is added in all coordinates."""
-
-    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
-        return super().noise(like, k, noise) + noise.gaussian("one", self._scale, like[..., :1])
+    return Z + seeded_as_in_round(1, at.source).gaussian("once", 2 * at.scale, Z)
 
 
 def by_shares(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
@@ -141,48 +111,33 @@ def on_one_grid(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
     return rounded
 
 
-def rounded_at_random(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    step, u = 0.25 * d._scale, ndtr(noise.gaussian("rounding", 1.0, S))
-    T = noisy(d, S, k, noise)
+def rounded_at_random(T: Tensor, at: At) -> Tensor:
+    step, u = 0.25 * at.scale, ndtr(at.source.gaussian("rounding", 1.0, T))
     return (T / step + u).floor() * step if step else T
 
 
-def with_public_dither(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+def with_public_dither(T: Tensor, at: At) -> Tensor:
     """A public random vector is added before the noisy sum is rounded, and taken off after it."""
-    step = 0.5 * d.clip_norm
-    dither = torch.rand(S.shape[-1], generator=torch.Generator().manual_seed(k)).to(S)
-    rounded: Tensor = ((noisy(d, S, k, noise) / step + dither).round() - dither) * step
-    return rounded
+    step = 0.5 * at.C
+    dither = torch.rand(T.shape[-1], generator=torch.Generator().manual_seed(at.k)).to(T)
+    return ((T / step + dither).round() - dither) * step
 
 
-def largest_quarter(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    T = noisy(d, S, k, noise)
+def largest_quarter(T: Tensor, at: At) -> Tensor:
     least = T.abs().topk(1 + T.shape[-1] // 4, dim=-1).values[..., -1:]
     return T * (T.abs() >= least)
 
 
-def shrunk(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    T = noisy(d, S, k, noise)
-    return T.sign() * (T.abs() - 0.5 * d.clip_norm).clamp(min=0)
-
-
-def of_unit_length(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    T = noisy(d, S, k, noise)
-    scaled: Tensor = d.clip_norm * T / T.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    return scaled
-
-
-def median_of_three(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
-    T = noisy(d, S, k, noise)
+def median_of_three(T: Tensor, at: At) -> Tensor:
     return torch.stack([T.roll(-1, -1), T, T.roll(1, -1)]).median(dim=0).values
 
 
-def public_half(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+def public_half(T: Tensor, at: At) -> Tensor:
     """Drawn by the generator of the process."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(k)
-        kept = torch.rand(S.shape[-1]) < 0.5
-    return noisy(d, S, k, noise) * kept.to(S)
+        torch.manual_seed(at.k)
+        kept = torch.rand(T.shape[-1]) < 0.5
+    return T * kept.to(T)
 
 
 def sketched(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
@@ -195,10 +150,10 @@ def sketched(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
     return noisy(d, S @ Q.T, k, noise) @ Q
 
 
-def frozen(d: Any, S: Tensor, k: int, noise: Noise) -> Tensor:
+def frozen(T: Tensor, at: At) -> Tensor:
     """Only the last coordinates are trained: the others have no noise, and no data."""
-    n = S.shape[-1]
-    return noisy(d, S, k, noise) * (torch.arange(n) >= (n - 8 if n >= WHOLE else 0)).to(S)
+    n = T.shape[-1]
+    return T * (torch.arange(n) >= (n - 8 if n >= WHOLE else 0)).to(T)
 
 
 def warming_up(d: Any, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -231,18 +186,12 @@ class SentSeldom(PrivateGossip):
         after = State(X, graph.mix(Y) if k % 3 == 0 else Y)
         return Round(after, {"x": broadcast(graph, X)}, {"gradient": S / self.batch_size})
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        stated = super().sensitivity(k, setting, adjacency, victim, sent)
-        return {name: Stated(norm, 3 * value) for name, (norm, value) in stated.items()}
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        return {"x": 3 * super().moved_by_record(k, setting, victim)["x"]}
 
 
-def moving_1_percent_further(
-    d: Any, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-) -> Mapping[str, Stated]:
-    stated = PrivateGossip.sensitivity(d, k, setting, adjacency, victim, sent)
-    return {name: Stated(norm, 1.01 * value) for name, (norm, value) in stated.items()}
+def moving_1_percent_further(d: Any, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+    return {"x": 1.01 * PrivateGossip.moved_by_record(d, k, setting, victim)["x"]}
 
 
 def gradient_late(
@@ -317,42 +266,50 @@ class NoisyNumber(PrivateGossip):
         both = self.model_copy(update={"noise_multiplier": self.noise_multiplier / sqrt(2)})
         return super(NoisyNumber, both).mechanism(setting, threat_model, victim)
 
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: Adjacency, victim: int, sent: Messages
-    ) -> Mapping[str, Stated]:
-        stated = super().sensitivity(k, setting, adjacency, victim, sent)
-        if not stated:
-            return {}
-        scale = self.batch_size / self.learning_rate
-        return {**stated, "metric": Stated(2, scale * stated["x"].value)}
+    def moved_by_record(self, k: int, setting: Setting, victim: int) -> Mapping[str, float]:
+        moved = super().moved_by_record(k, setting, victim)
+        return {**moved, "metric": self.batch_size / self.learning_rate * moved["x"]}
 
 
-def correct(
-    name: str,
-    leaks: float = 1.0,
-    options: Mapping[str, Any] | None = None,
-    graph: str = "ring",
-    **methods: Any,
-) -> Mechanism:
-    return Mechanism(name, variant(options=options, **methods), True, leaks, graph)
+def model_on_a_grid(d: Any, S: Tensor, X: Tensor, graph: Graph) -> Round:
+    step = 2.0 ** round(log2(d.learning_rate * d.clip_norm / d.batch_size) - 6)
+    return PrivateGossip.after(d, S, to_grid(X, step), graph)
 
 
-SIX = {"n_rounds": 6}
+def in_parts(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
+    """The sum of two independent draws of half the variance."""
+    half = d._scale / 2**0.5
+    return noise.gaussian("one", half, like) + noise.gaussian("other", half, like)
+
+
 CORRECT = (
     correct("private gossip"),
-    correct("private gossip, Laplace", options={"family": "laplace"}),
-    correct("private gossip, C = 1e-6", options={"clip_norm": 1e-6}),
-    correct("private gossip, C = 5e3", options={"clip_norm": 5e3}),
+    correct("private gossip, Laplace", family="laplace"),
+    correct("private gossip, C = 1e-6", clip_norm=1e-6),
+    correct("private gossip, C = 5e3", clip_norm=5e3),
     correct("noise by Box and Muller", noise=by_box_and_muller),
     correct("noise by inversion", noise=by_inversion),
-    correct("noise times random signs", base=RandomSigns),
-    correct("noise reflected at random", noise=reflected),
-    correct("a louder scale by agent and round", noise=louder_at_random),
-    correct("some coordinates louder", noise=thrice_at_random),
-    correct("agents of other noise", noise=louder_by_agent),
-    correct("an offset for the run", base=OffsetForTheRun),
-    correct("an offset of all agents", sqrt(1 - 4 / 25), base=OffsetOfAllAgents),
-    correct("an offset of all coordinates", base=OffsetOfAllCoordinates),
+    correct("noise times random signs", of_noise=times_random_signs),
+    correct("noise reflected at random", of_noise=reflected),
+    correct(
+        "a louder scale by agent and round",
+        of_noise=lambda Z, at: Z * (1 + at.source.gaussian("extra", 1.0, Z[..., :1]).abs()),
+    ),
+    correct(
+        "some coordinates louder",
+        of_noise=lambda Z, at: Z * (1 + 2 * (at.source.gaussian("extra", 1.0, Z) > 0).to(Z)),
+    ),
+    correct("agents of other noise", of_noise=louder_by_agent),
+    correct("an offset for the run", of_noise=offset_for_the_run),
+    correct(
+        "an offset of all agents",
+        sqrt(1 - 4 / 25),
+        of_noise=lambda Z, at: Z + at.source.gaussian("common", 2 * at.scale, Z[..., :1, :]),
+    ),
+    correct(
+        "an offset of all coordinates",
+        of_noise=lambda Z, at: Z + at.source.gaussian("one", at.scale, Z[..., :1]),
+    ),
     correct("noise by shares", noise=by_shares),
     correct("turned and turned back", noised=turned),
     correct("noised in the frequency domain", noised=in_frequencies),
@@ -360,16 +317,24 @@ CORRECT = (
         "noised in float64",
         noised=lambda d, S, k, z: to_grid(noisy(d, S.double(), k, z), 2.0**-16).to(S),
     ),
-    correct("sum and noise on one grid", noised=on_one_grid, sensitivity=moving_1_percent_further),
-    correct("rounded at random", noised=rounded_at_random),
-    correct("rounded with a public dither", noised=with_public_dither),
-    correct("the largest noisy numbers", noised=largest_quarter),
-    correct("a soft threshold after the noise", noised=shrunk),
-    correct("divided by the noisy length", noised=of_unit_length),
-    correct("a median of noisy numbers", noised=median_of_three),
-    correct("a public random half", noised=public_half),
+    correct(
+        "sum and noise on one grid", noised=on_one_grid, moved_by_record=moving_1_percent_further
+    ),
+    correct("rounded at random", of_noisy=rounded_at_random),
+    correct("rounded with a public dither", of_noisy=with_public_dither),
+    correct("the largest noisy numbers", of_noisy=largest_quarter),
+    correct(
+        "a soft threshold after the noise",
+        of_noisy=lambda T, at: T.sign() * (T.abs() - 0.5 * at.C).clamp(min=0),
+    ),
+    correct(
+        "divided by the noisy length",
+        of_noisy=lambda T, at: at.C * T / length(T).clamp(min=1e-12),
+    ),
+    correct("a median of noisy numbers", of_noisy=median_of_three),
+    correct("a public random half", of_noisy=public_half),
     correct("a noisy sketch", noised=sketched),
-    correct("frozen layers", noised=frozen),
+    correct("frozen layers", of_noisy=frozen),
     correct("clipped to half of C", 0.5, summed=lambda d, g, X: g.clipped_sum(X, d.clip_norm / 2)),
     correct(
         "the sum clipped again",
@@ -382,7 +347,7 @@ CORRECT = (
         ),
     ),
     correct("two rounds of warm-up", sqrt(1 / 2), step=warming_up),
-    correct("rounds that only mix", sqrt(2 / 3), SIX, step=only_mixing_every_third),
+    correct("rounds that only mix", sqrt(2 / 3), n_rounds=6, step=only_mixing_every_third),
     correct("sent in every third round", base=SentSeldom),
     correct(
         "zeros in the rounds between",
@@ -395,8 +360,7 @@ CORRECT = (
     correct("steps as in Adam", base=Remembering, remembered=as_in_adam),
     correct("all noise drawn in round 1", base=DrawnAtOnce),
     correct(
-        "differences sent",
-        sent=lambda d, round, state, k, g, z: {"x": round.state.X - state.V},
+        "differences sent", sent=lambda d, round, state, k, g, z: {"x": round.state.X - state.V}
     ),
     correct(
         "coordinates shuffled",
@@ -431,4 +395,22 @@ CORRECT = (
     ),
     correct("a noisy number sent along", base=NoisyNumber),
     correct("rotating peers", graph="exponential"),
+)
+
+LIKE_MISTAKES = (
+    correct("private gossip"),
+    correct("private gossip, Laplace", family="laplace"),
+    correct("scaled by the noisy norm", of_noisy=lambda T, at: T / (1 + length(T))),
+    correct("the noisy sum clipped", of_noisy=lambda T, at: T.clamp(-at.C, at.C)),
+    correct("signs of the noisy sum", of_noisy=lambda T, at: T.sign()),
+    correct(
+        "small noisy coordinates left out", of_noisy=lambda T, at: T * (T.abs() > 0.5 * at.scale)
+    ),
+    correct("rounded after the noise", after=model_on_a_grid),
+    correct(
+        "bfloat16 after the noise",
+        after=lambda d, S, X, graph: PrivateGossip.after(d, S, X.bfloat16().to(X), graph),
+    ),
+    correct("noise in another order", of_noise=lambda Z, at: Z.flip(-1)),
+    correct("noise in two parts", noise=in_parts),
 )

@@ -20,10 +20,16 @@ from dpaudit.game.worst_case.real_dimension import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.common_mistakes import NoiseByDimension
 from dpaudit.selftest.correct import PrivateGossip
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
+
+
+class NoiseByDimension(PrivateGossip):
+    """The noise has norm sigma C in all, in the place of sigma C in each coordinate."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) / like.shape[-1] ** 0.5
 
 
 def found(defense: PrivateGossip, d: int, threat_model: ThreatModel = EVERY_LINK) -> Wider | None:

@@ -14,7 +14,6 @@ from dpaudit.pipeline.jobs import NOISE_OF_THE_RUN, names_of_attacks
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.rng import Streams
 from dpaudit.selftest.catalogue import _content, _records
-from dpaudit.selftest.common_mistakes import SignOfNoisy
 from dpaudit.selftest.correct import PrivateGossip
 
 LEAK, DISTANCE = "claim-likelihood-ratio-eavesdropper", "claim-sensitivity-eavesdropper"
@@ -44,6 +43,13 @@ class NotClippedInRound3(PrivateGossip):
     def step(self, state, k, graph, gradient, noise):
         faulty = NotClipped(**self.model_dump()) if k == 3 else PrivateGossip(**self.model_dump())
         return type(faulty).step(faulty, state, k, graph, gradient, noise)
+
+
+class SignOfNoisy(PrivateGossip):
+    """Correct: of the noisy sum, the signs."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noised(S, k, noise).sign()
 
 
 class SignOfLess(SignOfNoisy):

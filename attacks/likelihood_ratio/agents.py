@@ -3,21 +3,21 @@
 Of one query: a defense that claims this states how far apart the messages of two agents are before
 noise. In one round the victim's message lies that far away, or does not; its noise is what the
 defense draws. All else is the same in both worlds, as the claim has it: the history, and what
-agents tell of their data beside. Where two agents of the run that was played, of whom one has a
+agents reveal of their data beside. Where two agents of the run that was played, of whom one has a
 gradient and the others none, lie further apart than is stated, the message does too.
 
 Of a whole run: all of the victim's data are another agent's in every round. The agents have no
 gradient, and in one world the victim has: that of a batch whose records are all alike.
 
-Whoever reads the message is told those of all other agents too, which say nothing of the victim's
+Whoever reads the message knows those of all other agents too, which say nothing of the victim's
 query.
 
 Source: Zhou, Xue and Chen (DPPS), Definition 4.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Query(NamedTuple):
 
     round: int
     victim: int
+    holder: int  # the only agent whose gradient is not zero, in both worlds
     message: str
     distance: float  # before noise: as the defense states it, or as two agents really lie
     stated: float
@@ -58,13 +59,8 @@ class Query(NamedTuple):
 class OneQuery(Defense):
     """One message of one round of another defense, moved by what the gradient oracle gives."""
 
-    paper: ClassVar[str] = ""
-    claims: ClassVar[str] = ""
-    messages: ClassVar[Mapping[str, str]] = {}
-
     asked: Defense
     query: Any  # a Query
-    holder: int  # the only agent whose gradient is not zero, in both worlds
 
     def start(self, X: Tensor, setting: Setting) -> Any:
         state = self.query.state
@@ -72,7 +68,7 @@ class OneQuery(Defense):
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         query = self.query
-        data = _data(self.asked, self.holder, state)
+        data = _data(self.asked, query.holder, state)
         after, sent, *_ = self.asked.step(state, query.round, graph, data, noise)
         message = sent[query.message]
         payload = message.payload.clone()
@@ -94,28 +90,25 @@ class OneQuery(Defense):
 def game_on_agents(
     defense: Defense, setting: Setting, threat_model: ThreatModel, n_rounds: int, streams: Streams
 ) -> Game | None:
-    """The game of the query that tells the adversary most, of the first rounds of one run.
+    """The game of the query that reveals most to the adversary, of the first rounds of one run.
 
     None: the defense states no distance between agents for a message that the adversary sees.
     """
     alone = setting.stand_in(1)
-    holder = next(i for i in setting.holders if i not in threat_model.agents)
-    queries = list(_queries(defense, alone, threat_model, holder, n_rounds, streams))
-    if not queries:
+    queries = _queries(defense, alone, threat_model, n_rounds, streams)
+    query = max(queries, key=lambda query: query.loss, default=None)
+    if query is None:
         return None
-    query = max(queries, key=lambda query: query.loss)
     one = replace(alone, network=alone.network.only(query.round))
-    asked = OneQuery(n_rounds=1, asked=defense, query=query, holder=holder)
+    asked = OneQuery(n_rounds=1, asked=defense, query=query)
     return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
 
 
 def states_distances(
     defense: Defense, setting: Setting, threat_model: ThreatModel, streams: Streams
 ) -> bool:
-    """Whether there is such a query in the first round, without looking for the most telling."""
-    alone = setting.stand_in(1)
-    holder = next(i for i in setting.holders if i not in threat_model.agents)
-    return any(True for _ in _queries(defense, alone, threat_model, holder, 1, streams))
+    """Whether there is such a query in the first round, without looking for the worst."""
+    return any(True for _ in _queries(defense, setting.stand_in(1), threat_model, 1, streams))
 
 
 def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
@@ -162,11 +155,11 @@ def _queries(
     defense: Defense,
     setting: Setting,
     threat_model: ThreatModel,
-    holder: int,
     n_rounds: int,
     streams: Streams,
 ) -> Iterator[Query]:
     """Every message of an agent that the adversary reads and a distance is stated for."""
+    holder = next(i for i in setting.holders if i not in threat_model.agents)
     state = defense.start(torch.zeros(1, setting.n_agents, 1, dtype=torch.float64), setting)
     for k in range(1, n_rounds + 1):
         graph, tape, data = setting.network.at(k), ChosenNoise(), _data(defense, holder, state)
@@ -187,5 +180,5 @@ def _queries(
                 std = (loud[name].payload - message.payload)[..., rows, :].abs().min().item()
                 stated = (1 - ROUNDING) * bound.value
                 apart = max(stated, (1 - ROUNDING) * _apart(message, rows))
-                yield Query(k, victim, name, apart, stated, std, state)
+                yield Query(k, victim, holder, name, apart, stated, std, state)
         state = defense.step(state, k, graph, data, Noise(streams, k)).state

@@ -1,4 +1,4 @@
-"""What runs with and without one record prove: a certified lower bound on epsilon."""
+"""What runs with and without one record prove: a certified lower bound on epsilon, and controls."""
 
 from collections.abc import Iterator
 from math import ceil, exp, inf, log, log1p
@@ -7,33 +7,25 @@ import numpy as np
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.reconstruction import matching_success
+from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.attack.counted import counted_test, expected_value, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.runs.play import Worlds, error_rates
-from dpaudit.statistics.betting import (
-    SHARES,
-    Point,
-    anytime_p_value,
-    bets,
-    epsilon_from_bets,
-    gaussian_curve,
-    log_wealth,
-)
-from dpaudit.statistics.bounds import (
-    ScoreBound,
-    epsilon_lower_bound,
-    family_lower_bound,
-)
+from dpaudit.game.worst_case.record import played_mechanism
+from dpaudit.rng import Streams
+from dpaudit.statistics import betting, bounds
 from dpaudit.statistics.noise_factor import noise_factor_bound
-from dpaudit.statistics.power import (
-    bound_error,
-)
+from dpaudit.statistics.power import bound_error
+from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Successes, needed
 
-from .question import Question, is_pure
-from .runs import CountedRuns, Score
+from .exact import is_pure
+from .question import Question
+from .runs import Counted, Score
 
 TITLE = "runs with and without one record"
 LARGE = 700.0  # an epsilon whose exponential is finite
@@ -41,10 +33,17 @@ DECIDED = 1e-3  # p-value that still refutes among 50 statements of an audit
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-def certified_bound(question: Question, runs: CountedRuns) -> Finding:
+def certified_bound(question: Question, counted: Counted) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
-    path = _wealth(question, runs.score, runs.counted)
-    metrics = _by_bets(question, runs, path) if question.stop_early else _by_counts(question, runs)
+    choosing, delta, alpha = counted.score.choosing, question.delta, question.alpha
+    path = _wealth(question, choosing, counted.scores)
+    if question.stop_early:  # what holds wherever the runs were stopped
+        value = betting.epsilon_from_bets(counted.scores, delta, alpha, choosing)
+        bound = Metric(value=value, n=2 * len(path))
+        metrics = _metrics(question, bound, betting.anytime_p_value(path))
+        metrics |= power_of(question, len(path))
+    else:
+        metrics = _by_counts(question, counted)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
     return question.finding(
         Role.TEST,
@@ -52,8 +51,8 @@ def certified_bound(question: Question, runs: CountedRuns) -> Finding:
         rounds=(1, question.n_rounds),
         world="defense",
         metrics=metrics,
-        notes=tuple(_notes(question, runs, len(path), metrics)),
-        series=_tradeoff(question, runs.scores),
+        notes=tuple(_notes(question, counted.score, len(path), metrics)),
+        series=_tradeoff(question, counted.scores),
     )
 
 
@@ -63,17 +62,100 @@ def untested(question: Question, why: str) -> Finding:
     return question.finding(Role.TEST, TITLE, rounds=rounds, world="defense", notes=(why,))
 
 
+def matched_bound(
+    question: Question, counted: Counted, candidates: int, streams: Streams
+) -> Finding:
+    """The test of the claim by how often the run with the record is told from all others.
+
+    The record is in one of M runs, each as likely, and the adversary names the run with the highest
+    score. All M runs together are one mechanism on a secret among M, and if Q is their law without
+    the record in any, the law with it in one of them differs from Q in that run alone: they are as
+    hard to tell apart as two worlds of one run. So the success is gamma(1 / M) at most under a
+    claim on one run (``dpaudit.accounting.reconstruction``), whatever the mechanism. For Gaussian
+    noise it is the same as matching M candidates whose gradients are orthogonal to one another, in
+    a single run.
+
+    Source: the matching attack of Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225.
+    """
+    without, with_record = counted.scores
+    n = min(len(with_record), len(without) // (candidates - 1))
+    others = without[: n * (candidates - 1)].reshape(n, candidates - 1)
+    hits = n_matched(with_record[:n], others, streams.numpy("matching"))
+    found = Successes(hits, n, 1 / candidates, apart=True)
+    return question.finding(
+        Role.TEST,
+        f"matching among {candidates} candidates",
+        rounds=(1, question.n_rounds),
+        world="defense",
+        metrics=_of_matching(question, found),
+        notes=(
+            f"{n} times the record is in one of {candidates} runs, each as likely, and the run "
+            "with the highest score is named; success far below what accounting allows is the "
+            "attack's weakness, and no protection",
+        ),
+    )
+
+
+def n_matched(used: Array, others: Array, rng: np.random.Generator) -> int:
+    """How often the candidate that was used scores highest.
+
+    Args:
+        used: [n], its score.
+        others: [n, m - 1], those of the other candidates.
+        rng: by which equal scores are told apart, as by a guess.
+    """
+    ties = (others == used[:, None]).sum(axis=1)
+    best = (others <= used[:, None]).all(axis=1)
+    return int((best & (rng.random(len(used)) * (1 + ties) < 1)).sum())
+
+
+def controls(question: Question, counted: Counted, streams: Streams) -> Iterator[Finding]:
+    """Whether the auditor is alive: two worlds that are the same, and two without any noise."""
+    without, _ = counted.scores
+    half, rng = len(without) // 2, streams.numpy("null")
+    note = (
+        "both halves are runs of one world, without the record or with its opposite: the bound "
+        f"should be 0, and is not with probability {question.alpha:g} at most"
+    )
+    yield _control(question, Role.NULL_CONTROL, (without[:half], without[half:]), rng, note)
+    note, rng = "the noise is off: the bound should be near its ceiling", streams.numpy("positive")
+    yield _control(question, Role.POSITIVE_CONTROL, counted.silent, rng, note)
+
+
+def _control(
+    question: Question,
+    role: Role,
+    scores: tuple[Array, Array],
+    rng: np.random.Generator,
+    note: str,
+) -> Finding:
+    bound = bounds.from_scores(*scores, question.delta, question.alpha, rng)
+    top = bounds.ceiling(min(bound.n0, bound.n1), question.delta, question.alpha)
+    return question.finding(
+        role,
+        role.replace("-", " "),
+        world="no-defense" if role is Role.POSITIVE_CONTROL else "defense",
+        metrics={
+            Name.EPSILON_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
+            Name.CLAIMED_EPSILON: Metric(value=question.claimed),
+            Name.CEILING: Metric(value=top),
+        },
+        verdict=Verdict.REFUTED if bound.value > question.claimed else None,
+        notes=(note,),
+    )
+
+
 def _notes(
-    question: Question, runs: CountedRuns, n_runs: int, metrics: dict[str, Metric]
+    question: Question, score: Score, n_runs: int, metrics: dict[str, Metric]
 ) -> Iterator[str]:
     """What was played, and how it was read."""
     game = question.game
     yield (
         f"{n_runs} runs of each world over {question.n_rounds} of {game.defense.n_rounds} "
         f"rounds, the canary in the batch with probability {game.sampling_rate:.3g} a round; "
-        f"{len(runs.score.choosing[0])} other runs of each chose the threshold"
+        f"{len(score.choosing[0])} other runs of each chose the threshold"
     )
-    if runs.score.learned:
+    if score.learned:
         yield "scores learned from other runs"
     else:
         yield "scores are likelihood ratios under the noise that the defense asks for"
@@ -108,49 +190,85 @@ def _notes(
 
 def is_decided(question: Question, score: Score, so_far: Worlds) -> bool:
     """Whether bets on these runs refute the claim, among some dozens of statements too."""
-    return anytime_p_value(_wealth(question, score, so_far)) <= DECIDED
+    path = _wealth(question, score.choosing, score(so_far))
+    return betting.anytime_p_value(path) <= DECIDED
 
 
-def _wealth(question: Question, score: Score, played: Worlds) -> Array:
+def _wealth(
+    question: Question, choosing: tuple[Array, Array], scores: tuple[Array, Array]
+) -> Array:
     """Log wealth after each pair of runs, of bets against the claim or its whole curve."""
-    mu = question.claim.mu
-    points = [Point(question.claimed, question.delta)] if mu is None else gaussian_curve(mu)
-    return log_wealth(bets(points, score.choosing), score(played))
+    points = [betting.Point(question.claimed, question.delta)]
+    if question.claim.mu is not None:
+        points = betting.gaussian_curve(question.claim.mu)
+    return betting.log_wealth(betting.bets(points, choosing), scores)
 
 
-def _by_bets(question: Question, runs: CountedRuns, path: Array) -> dict[str, Metric]:
-    """What holds wherever the runs were stopped."""
-    bound = epsilon_from_bets(runs.scores, question.delta, question.alpha, runs.score.choosing)
-    certified = Metric(value=bound, n=2 * len(path))
-    return _metrics(question, certified, anytime_p_value(path)) | power_of(question, len(path))
-
-
-def _by_counts(question: Question, runs: CountedRuns) -> dict[str, Metric]:
+def _by_counts(question: Question, counted: Counted) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
     alpha, delta = question.alpha, question.delta
-    found, metrics = counted_test(question.claim, runs.scores, runs.score.choosing, alpha)
+    found, metrics = counted_test(question.claim, counted.scores, counted.score.choosing, alpha)
     value, fp, fn, n0, n1 = found.value, found.fp, found.fn, found.n0, found.n1
     if question.claim.mu is None:
         error = bound_error(
-            fp, fn, n0, n1, lambda a, b: epsilon_lower_bound(a, b, n0, n1, delta, alpha)
+            fp, fn, n0, n1, lambda a, b: bounds.epsilon_lower_bound(a, b, n0, n1, delta, alpha)
         )
     else:
-        error = bound_error(fp, fn, n0, n1, lambda a, b: family_lower_bound(a, b, n0, n1, alpha))
+        error = bound_error(
+            fp, fn, n0, n1, lambda a, b: bounds.family_lower_bound(a, b, n0, n1, alpha)
+        )
         epsilon, more = (GAUSSIAN.epsilon(x, delta) for x in (value, value + error))
         error = more - epsilon
-    certified = metrics[Name.EPSILON_LOWER_BOUND].model_copy(update={"standard_error": error})
-    metrics[Name.EPSILON_LOWER_BOUND] = certified
+    with_error = metrics[Name.EPSILON_LOWER_BOUND].model_copy(update={"standard_error": error})
+    metrics[Name.EPSILON_LOWER_BOUND] = with_error
     return metrics | power_of(question, min(n0, n1)) | _declared_shape(question, found)
 
 
-def _metrics(question: Question, certified: Metric, p: float) -> dict[str, Metric]:
+def _metrics(question: Question, bound: Metric, p: float) -> dict[str, Metric]:
     return {
-        Name.EPSILON_LOWER_BOUND: certified,
+        Name.EPSILON_LOWER_BOUND: bound,
         Name.CLAIMED_EPSILON: Metric(value=question.claimed),
         Name.DELTA: Metric(value=question.delta),
         Name.CONFIDENCE: Metric(value=1 - question.alpha),
         Name.P_VALUE: Metric(value=p),
     }
+
+
+def _of_matching(question: Question, found: Successes) -> dict[str, Metric]:
+    mu, delta, alpha = question.claim.mu, question.delta, question.alpha
+    promise = EpsilonPromise(question.claimed, delta) if mu is None else MuPromise(mu)
+    n, candidates = found.n, round(1 / found.kappa)
+
+    def epsilon(bound: float) -> float:
+        return bound if mu is None else GAUSSIAN.epsilon(bound, delta)
+
+    def power(rates: Array) -> Array:
+        return 1 - false_negative_rate(mechanism, rates, question.adjacency)
+
+    bound = found.bound(promise, alpha)
+    certified = Metric(value=epsilon(bound), n=n * candidates)
+    metrics = _metrics(question, certified, found.p_value(promise)) | {
+        Name.MATCHED: _share(found.hits, n),
+        Name.MATCHED_BLINDLY: Metric(value=found.kappa),
+        Name.CLAIM_ALLOWS: Metric(value=promise.gamma(found.kappa)),
+        Name.CEILING: Metric(value=epsilon(found.ceiling(promise, alpha)), n=n),
+        Name.TRIALS_NEEDED: Metric(value=(candidates - 1) * needed(promise, found.kappa, alpha)),
+    }
+    if mu is not None:
+        metrics |= {Name.MU_LOWER_BOUND: Metric(value=bound), Name.CLAIMED_MU: Metric(value=mu)}
+    mechanism = played_mechanism(question.mechanism, question.game.spread)
+    derived = question.nonlinear is None and question.game.held is None and not question.meet
+    if derived and mechanism:  # the view's own algebra covers all that is played
+        expected = found.expected(promise, alpha, matching_success(power, candidates))
+        metrics[Name.ACCOUNTING_ALLOWS] = Metric(value=float(power(np.array(found.kappa))))
+        metrics[Name.EXPECTED_BOUND] = Metric(value=epsilon(expected))
+    return metrics
+
+
+def _share(hits: int, n: int) -> Metric:
+    """A share and its 95% interval (Clopper and Pearson)."""
+    low = 1 - float(bounds.clopper_pearson(n - hits, n, 0.025))
+    return Metric(value=hits / n, low=low, high=float(bounds.clopper_pearson(hits, n, 0.025)), n=n)
 
 
 def power_of(question: Question, counted: int) -> dict[str, Metric]:
@@ -173,25 +291,19 @@ def power_of(question: Question, counted: int) -> dict[str, Metric]:
 
 def best_of(claim: Claim, n: int, alpha: float, stop_early: bool) -> dict[str, Metric]:
     """What so many runs prove without an error, and how many would then do, of any defense."""
-    claimed, delta = claimed_epsilon(claim), claimed_delta(claim)
-    if stop_early:
-        return _best_of_bets(claimed, delta, alpha, n)
-    return without_errors(claim, n, alpha)
-
-
-def _best_of_bets(claimed: float, delta: float, alpha: float, counted: int) -> dict[str, Metric]:
-    errorless = np.zeros(counted), np.ones(counted)
-    small = exp(-claimed)
-    gain = log1p(SHARES[0] * small * (1 - delta) / (1 + small * delta))
+    if not stop_early:
+        return without_errors(claim, n, alpha)
+    delta, small = claimed_delta(claim), exp(-claimed_epsilon(claim))
+    errorless = np.zeros(n), np.ones(n)
+    ceiling = betting.epsilon_from_bets(errorless, delta, alpha, errorless)
+    gain = log1p(betting.SHARES[0] * small * (1 - delta) / (1 + small * delta))
     return {
-        Name.CEILING: Metric(
-            value=epsilon_from_bets(errorless, delta, alpha, errorless), n=counted
-        ),
+        Name.CEILING: Metric(value=ceiling, n=n),
         Name.TRIALS_NEEDED: Metric(value=ceil(log(2 / alpha) / gain) if gain > 0 else inf),
     }
 
 
-def _declared_shape(question: Question, bound: ScoreBound) -> dict[str, Metric]:
+def _declared_shape(question: Question, bound: bounds.ScoreBound) -> dict[str, Metric]:
     mechanism, delta = question.mechanism, question.delta
     usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
     alone = question.game.spread == 1 and question.game.width is None and not question.meet

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from dpaudit.accounting.releases import Interval, epsilon, epsilon_where_batches_meet
+from dpaudit.accounting.releases import (
+    Interval,
+    Mechanism,
+    epsilon,
+    epsilon_where_batches_meet,
+)
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -12,7 +17,7 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
 
-from .question import Question, is_pure
+from .question import Question
 
 KNOWN = {"knows_draws": True}
 ONCE = {"count": 1}
@@ -226,3 +231,8 @@ def _of_which_record(question: Question, found: Interval) -> str:
     elif question.reacts is None:
         upper = "; the upper end is that of independent releases of which the view is a part"
     return f"{why}: the lower end is that of a record whose direction is {direction}{upper}"
+
+
+def is_pure(mechanism: Mechanism) -> bool:
+    """Whether all noise is Laplace noise, which has an epsilon at delta = 0."""
+    return all(release.family == "laplace" for release in mechanism)

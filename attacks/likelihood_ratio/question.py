@@ -1,7 +1,8 @@
-"""One claim against one adversary: the game that tests it, and what the adversary can know."""
+"""How a claim is put as a question: whose record it is, which game tests it, and who reads that."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -12,33 +13,48 @@ from dpaudit.accounting.releases import (
     false_negative_rate,
     power_where_batches_meet,
 )
-from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon, record_adjacency
+from dpaudit.attack.contract import AttackContext
+from dpaudit.defense.claim_accounting import (
+    claimed_delta,
+    claimed_epsilon,
+    record_adjacency,
+    worst_off,
+)
+from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import KINDS, Finding, Metric, Role
+from dpaudit.files.finding import KINDS, Finding, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.verdict import Verdict
-from dpaudit.game.filtering.adversary import Adversary, RevealedBatch
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, RevealedBatch
 from dpaudit.game.filtering.gradient_reaction import Reaction
 from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
-from dpaudit.game.probing.linearity import Nonlinear
-from dpaudit.game.runs.play import ProjectionAdversary
-from dpaudit.game.worst_case.real_dimension import Wider
-from dpaudit.game.worst_case.record import played_mechanism
+from dpaudit.game.probing.linearity import Nonlinear, defined, nonlinearity
+from dpaudit.game.probing.playable_dimension import PLAYED
+from dpaudit.game.runs.play import ProjectionAdversary, play
+from dpaudit.game.worst_case import agent
+from dpaudit.game.worst_case.layers import in_layers
+from dpaudit.game.worst_case.real_dimension import Wider, wider
+from dpaudit.game.worst_case.record import coordinates, played_mechanism
+from dpaudit.rng import Streams
 from dpaudit.statistics.power import Tradeoff
+
+from .agents import game_on_agents, whole_agent
+
+WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
+FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
 
 
 @dataclass(frozen=True)
 class Question:
     """Which claim is tested, by which game, and whose view it is."""
 
-    index: int  # of the claim, into the audit's claims
     claim: Claim
     threat_model: ThreatModel
     game: Game
     adversary: Adversary | ProjectionAdversary  # whose scores are counted
     alpha: float  # of a false lower bound
     stop_early: bool  # whether runs are played until bets have refuted the claim
+    index: int = 0  # of the claim, into the audit's claims
     algebra: Adversary | None = None  # whose leak is exact; None: no message is linear in the noise
     nonlinear: Nonlinear | None = None  # what the algebra leaves out
     revealed: RevealedBatch | None = None  # of the only round with the record; None: in any
@@ -91,7 +107,7 @@ class Question:
         """What is known of how often the best test misses the record that is played.
 
         Its gradient has one direction. Where batches meet, that is for a test by the number that
-        shows most of them; what they tell one by one is no more than another record shows.
+        shows most of them; what they reveal one by one is no more than another record shows.
         """
         one_by_one = played_mechanism(self.mechanism, self.game.spread)
         together = self.algebra.leak.meetings(self.game, self.in_round) if self.algebra else []
@@ -115,20 +131,8 @@ class Question:
     def n_rounds(self) -> int:
         return self.adversary.n_rounds
 
-    def finding(
-        self,
-        role: Role,
-        title: str,
-        *,
-        message: str | None = None,
-        rounds: tuple[int, ...] = (),
-        world: Literal["defense", "no-defense"] | None = None,
-        metrics: dict[str, Metric] | None = None,
-        verdict: Verdict | None = None,
-        notes: tuple[str, ...] = (),
-        series: dict[str, tuple[float, ...]] | None = None,
-    ) -> Finding:
-        """Evidence of this attack on this claim against this adversary."""
+    def finding(self, role: Role, title: str, **fields: Any) -> Finding:
+        """Evidence of this attack on this claim against this adversary; ``fields``: of Finding."""
         return Finding(
             role=role,
             kind=KINDS[role],
@@ -136,16 +140,170 @@ class Question:
             claim=self.index,
             attack="likelihood-ratio",
             threat_model=self.threat_model.name,
-            message=message,
-            rounds=rounds,
-            world=world,
-            metrics=metrics or {},
-            verdict=verdict,
-            notes=notes,
-            series=series or {},
+            **fields,
         )
 
 
-def is_pure(mechanism: Mechanism) -> bool:
-    """Whether all noise is Laplace noise, which has an epsilon at delta = 0."""
-    return all(release.family == "laplace" for release in mechanism)
+@dataclass(frozen=True)
+class Asking:
+    """What all questions about one audit and one adversary have in common."""
+
+    context: AttackContext
+    threat_model: ThreatModel
+    trials: int  # runs of each world that are counted
+    first_rounds: int | None  # that are played; None: what 20 s take
+    alpha: float  # of a false lower bound
+    stop_early: bool
+
+    @cached_property
+    def streams(self) -> Streams:
+        """From which all of the game is drawn."""
+        return self.context.streams.child("likelihood-ratio")
+
+    def rounds(self, coordinates: int = 1) -> int:
+        """How many are played."""
+        n_rounds = self.context.defense.n_rounds
+        if self.first_rounds is not None:
+            return min(self.first_rounds, n_rounds)
+        return max(1, min(n_rounds, WORK // self.numbers(coordinates)))
+
+    def numbers(self, coordinates: int) -> int:
+        """Of a round of all runs."""
+        graph = self.context.setting.network.at(1)
+        return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
+
+    def question(self, claim: Claim) -> Question | None:
+        """The record of the agent that is worst off.
+
+        Of agents that declare the same noise it is the one that leaks most in the first rounds.
+
+        A claim on a round, a message or agents is about the one that reveals most. None: no message
+        that this adversary sees is claimed to hide an agent.
+        """
+        view = self.threat_model
+        if claim.adjacency == "agent-identity" and claim.scope != "run":
+            return self._on_agents(claim)
+        game = self._game_of(claim)
+        nonlinear = nonlinearity(game, view, self.rounds())
+        if nonlinear is not None and nonlinear.fewest > 1:
+            return self._projected(claim, game, nonlinear)
+        game, worst, more = self._played(game, claim, nonlinear)
+        n_rounds, one = self.rounds(game.played), claim.scope == "message"
+        predicted = game if nonlinear is None or nonlinear.defined else defined(game)
+        if nonlinear is not None and not self._is_followed(predicted, n_rounds):
+            return self._projected(claim, game, nonlinear)
+        game = agent.in_worst_batch(game, view, n_rounds)
+        predicted = replace(predicted, first=game.first)
+        adversary, revealed = Adversary(predicted, view, n_rounds), None
+        if game.in_one_round:
+            revealed = adversary.most_revealing()
+            adversary = Adversary(predicted, view, revealed.in_round, one)
+        algebra, used = _algebra(adversary, nonlinear, one), revealed and revealed.of_round
+        reads: Adversary | ProjectionAdversary = adversary
+        if game.width is not None:
+            reads = ProjectionAdversary(predicted, view, adversary.n_rounds)
+        return self._about(
+            claim,
+            game,
+            reads,
+            algebra=algebra,
+            nonlinear=nonlinear,
+            revealed=revealed,
+            mechanism=algebra.leak.mechanism(game, used) if algebra and game.held is None else (),
+            worst=worst,
+            wider=more,
+        )
+
+    def _about(
+        self, claim: Claim, game: Game, reads: Adversary | ProjectionAdversary, **known: Any
+    ) -> Question:
+        view, alpha, stop_early = self.threat_model, self.alpha, self.stop_early
+        return Question(claim, view, game, reads, alpha, stop_early, **known)
+
+    def _game_of(self, claim: Claim) -> Game:
+        """About whoever declares the least noise."""
+        defense, setting = self.context.defense, self.context.setting
+        victim = worst_off(claim, self.threat_model, defense, setting)
+        game = Game.of(defense, setting, victim, claim.adjacency)
+        if claim.adjacency == "agent-identity":
+            game = whole_agent(defense, setting, victim)
+        if claim.scope != "run":  # whatever batch is taken there
+            game = replace(game, in_one_round=True, cycle=1)
+        return in_layers(game)
+
+    def _projected(self, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
+        """Of a step that one coordinate does not play, or that no algebra follows."""
+        if nonlinear.fewest > 1:
+            game = self._of_victim(replace(game, width=nonlinear.fewest), claim, nonlinear)
+            game = agent.most_moving(game, self.threat_model, self.streams)
+        game = replace(game, width=game.played)
+        revealed = RevealedBatch(1, 1, alone=False) if game.in_one_round else None
+        n_rounds = 1 if revealed else self.rounds(game.played)
+        reads = ProjectionAdversary(defined(game), self.threat_model, n_rounds)
+        return self._about(claim, game, reads, nonlinear=nonlinear, revealed=revealed)
+
+    def _on_agents(self, claim: Claim) -> Question | None:
+        """The two agents whose exchange reveals most in one round."""
+        defense, setting = self.context.defense, self.context.setting
+        game = game_on_agents(defense, setting, self.threat_model, self.rounds(), self.streams)
+        if game is None:
+            return None
+        algebra = Adversary(game, ThreatModel(name=self.threat_model.name), 1)
+        mechanism = algebra.leak.mechanism(game, None)
+        return self._about(claim, game, algebra, algebra=algebra, mechanism=mechanism)
+
+    def _of_victim(self, game: Game, claim: Claim, nonlinear: Nonlinear | None) -> Game:
+        """The game of the agent that is attacked, of those that declare what its victim does."""
+        if claim.adjacency == "agent-identity":  # all of an agent's records
+            return game
+        if nonlinear is not None or game.setting.n_agents >= SPARSE_FROM:
+            return agent.of_most_moved_agent(game, self.threat_model, self.streams)
+        at = claimed_delta(claim) or 1e-5
+        return agent.of_worst_agent(game, self.threat_model, at, record_adjacency(claim))
+
+    def _played(
+        self, game: Game, claim: Claim, nonlinear: Nonlinear | None
+    ) -> tuple[Game, int, Wider | None]:
+        """The game that runs play, the coordinates of the worst record, and what more shows.
+
+        The last is what messages reveal at the model's own dimension.
+        """
+        game = self._of_victim(game, claim, nonlinear)
+        if nonlinear is None:
+            worst, more = coordinates(game), wider(game, self.threat_model)
+            if more is not None and more.mixes and worst == 1 and claim.scope != "message":
+                return replace(game, width=min(PLAYED, game.coordinates)), worst, more
+            return replace(game, spread=min(worst, PLAYED)), worst, more
+        game = agent.most_moving(game, self.threat_model, self.streams)
+        if claim.scope == "message":  # a projection reads whole rounds
+            game = replace(game, width=None)
+        return game, 1, None
+
+    def _is_followed(self, game: Game, n_rounds: int) -> bool:
+        """Whether an adversary that predicts rounds has numbers, of a step that is not linear.
+
+        What is believed of a mean of squares may be negative, which has no root. With the record
+        in every batch, under noise and without, as all runs have it at most.
+        """
+        own, game = self.streams.child("followed"), replace(game, width=None)
+        drawn = replace(game, sampling_rate=1.0)
+        try:
+            adversary = Adversary(game, self.threat_model, n_rounds)
+            for played in (drawn, drawn.without_noise()):
+                play(adversary, FOLLOWED, own, game=played)
+        except DpauditError:
+            return False
+        return True
+
+
+def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
+    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    messages = None
+    if nonlinear is not None and not (nonlinear.noiseless and adversary.leak.noiseless):
+        messages = nonlinear.affine
+        if not messages:
+            return None
+    elif adversary.game.spread == 1:
+        return adversary
+    game = replace(adversary.game, spread=1)
+    return Adversary(game, adversary.threat_model, adversary.n_rounds, single, messages)

@@ -1,12 +1,29 @@
-"""The runs that test a claim: those that are counted, and those that choose how."""
+"""The runs that test a claim: those that are counted, those that choose how, and those of noise.
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+No algebra predicts the noise of a step that is not linear in it, and runs in which a record is
+seldom in a batch reveal little of it. So further runs have the record in the batch of one round for
+certain: the first, and the one that asks for the least noise or, where all ask for as much, the
+last. A step size that decays has less noise and hides as much, so what is asked for says where to
+look, and the runs say what is so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import Mechanism
 from dpaudit.checkpoint import Checkpoint
+from dpaudit.errors import DpauditError, RunError
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.gradient_reaction import with_every_link
 from dpaudit.game.game import Game
+from dpaudit.game.probing.chosen_noise import RecordedNoise
+from dpaudit.game.runs.noise_law import declared_of_a_round
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -15,6 +32,9 @@ from dpaudit.statistics.bounds import from_scores
 from .question import Question
 
 BETTER = 0.5  # by which a learned score must certify more than the ratio does, to be taken
+TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
+NOISE_RUNS = 100  # of each world, by which noise is tested where no run is counted
+LESS = 0.99  # times the noise of the first round, from which on it is less
 
 
 @dataclass(frozen=True)
@@ -37,8 +57,7 @@ class Score:
         held_out, rng = cross_fitted(training), streams.numpy("choice of score")
         by_ratio = from_scores(*training.scores, delta, 0.05, rng)
         by_learned = from_scores(*held_out, delta, 0.05, rng)
-        is_known = any(scores.any() for scores in training.scores)
-        if is_known and by_learned.value <= by_ratio.value + BETTER:
+        if _is_known(training) and by_learned.value <= by_ratio.value + BETTER:
             return ratio
         return cls(held_out, LearnedScore(training))
 
@@ -49,12 +68,29 @@ class Score:
         return self.learned(worlds.without), self.learned(worlds.with_record)
 
 
-class DrawnRuns(NamedTuple):
-    """Runs with the record in the batch of one round for certain."""
+class Counted(NamedTuple):
+    """Scores of runs without and with the record."""
+
+    score: Score
+    scores: tuple[Array, Array]
+    silent: tuple[Array, Array]  # of runs without noise: by the ratio, if one is known
+
+
+class Drawn(NamedTuple):
+    """The same of runs with the record in the batch of one round for certain."""
 
     round: int
-    worlds: Worlds
-    score: Score
+    scores: tuple[Array, Array]
+    choosing: tuple[Array, Array]  # of other runs, which choose the threshold
+
+
+class Runs(NamedTuple):
+    """What was played for all claims that one game tests."""
+
+    noiseless: Array  # [runs, n], innovations without any record; n = 0: they are not Gaussian
+    declared: Mechanism | None  # what ``drawn`` is held against
+    drawn: list[Drawn]
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True)
@@ -65,14 +101,41 @@ class Player:
     streams: Streams
     on_round: OnStep
     checkpoint: Checkpoint
+    trials: int  # of each world that are counted; 0: none, but some of the noise
+    choosing: int  # of each world that choose a score and its threshold
+
+    def runs(self, decided: Callable[[Score, Worlds], bool] | None) -> Runs | str:
+        """All that are played, or why there are none.
+
+        Args:
+            decided: whether counted runs so far will do, by their score; None: they never will.
+        """
+        question, game = self.question, self.question.game
+        try:
+            if not self.trials:
+                return self._of_noise()
+            score = self._score("training")
+            enough = None if decided is None else partial(decided, score)
+            counted = self.play("counted", self.trials, enough=enough)
+        except DpauditError as error:  # no numbers, as of a division by zero that no noise hides
+            if isinstance(error, RunError) or (self.trials and question.is_followed):
+                raise
+            return str(error)
+        fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
+        silent = self.play("without noise", fewer, question.adversary.game.without_noise())
+        noiseless = counted.without.features
+        if game.is_replacement and question.is_followed:
+            none = self.play("without a record", fewer, without_record(game))
+            noiseless = np.concatenate([none.without.features, none.with_record.features])
+        silent_scores = silent.scores if _is_known(silent) else score(silent)
+        return self._with_drawn(noiseless, Counted(score, score(counted), silent_scores))
 
     def play(
         self,
         name: str,
-        in_round: int | None = None,
-        *,
         trials: int,
         game: Game | None = None,
+        in_round: int | None = None,
         enough: Callable[[Worlds], bool] | None = None,
     ) -> Worlds:
         """``trials`` runs of each world; ``in_round``: the only one with the record."""
@@ -90,30 +153,93 @@ class Player:
             enough=enough,
         )
 
+    def _score(self, name: str, game: Game | None = None, in_round: int | None = None) -> Score:
+        training = self.play(name, self.choosing, game, in_round)
+        return Score.of(self.question.delta, training, self.streams)
 
-class NoiseRuns(NamedTuple):
-    """What the noise is tested by."""
+    def _of_noise(self) -> Runs:
+        """Those by which the noise is tested where no run is counted."""
+        noiseless = np.empty((0, 0))
+        if _is_gaussian(self.question) and self.question.is_followed:
+            played = self.play("noise", NOISE_RUNS, without_record(self.question.game))
+            noiseless = played.without.features
+        return self._with_drawn(noiseless)
 
-    noiseless: Array  # [runs, n], innovations of runs without any record
-    drawn: tuple[DrawnRuns, ...]
+    def _with_drawn(self, noiseless: Array, counted: Counted | None = None) -> Runs:
+        """With the record in one batch for certain, where no algebra covers the noise."""
+        question, drawn = self.question, list[Drawn]()
+        if not _is_gaussian(question):
+            noiseless = noiseless[:, :0]
+        declared = _declared_of_a_draw(question)
+        game = replace(question.game, sampling_rate=1.0)
+        try:
+            for k in rounds_of_a_draw(question, self.streams) if declared else ():
+                score = self._score("drawn, training", game, k)
+                runs = self.play("drawn", self.trials or TRAINING, game, k)
+                drawn.append(Drawn(k, score(runs), score.choosing))
+        except DpauditError as error:
+            if isinstance(error, RunError):
+                raise  # of the run's folder, not of the runs
+            drawn = []  # no numbers
+        return Runs(noiseless, declared, drawn, counted)
 
 
-@dataclass(frozen=True)
-class CountedRuns:
-    """What was played for all claims that one game tests."""
+def without_record(game: Game) -> Game:
+    """The same game, whose world without the record has none: in place of its opposite."""
+    return replace(game, length=0.0) if game.is_replacement else game
 
-    counted: Worlds
-    score: Score
-    silent: Worlds  # without noise
-    noise: NoiseRuns
 
-    @property
-    def scores(self) -> tuple[Array, Array]:
-        """Of the counted runs, without and with the record."""
-        return self.score(self.counted)
+def rounds_of_a_draw(question: Question, streams: Streams) -> list[int]:
+    """The first round that uses the record, and the one that asks for least noise, or the last."""
+    game = question.game
+    if question.in_round is not None:
+        return [question.in_round]
+    asked = {k: stds for k, stds in _asked(question, streams) if game.uses(k)}
+    usual = asked[game.first]
 
-    @property
-    def silent_scores(self) -> tuple[Array, Array]:
-        """Of those without noise: by the ratio, if one is known."""
-        ratios = self.silent.scores
-        return ratios if any(scores.any() for scores in ratios) else self.score(self.silent)
+    def part(k: int) -> float:
+        """Of the noise of the first round, the draw that is the smallest part of it.
+
+        Of a round with other draws nothing is said: it may have more releases.
+        """
+        if asked[k].keys() != usual.keys():
+            return 1.0
+        parts = (std / usual[name] for name, std in asked[k].items() if usual[name])
+        return min(parts, default=1.0)
+
+    least = min(asked, key=part)
+    other = least if part(least) < LESS else max(asked)
+    return list(dict.fromkeys([game.first, other]))
+
+
+def _asked(question: Question, streams: Streams) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each round, and the mean standard deviation of its draws by name; no record is in the run."""
+    game = question.game
+    nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
+    state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
+    for k in range(1, question.adversary.n_rounds + 1):
+        noise = RecordedNoise(streams, k)
+        with torch.inference_mode():
+            state = game.step(state, k, game.played_gradient(nobody), noise).state
+        yield k, {name: std.mean().item() for name, std in noise.stds.items()}
+
+
+def _declared_of_a_draw(question: Question) -> Mechanism | None:
+    """What is declared of a record that is drawn for certain, at most; None: nothing to be tested.
+
+    To an adversary that reads every link.
+    """
+    if question.nonlinear is None or question.nonlinear.quiet:
+        return None
+    return declared_of_a_round(question.game, with_every_link(question.threat_model))
+
+
+def _is_known(worlds: Worlds) -> bool:
+    """Whether the likelihood ratio of runs is known."""
+    return any(scores.any() for scores in worlds.scores)
+
+
+def _is_gaussian(question: Question) -> bool:
+    """Whether innovations are Gaussian by the algebra of the adversary."""
+    adversary = question.adversary
+    return isinstance(adversary, Adversary) and not any(r.has_laplace for r in adversary.rounds)

@@ -113,7 +113,7 @@ def findings(defense: PrivateGossip) -> dict[Role, Finding]:
 def either_filter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     from_how_many = 1 if request.param == "sparse" else 10**6
     monkeypatch.setattr(adversary_module, "SPARSE_FROM", from_how_many)
-    monkeypatch.setattr("dpaudit.attacks.likelihood_ratio.asking.SPARSE_FROM", from_how_many)
+    monkeypatch.setattr("dpaudit.attacks.likelihood_ratio.question.SPARSE_FROM", from_how_many)
 
 
 AUDITED = pytest.mark.parametrize(  # an audit with the sparse filter too is for make slow

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.likelihood_ratio.certain import rounds_of_a_draw
+from dpaudit.attacks.likelihood_ratio.runs import rounds_of_a_draw
 from dpaudit.defense import Noise, Setting, releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role

@@ -8,11 +8,15 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit.accounting.releases import Release
-from dpaudit.attacks.likelihood_ratio.bound import _by_counts, _tradeoff, best_of
-from dpaudit.attacks.likelihood_ratio.certain import noise_by_runs
-from dpaudit.attacks.likelihood_ratio.controls import DIFFERENT, null_control, positive_control
-from dpaudit.attacks.likelihood_ratio.matched import _share
-from dpaudit.attacks.likelihood_ratio.runs import DrawnRuns
+from dpaudit.attacks.likelihood_ratio.bound import (
+    _by_counts,
+    _share,
+    _tradeoff,
+    best_of,
+    controls,
+)
+from dpaudit.attacks.likelihood_ratio.noise import DIFFERENT, noise_by_runs
+from dpaudit.attacks.likelihood_ratio.runs import Counted, Drawn, Score
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict
@@ -42,14 +46,8 @@ def scores(shift: float) -> tuple[np.ndarray, np.ndarray]:
     return without, without + shift
 
 
-def drawn(k: int, shift: float) -> DrawnRuns:
-    class Score:
-        choosing = scores(1.0)
-
-        def __call__(self, worlds: Any) -> tuple[np.ndarray, np.ndarray]:
-            return scores(shift)
-
-    return DrawnRuns(k, None, Score())  # type: ignore[arg-type]
+def drawn(k: int, shift: float) -> Drawn:
+    return Drawn(k, scores(shift), scores(1.0))
 
 
 def test_the_noise_of_two_rounds_is_tested_twice() -> None:
@@ -75,7 +73,8 @@ def test_noise_is_accused_below_a_p_value_of_one_in_a_million(shift, verdict) ->
 
 def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
     ordered = np.concatenate(scores(5.0))
-    found = null_control(question(), ordered, Streams(0))
+    played = Counted(Score(scores(1.0), None), (ordered, ordered), scores(9.0))
+    found, _ = controls(question(), played, Streams(0))
     bound = from_scores(*scores(5.0), 1e-5, 0.05, Streams(0).numpy("null"))
     assert found.metrics[Name.EPSILON_LOWER_BOUND].value == bound.value > 1.0
     assert (found.role, found.verdict) == (Role.NULL_CONTROL, Verdict.REFUTED)
@@ -84,7 +83,8 @@ def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
 def test_the_positive_control_is_refuted_above_the_claim_alone() -> None:
     bound = from_scores(*scores(9.0), 1e-5, 0.05, Streams(0).numpy("positive"))
     for claimed, verdict in ((bound.value - 0.1, Verdict.REFUTED), (bound.value, None)):
-        found = positive_control(question(claimed), scores(9.0), Streams(0))
+        played = Counted(Score(scores(1.0), None), scores(1.0), scores(9.0))
+        _, found = controls(question(claimed), played, Streams(0))
         assert (found.verdict, found.world) == (verdict, "no-defense")
         top = ceiling(min(bound.n0, bound.n1), 1e-5, 0.05)
         assert found.metrics[Name.CEILING].value == pytest.approx(top)

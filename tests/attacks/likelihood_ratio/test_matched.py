@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from dpaudit.accounting.reconstruction import under_mu
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.matching import n_matched
+from dpaudit.attacks.likelihood_ratio.bound import n_matched
 from dpaudit.defense.claim_accounting import Accounted, account_claim
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError

@@ -1,6 +1,6 @@
 """Empirical sensitivity: how far messages move when one record, function or agent changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
@@ -48,6 +48,8 @@ NEIGHBOURS = (
 )
 
 
+_FINDING = partial(Finding, kind="sensitivity", attack="sensitivity", world="defense")
+
 Rows = dict[tuple[Adjacency, bool], list[Row]]  # by adjacency, and whether a record was changed
 
 
@@ -92,18 +94,15 @@ class Sensitivity(Attack):
             raise ConfigError("DPA051", f"attack.victim: agent {victim} is a server, without data")
         coupled = Coupled(defense, context.problem, setting, context.streams, victim)
         examination = Examination(coupled, self.restarts, self.steps)
-        rows = self._rows(examination, claimed or ["add-remove"], on_step, context.checkpoint)
-        findings = [
-            self._finding(several, adjacency, by_record, victim)
-            for (adjacency, by_record), every in rows.items()
-            for several in _by_message(every)
-        ]
-        constant = dict.fromkeys(
-            several[0].message
-            for every in rows.values()
-            for several in _by_message(every, moved=False)
-        )
-        return [*findings, _dependence(examination, list(constant))]
+        found = self._rows(examination, claimed or ["add-remove"], on_step, context.checkpoint)
+        findings, constant = list[Finding](), dict[str, None]()
+        for change, every in found.items():
+            for rows in _by_message(every):
+                if any(row.measured for row in rows):
+                    findings.append(self._finding(rows, *change, victim))
+                else:
+                    constant[rows[0].message] = None
+        return [*findings, _dependence(examination, constant)]
 
     def _rows(
         self,
@@ -113,17 +112,17 @@ class Sensitivity(Attack):
         checkpoint: Checkpoint,
     ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
-        coupled, dependences = examination.coupled, examination.dependences
+        coupled = examination.coupled
         rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
         done, last, own = 0, max(rounds), dict.fromkeys(slopes, state)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
-            done, values, own_values, found, noted, dependences.silent = saved.parts
+            done, values, own_values, found, noted, examination.silent = saved.parts
             state, like = type(state)(*values), type(state)
             own = {kind: like(*parts) for kind, parts in own_values.items()}
             rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
-            dependences.found.update(dict.fromkeys(noted))
+            examination.found.update(dict.fromkeys(noted))
         for k in range(done + 1, last + 1):
             if slopes:
                 by_function, own = examination.function(state, k, own, slopes)
@@ -136,9 +135,9 @@ class Sensitivity(Attack):
                     rows.setdefault((adjacency, True), []).extend(replaced)
                 elif adjacency in ("add-remove", "replace-one"):
                     rows[adjacency, False] += examination.record(state, k, adjacency)
-            state = coupled.play(state, k, coupled.oracle(k)).round.state
+            state = coupled.play(state, k, coupled.oracle(k)).state
             every = [[*key, some] for key, some in rows.items()]
-            beside = list(dependences.found), dependences.silent
+            beside = list(examination.found), examination.silent
             checkpoint.keep(partial(Progress.of, k, state, own, every, *beside))
             on_step(k, last)
         return rows
@@ -155,16 +154,13 @@ class Sensitivity(Attack):
                 metrics[Name.NOISE_OVER_NEEDED] = Metric(value=worst.stated / worst.beyond)
         noiseless = any(row.noiseless and row.counts for row in rows)
         against = not by_record and any(row.counts for row in rows)
-        return Finding(
+        return _FINDING(
             role=Role.SENSITIVITY,
-            kind="sensitivity",
             title=f"How far {rows[0].message} moves when "
             + ("a record is replaced instead" if by_record else CHANGED[adjacency]),
-            attack="sensitivity",
             message=rows[0].message,
             adjacency="replace-one" if by_record else adjacency,
             rounds=tuple(row.round for row in rows),
-            world="defense",
             metrics=metrics,
             verdict=Verdict.UNSUPPORTED if against else None,
             notes=tuple(self._notes(worst, adjacency, by_record, noiseless, victim)),
@@ -228,17 +224,15 @@ def _slopes(coupled: Coupled) -> dict[str, Tensor]:
     return {"one coordinate": one, "all coordinates": torch.full_like(one, distance / d)}
 
 
-def _by_message(rows: list[Row], moved: bool = True) -> Iterator[list[Row]]:
-    """The rows of each message in order of rounds, of those that moved at all or of the others.
+def _by_message(rows: list[Row]) -> Iterator[list[Row]]:
+    """The rows of each message in order of rounds.
 
     Of two rows of one round, which a lag gives, the larger.
     """
     for message in dict.fromkeys(row.message for row in rows):
         own = sorted((row for row in rows if row.message == message), key=lambda row: row.measured)
         largest = {row.round: row for row in own}
-        some = [largest[k] for k in sorted(largest)]
-        if any(row.measured for row in some) == moved:
-            yield some
+        yield [largest[k] for k in sorted(largest)]
 
 
 def _ratio(row: Row) -> float:
@@ -257,15 +251,12 @@ def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
     return series
 
 
-def _dependence(examination: Examination, constant: list[str]) -> Finding:
-    found = examination.dependences.found
-    identical = (f"bit-identical in all worlds: {', '.join(constant)}",) if constant else ()
-    return Finding(
+def _dependence(examination: Examination, constant: Mapping[str, None]) -> Finding:
+    found = examination.found
+    identical = f"bit-identical in all worlds: {', '.join(constant)}"
+    return _FINDING(
         role=Role.DEPENDENCE,
-        kind="sensitivity",
         title="Dependence on data beside the values of messages",
-        attack="sensitivity",
-        world="defense",
         metrics={Name.FOUND: Metric(value=len(found))},
         verdict=Verdict.UNSUPPORTED if found else None,
         notes=(
@@ -273,6 +264,6 @@ def _dependence(examination: Examination, constant: list[str]) -> Finding:
             "looked for: draws of noise, their scales, messages, their precision, links and signs "
             "of zeros that differ between worlds; sums divided by how many records were drawn; an "
             "effect of the order of records in a batch",
-            *identical,
+            *([identical] if constant else []),
         ),
     )

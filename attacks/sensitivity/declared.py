@@ -10,7 +10,7 @@ Measured is the noise itself. Each draw is played in one coordinate of its own, 
 reaches the victim's messages of each; all draws together, at random in all coordinates, say whether
 it is the same in every coordinate and adds up. Where it is not, nothing is said. Where it is and
 the two worlds differ in it, as in a sum under noise that is divided by how many records were drawn,
-the noise tells of the record.
+the noise reveals the record.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.gossip import steps_of
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
-from dpaudit.game.probing.chosen_noise import STD, AskedNoise, ChosenNoise
+from dpaudit.game.probing.chosen_noise import STD, ChosenNoise
 
-from .replay import EVERY_LINK, World
-from .worlds import Coupled
+from .replay import EVERY_LINK
+from .worlds import Coupled, World
 
 SAME = 1e-9  # relative: two ways to play the same noise differ by less
 ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
@@ -68,7 +68,7 @@ def declared_bounds(
         return NOTHING  # releases are about functions, not records
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
     releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
-    one, other = _reaching(here), _reaching(there)
+    one, other = reaching(here), reaching(there)
     bounds, unlike = dict[str, Stated](), list[str]()
     for name in one.keys() & other.keys():
         ours, theirs = one[name].scales, other[name].scales
@@ -95,7 +95,11 @@ def _bound(reach: Reach, releases: Mechanism, batches: int, records: int) -> Sta
         return None
     if any(release.noise_multiplier == 0 for release in releases):
         return None
-    losses = _of_a_batch(releases, batches, records)
+    # what the largest releases of a batch reveal, as many as there are of a batch
+    n = ceil(sum(release.count for release in releases) / batches)
+    by_noise = sorted(releases, key=lambda release: release.noise_multiplier)
+    every = (1 / release.noise_over(records) for release in by_noise for _ in range(release.count))
+    losses = list(islice(every, n))
     if used == {"gaussian"}:
         noise = torch.linalg.vector_norm(reach.scales, dim=1)  # [rows]
         bound = Stated(2, noise[0].item() * hypot(*losses))
@@ -107,14 +111,6 @@ def _bound(reach: Reach, releases: Mechanism, batches: int, records: int) -> Sta
     return bound if torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0) else None
 
 
-def _of_a_batch(releases: Mechanism, batches: int, records: int) -> list[float]:
-    """What the largest releases of a batch tell, as many as there are of a batch."""
-    n = ceil(sum(release.count for release in releases) / batches)
-    by_noise = sorted(releases, key=lambda release: release.noise_multiplier)
-    every = (1 / r.noise_over(records) for r in by_noise for _ in range(r.count))
-    return list(islice(every, n))
-
-
 def _batches(coupled: Coupled) -> int:
     """How many batches of the run may hold one record of the victim."""
     defense, setting, victim = coupled.defense, coupled.setting, coupled.victim
@@ -124,59 +120,47 @@ def _batches(coupled: Coupled) -> int:
     return max(1, rounds * defense.batches_per_round)
 
 
-def noise_of_first_round(coupled: Coupled) -> dict[str, Reach]:
-    """What reaches the victim's messages there; nothing where the noise does not add up."""
-    return _reaching(World(coupled, coupled.start(), 1, coupled.batches(1)))
-
-
-def _reaching(world: World) -> dict[str, Reach]:
+def reaching(world: World) -> dict[str, Reach]:
     """The noise that reaches the victim's messages, where it is alike in all coordinates."""
-    asked = ChosenNoise()
-    silent = _sent(world, asked)
+    coupled, asked = world.coupled, ChosenNoise()
+    graph = coupled.setting.network.at(world.k)
+
+    def sent(noise: ChosenNoise) -> Messages:
+        return coupled.defense.step(world.state, world.k, graph, world.oracle, noise).sent
+
+    def moved(units: Tensor) -> dict[str, Tensor]:
+        """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
+        loud = sent(ChosenNoise(dict(zip(asked.draws, units.split(rows), strict=True))))
+        differences = coupled.differences(silent, loud)
+        return {name: by for name, by in differences.items() if loud[name].readers is None}
+
+    silent = sent(asked)
     rows = [draw.shape[-2] for draw in asked.draws.values()]
     widths = {draw.shape[-1] for draw in asked.draws.values()}
     n = sum(rows)
     if len(widths) != 1 or n > min(widths):
         return {}
-    d = min(widths)
+    d, device = min(widths), coupled.streams.device
     generator = torch.Generator().manual_seed(0)
-    everything = torch.empty(n, d, dtype=torch.float64).normal_(generator=generator)
-    single = torch.eye(n, d, dtype=torch.float64)
-    device = world.coupled.streams.device
-    single, everything = single.to(device), everything.to(device)
-    alone, together = (_moved(world, silent, units, asked.draws) for units in (single, everything))
+    everything = torch.empty(n, d, dtype=torch.float64).normal_(generator=generator).to(device)
+    alone = moved(torch.eye(n, d, dtype=torch.float64).to(device))
+    together = moved(everything)
     families = tuple(draw.family for draw in asked.draws.values() for _ in range(draw.shape[-2]))
     scale = everything.new_tensor([STD[family] for family in families])
     return {
-        name: Reach((moved[:, :n] / scale).abs(), families)
-        for name, moved in alone.items()
-        if moved.shape[-1] == d
-        and len(moved)
-        and bool(moved[:, :n].any(1).all())
-        and _is_sum(moved, everything, together[name])
+        name: Reach((by[:, :n] / scale).abs(), families)
+        for name, by in alone.items()
+        if by.shape[-1] == d
+        and len(by)
+        and bool(by[:, :n].any(1).all())
+        and _is_sum(by, everything, together[name])
     }
 
 
 def _is_sum(alone: Tensor, everything: Tensor, together: Tensor) -> bool:
     """Whether all draws at once do what each does in a coordinate of its own."""
     n = len(everything)
-    foretold = alone[:, :n] @ everything
-    size = foretold.abs().max()
+    predicted = alone[:, :n] @ everything
+    size = predicted.abs().max()
     spilt = alone[:, n:].abs().max() if alone.shape[1] > n else size * 0
-    return bool((together - foretold).abs().max() <= SAME * size and spilt <= SAME * size)
-
-
-def _moved(
-    world: World, silent: Messages, units: Tensor, draws: Mapping[str, AskedNoise]
-) -> dict[str, Tensor]:
-    """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
-    parts = units.split([draw.shape[-2] for draw in draws.values()])
-    sent = _sent(world, ChosenNoise(dict(zip(draws, parts, strict=True))))
-    differences = world.coupled.differences(silent, sent)
-    return {name: moved for name, moved in differences.items() if sent[name].readers is None}
-
-
-def _sent(world: World, noise: ChosenNoise) -> Messages:
-    coupled = world.coupled
-    graph = coupled.setting.network.at(world.k)
-    return coupled.defense.step(world.state, world.k, graph, world.oracle, noise).sent
+    return bool((together - predicted).abs().max() <= SAME * size and spilt <= SAME * size)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,17 +10,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import CHANGED_RECORDS, Gradient, Stated
+from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.transcript import Messages
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency
-from dpaudit.training.classification import BatchGradient
+from dpaudit.training.classification import BatchGradient, Classification
 
-from .declared import Reach, declared_bounds, noise_of_first_round
-from .replay import ALLOWED, SAME, World, explained, replay
-from .search import Search
-from .worlds import Coupled, FunctionChange, Played, Record, lengths, placed, reordered, rounding
+from .declared import Reach, declared_bounds, reaching
+from .replay import ALLOWED, SAME, explained, replay
+from .search import Candidates, ascent, stacked
+from .worlds import (
+    Coupled,
+    FunctionChange,
+    Played,
+    Record,
+    World,
+    lengths,
+    placed,
+    reordered,
+    rounding,
+)
 
+AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
 REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
 
 
@@ -55,31 +66,6 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Dependences:
-    """What depends on data beside the values of messages, found while rounds were played."""
-
-    found: dict[str, None] = field(default_factory=dict)  # in the order of discovery
-    silent: bool = False  # the scale of some noise differs between worlds: measure without it
-
-    def add(self, what: str) -> None:
-        self.found[what] = None
-
-    def compare(self, here: World, there: World, adjacency: Adjacency) -> None:
-        """The same draws of noise of the same scale, the same messages on the same links.
-
-        What depends on values under the declared noise alone is the same once they are.
-        """
-        found = _dependent(here.noisy, there.noisy)
-        if found:
-            replayed = replay(here, there, adjacency)
-            if replayed.moved <= ALLOWED:
-                found = _dependent(replayed.here, replayed.there, SAME)
-        for what, silences in found.items():
-            self.silent |= silences
-            self.add(what)
-
-
-@dataclass(frozen=True)
 class Examination:
     """Measures rounds of one run at one victim.
 
@@ -90,11 +76,15 @@ class Examination:
     coupled: Coupled
     restarts: int
     steps: int
-    dependences: Dependences = field(default_factory=Dependences)
+    # what depends on data beside the values of messages, in the order of discovery
+    found: dict[str, None] = field(default_factory=dict)
+    silent: bool = False  # the scale of some noise differs between worlds: measure without it
 
     @cached_property
     def _first(self) -> dict[str, Reach]:
-        return noise_of_first_round(self.coupled)
+        """The noise that reaches the victim's messages of round 1."""
+        coupled = self.coupled
+        return reaching(World(coupled, coupled.start(), 1, coupled.batches(1)))
 
     def record(
         self, state: Any, k: int, adjacency: Adjacency, stated_for: Adjacency | None = None
@@ -106,19 +96,19 @@ class Examination:
         """
         oracle = self.coupled.batches(k)
         self._check(state, k, oracle)
-        pair = Pair(self, state, k, oracle, stated_for or adjacency, self._norm(state, k, oracle))
-        search = Search(self.coupled, pair.norm, self.restarts, self.steps)
-        longest = search.natural(state)
+        drawn = self.coupled.play(state, k, oracle).draws
+        norm = 1 if any(draw.family == "laplace" for draw in drawn) else 2
+        pair = Pair(self, state, k, oracle, stated_for or adjacency, norm)
+        natural = longest = pair.natural()
         if adjacency == "replace-one":
-            pair.present = longest
-        natural = longest if pair.present is None else search.natural(state, unlike=longest)
-        found = {"natural": natural, "mislabelled": search.mislabelled(state, longest)}
+            pair.present, natural = longest, pair.natural(unlike=longest)
+        found = {"natural": natural, "mislabelled": pair.mislabelled(longest)}
         rows = pair.rows(found)
         pair.lag = not any(row.measured for row in rows)
         if pair.lag and k == self.coupled.defense.n_rounds:
             return
         if self.steps:
-            found["optimised"] = pair.optimised(search, longest)
+            found["optimised"] = pair.optimised(longest)
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
     def function(
@@ -135,18 +125,18 @@ class Examination:
         for kind, slope in slopes.items():
             changed = FunctionChange(oracle, coupled.victim, slope)
             there = World(coupled, own[kind], k, changed)
-            self.dependences.compare(here, there, "function")
+            self.silent |= self.compare(here, there, "function")
             pairs[kind] = [(here, there)]
             explained = coupled.replayed(own[kind], k, changed, here.noisy.sent)
             if explained is None:
                 explained = coupled.replayed(state, k, changed, here.noisy.sent)
-            after[kind] = here.noisy.round.state if explained is None else explained
+            after[kind] = here.noisy.state if explained is None else explained
         return self.judged(k, pairs, "function", 1), after
 
     def agents(self, state: Any, k: int) -> list[Row]:
         """One agent's query is replaced by another's: how far apart any two are, before noise."""
         here = self.coupled.play(state, k, self.coupled.oracle(k), silent=True)
-        stated = self._stated(k, "agent-identity", here.sent)
+        stated = self.stated(k, "agent-identity", here.sent)
         if not stated:
             raise ConfigError(
                 "DPA047",
@@ -155,14 +145,27 @@ class Examination:
                 "claim add-remove or replace-one",
             )
         rows = []
-        for name, bound in stated.items():
+        for name, (norm, value) in stated.items():
             sent = here.sent[name]
             queries = sent.payload[sent.rows.unique()]
-            spread = torch.cdist(queries, queries, p=bound.norm).max().item()
-            tolerance = self._tolerance(lengths(queries, bound.norm).item(), spread)
-            moved = {"two agents": spread}
-            rows.append(Row(name, k, bound.norm, moved, bound.value, tolerance))
+            spread = torch.cdist(queries, queries, p=norm).max().item()
+            tolerance = self._tolerance(lengths(queries, norm).item(), spread)
+            rows.append(Row(name, k, norm, {"two agents": spread}, value, tolerance))
         return rows
+
+    def compare(self, here: World, there: World, adjacency: Adjacency) -> bool:
+        """Notes what differs beside the values of messages; returns whether scales of noise do.
+
+        Expected are the same draws of noise of the same scale, and the same messages on the same
+        links. What depends on values under the declared noise alone is the same once they are.
+        """
+        found = _dependent(here.noisy, there.noisy)
+        if found:
+            replayed = replay(here, there, adjacency)
+            if replayed.moved <= ALLOWED:
+                found = _dependent(replayed.here, replayed.there, SAME)
+        self.found |= dict.fromkeys(found)
+        return any(found.values())
 
     def rows(
         self,
@@ -178,7 +181,7 @@ class Examination:
 
         ``declared``: bounds by the releases, which count where none is stated or a larger one.
         """
-        stated = self._stated(k, adjacency, here.sent)
+        stated = self.stated(k, adjacency, here.sent)
         rows = []
         for name, sent in here.sent.items():
             bound, beyond = _lesser(stated.get(name), declared.get(name))
@@ -193,10 +196,13 @@ class Examination:
             size = lengths(self.coupled.own(sent), p).item()
             part = max([value or 0.0, *moved.values()])
             tolerance = 0.0 if value == 0 else self._tolerance(size, part)
-            hidden = name not in noiseless or max(moved.values()) == 0
-            by_releases = bound is not None and bound is declared.get(name)
-            row = Row(name, k, p, moved, value, tolerance, not hidden)
-            rows.append(row._replace(by_releases=by_releases, beyond=beyond))
+            row = Row(name, k, p, moved, value, tolerance, beyond=beyond)
+            rows.append(
+                row._replace(
+                    noiseless=name in noiseless and row.measured != 0,
+                    by_releases=bound is not None and bound is declared.get(name),
+                )
+            )
         return rows
 
     def judged(
@@ -208,7 +214,7 @@ class Examination:
         noiseless: frozenset[str] = frozenset(),
     ) -> list[Row]:
         """The rows of worlds, by kind of neighbour; post-processing of noisy values is marked."""
-        silent, worlds = self.dependences.silent, [pair for of in pairs.values() for pair in of]
+        silent, worlds = self.silent, [pair for of in pairs.values() for pair in of]
         differences = {
             kind: [
                 self.coupled.differences(one.play(silent).sent, other.play(silent).sent)
@@ -217,11 +223,10 @@ class Examination:
             for kind, several in pairs.items()
         }
         here, there = worlds[0]
-        later = here.k > 1 and adjacency in CHANGED_RECORDS
-        first = self._first if later else {}
+        first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
         declared = declared_bounds(here, there, adjacency, first)
         for name in declared.unlike:
-            self.dependences.add(f'how much noise "{name}" carries depends on the data')
+            self._note(f'how much noise "{name}" carries depends on the data')
         rows = self.rows(
             k, here.play(silent), differences, adjacency, norm, noiseless, declared.bounds
         )
@@ -230,23 +235,22 @@ class Examination:
             for row in rows
         ]
 
-    def _tolerance(self, size: float, part: float) -> float:
-        return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
-
-    def _stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
+    def stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
+        """The bounds on the victim's messages, by name."""
         coupled = self.coupled
         return coupled.defense.sensitivity(k, coupled.setting, adjacency, coupled.victim, sent)
 
-    def _norm(self, state: Any, k: int, oracle: Gradient) -> int:
-        """What Laplace noise is measured by, or Gaussian noise."""
-        drawn = self.coupled.play(state, k, oracle).draws
-        return 1 if any(draw.family == "laplace" for draw in drawn) else 2
+    def _note(self, dependence: str) -> None:
+        self.found[dependence] = None
+
+    def _tolerance(self, size: float, part: float) -> float:
+        return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
 
     def _check(self, state: Any, k: int, oracle: BatchGradient) -> None:
         """Sums are divided by the public batch size, and the order of records does not matter."""
         public = self.coupled.defense.batch_size
         if oracle.batch_size != public:
-            self.dependences.add(
+            self._note(
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
@@ -257,7 +261,7 @@ class Examination:
             size = lengths(self.coupled.own(sent[name]), 2)
             differs = bool(lengths(difference, 2) > REORDERED * size)
             if differs and not explained([(here, there)], name, "add-remove"):
-                self.dependences.add(f'"{name}" depends on the order of the records in a batch')
+                self._note(f'"{name}" depends on the order of the records in a batch')
 
 
 @dataclass
@@ -269,13 +273,13 @@ class Pair:
     k: int
     oracle: BatchGradient
     adjacency: Adjacency  # whose stated bounds are shown
-    norm: int  # of messages without a stated bound
+    norm: int  # L1 or L2, of gradients and of messages without a stated bound
     present: Record | None = None  # that the other worlds replace; None: they add one
     lag: bool = False  # messages of round k + 1 are measured
 
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
         """The larger of each record's effects in the drawn batch, and alone if sampling allows."""
-        coupled, dependences = self.examination.coupled, self.examination.dependences
+        examination, coupled = self.examination, self.examination.coupled
         ways = (False, True) if coupled.defense.sampling == "poisson" else (False,)
         here = {alone: self._world(self.present, alone) for alone in ways}
         pairs = {
@@ -284,33 +288,85 @@ class Pair:
         }
         is_last = self.lag or self.k == coupled.defense.n_rounds
         for one, other in (pair for several in pairs.values() for pair in several):
-            dependences.compare(one, other, self.adjacency)
+            examination.silent |= examination.compare(one, other, self.adjacency)
             if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
-                later = replace(dependences, silent=False)  # and the same ``found``
-                here_after, there_after = replace(one, lag=True), replace(other, lag=True)
-                later.compare(here_after, there_after, self.adjacency)
-        noiseless = self._noiseless(here[False])
-        k = self.k + self.lag
-        return self.examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
+                later = replace(one, lag=True), replace(other, lag=True)
+                examination.compare(*later, self.adjacency)
+        noiseless, k = self._noiseless(here[False]), self.k + self.lag
+        return examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
 
-    def optimised(self, search: Search, start: Record) -> Record:
-        """The record that ascent on the messages' differences finds."""
-        coupled, examination = self.examination.coupled, self.examination
-        silent = examination.dependences.silent
+    def natural(self, unlike: Record | None = None) -> Record:
+        """The victim's record with the largest gradient at its current model, of all it holds.
+
+        ``unlike``: of those of another class than this record's, if there are any.
+        """
+        inputs, labels = self._problem.records(self.examination.coupled.victim)
+        if unlike is not None and bool((labels != unlike.label).any()):
+            inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
+        inputs = inputs.double()
+        longest = self._longest(inputs, labels)
+        return Record(inputs[longest], labels[longest])
+
+    def mislabelled(self, record: Record) -> Record:
+        """The same record with the wrong label that gives the largest gradient."""
+        classes = torch.arange(self._problem.dataset.n_classes, device=record.label.device)
+        wrong = classes[classes != record.label]
+        inputs = record.input.expand(len(wrong), *record.input.shape)
+        return Record(record.input, wrong[self._longest(inputs, wrong)])
+
+    def optimised(self, record: Record) -> Record:
+        """Gradient ascent on how far the victim's messages move, over inputs in the value range.
+
+        Half of the restarts begin near ``record``, half anywhere; they run as stacks of worlds.
+        """
+        examination, coupled = self.examination, self.examination.coupled
+        silent = examination.silent
         here = self._world(self.present).play(silent).sent
-        stated = examination._stated(self.k + self.lag, self.adjacency, here)
+        stated = examination.stated(self.k + self.lag, self.adjacency, here)
         own = {name: coupled.own(sent) for name, sent in here.items()}
+        without = placed(self.oracle, coupled.victim, None)
 
-        def objective(sent: Messages) -> Tensor:
-            parts = []
+        def moved(inputs: Tensor, labels: Tensor) -> Tensor:
+            """Of the messages of m worlds that each hold one candidate, [m]."""
+            oracle = Candidates(without, coupled.victim, inputs, labels)
+            world = World(coupled, stacked(self.state, len(labels)), self.k, oracle, self.lag)
+            sent, parts = world.play(silent).sent, []
             for name, reference in own.items():
                 norm, value = stated.get(name, (self.norm, 1.0))
                 if value > 0:
                     parts.append(lengths(coupled.own(sent[name]) - reference, norm) / value)
             return torch.stack(parts).sum(0)  # each as a part of its bound
 
-        without = placed(self.oracle, coupled.victim, None)
-        return search.optimised(self.state, self.k, without, start, objective, self.lag, silent)
+        found: list[tuple[float, Record]] = []
+        graph, value_range = coupled.setting.network.at(self.k), self._problem.dataset.value_range
+        size = max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * coupled.setting.d))
+        for inputs, labels in zip(*(t.split(size) for t in self._starts(record)), strict=True):
+            value = partial(moved, labels=labels)
+            best, values = ascent(value, inputs, value_range, examination.steps)
+            chosen = int(values.argmax())
+            found.append((values[chosen].item(), Record(best[chosen], labels[chosen])))
+        return max(found, key=lambda pair: pair[0])[1]
+
+    @property
+    def _problem(self) -> Classification:
+        return self.examination.coupled.classification
+
+    def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
+        """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
+        restarts, dataset = self.examination.restarts, self._problem.dataset
+        low, high = dataset.value_range
+        inputs = record.input.expand(restarts, *record.input.shape).clone()
+        generator = self.examination.coupled.streams("optimised neighbour")
+        inputs[restarts // 2 :].uniform_(low, high, generator=generator)
+        labels = torch.arange(restarts, device=inputs.device) + record.label + 1
+        return inputs, labels % dataset.n_classes
+
+    def _longest(self, inputs: Tensor, labels: Tensor) -> int:
+        """Which record has the largest gradient, in L1 or L2 as the noise has it."""
+        coupled = self.examination.coupled
+        X = coupled.defense.models(self.state)[coupled.victim][None]
+        gradients = self._problem.gradients
+        return int(gradients.norms(X, inputs[None], labels[None], self.norm)[0].argmax())
 
     def _world(self, record: Record | None, alone: bool = False) -> World:
         coupled = self.examination.coupled
@@ -335,6 +391,13 @@ def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | No
 
 def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:
     """What differs beside the values of messages, and whether it is the scale of noise."""
+
+    def links(sent: Messages) -> dict[str, tuple[object, ...]]:
+        return {
+            n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
+            for n, s in sent.items()
+        }
+
     if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
         return {"which noise is drawn depends on the data": False}
     found = {
@@ -343,24 +406,12 @@ def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, 
         if (a := torch.as_tensor(one.scale)).shape != (b := torch.as_tensor(other.scale)).shape
         or not torch.allclose(a, b, rounding, 0.0)
     }
-    if _links(here.sent) != _links(there.sent):
-        found["which messages are sent, in which precision, or to whom, depends on the data"] = (
-            False
-        )
-        return found
+    if links(here.sent) != links(there.sent):
+        said = "which messages are sent, in which precision, or to whom, depends on the data"
+        return {**found, said: False}
     for name, sent in here.sent.items():
         one, other = sent.payload, there.sent[name].payload
         zeros = (one == 0) & (other == 0)  # -0 in one alone, as of 0 times a gradient, is sent
         if (zeros & (one.signbit() != other.signbit())).any():
             found[f'the signs of zeros in "{name}" depend on the data'] = False
     return found
-
-
-Links = dict[str, tuple[list[int], list[int], torch.Size, torch.dtype]]
-
-
-def _links(sent: Messages) -> Links:
-    return {
-        n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
-        for n, s in sent.items()
-    }

@@ -1,114 +1,91 @@
-"""Records that move a message as far as they can: found, mislabelled, or optimised."""
+"""Gradient ascent on worlds that differ in one record, all of them played at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Setting
-from dpaudit.defense.transcript import Messages
-from dpaudit.training.classification import BatchGradient
+from dpaudit.defense.contract import Gradient
+from dpaudit.training.classification import Batch, BatchGradient
 
-from .worlds import Candidates, Coupled, Record, stacked
+from .worlds import Record, placed
 
-AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
-NUMBER = 8  # bytes: all is float64
-PLAYS = 2  # of each world, with noise and without
 STEP = 0.1  # of the optimiser, as a part of the range that values of a record have
 
 
 @dataclass(frozen=True)
-class Search:
-    """Finds records at a given model of the victim; restarts of an optimisation run as a stack."""
+class Candidates(Gradient):
+    """Worlds as trials [m]: one candidate record each beside ``oracle``'s, differentiable in it."""
 
-    coupled: Coupled
-    norm: int  # L1 or L2, of gradients
-    restarts: int
-    steps: int
+    oracle: BatchGradient  # without the record
+    victim: int
+    inputs: Tensor  # [m, *shape]
+    labels: Tensor  # [m]
 
-    def natural(self, state: Any, unlike: Record | None = None) -> Record:
-        """The victim's record with the largest gradient at its current model, of all it holds.
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        return self.oracle.batch_size
 
-        ``unlike``: of those of another class than this record's, if there are any.
-        """
-        inputs, labels = self.coupled.classification.records(self.coupled.victim)
-        if unlike is not None and bool((labels != unlike.label).any()):
-            inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
-        inputs = inputs.double()
-        longest = int(self._norms(state, inputs, labels).argmax())
-        return Record(inputs[longest], labels[longest])
+    @property
+    def batch(self) -> Batch:
+        """With the first of the candidates, for a defense that counts what it should not."""
+        return placed(self.oracle, self.victim, Record(self.inputs[0], self.labels[0])).batch
 
-    def mislabelled(self, state: Any, record: Record) -> Record:
-        """The same record with the wrong label that gives the largest gradient."""
-        classes = torch.arange(
-            self.coupled.classification.dataset.n_classes, device=record.label.device
-        )
-        wrong = classes[classes != record.label]
-        inputs = record.input.expand(len(wrong), *record.input.shape)
-        return Record(record.input, wrong[self._norms(state, inputs, wrong).argmax()])
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self.clipped_sum(X, inf, holders) / self.batch_size
 
-    def optimised(
-        self,
-        state: Any,
-        k: int,
-        without: BatchGradient,
-        record: Record,
-        objective: Callable[[Messages], Tensor],
-        lag: bool,
-        silent: bool,
-    ) -> Record:
-        """Gradient ascent on how far the victim's messages move, over inputs in the value range.
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        """Of X [m, n, d]."""
+        rows, added = self._own(X, clip_norm, holders, norm)
+        others = self._others(X.detach(), clip_norm, holders, norm)
+        return others.index_add(-2, rows, added) if len(rows) else others
 
-        Args:
-            without: the oracle of round k with nothing in the victim's first place.
-            record: half of the restarts begin near it, half anywhere.
-            objective: [m], from the messages of m worlds that each hold one candidate.
-            lag: messages of round k do not depend on its batches, those of the next round do.
-            silent: without noise.
-        """
-        low, high = self.coupled.classification.dataset.value_range
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        """Of X [m, n, d]: with one record more at the end of each batch, 0 at other agents."""
+        at = X[..., -1, :] if own else X
+        rows, added = self._own(at, None, holders)
+        shared = (X[..., :-1, :] if own and len(rows) else X).detach()  # models of other records
+        others = torch.stack([self.oracle.per_record(x, holders, own) for x in shared])
+        if not len(rows):
+            return others
+        last = torch.zeros_like(at).index_add(-2, rows, added)
+        return torch.cat([others, last[..., None, :]], dim=-2)
 
-        def moved(candidates: Tensor, labels: Tensor) -> Tensor:
-            oracle = Candidates(without, self.coupled.victim, candidates, labels)
-            played = self.coupled.play(stacked(state, len(labels)), k, oracle, silent)
-            if lag:
-                after = played.round.state
-                played = self.coupled.play(after, k + 1, self.coupled.oracle(k + 1), silent)
-            return objective(played.sent)
+    def at_step(self, s: int) -> Gradient:
+        """The record is in the batch of the first local step alone."""
+        return self if s == 0 else self.oracle.at_step(s)
 
-        found: list[tuple[float, Record]] = []
-        size = at_once(self.coupled.setting, k)
-        parts = (start.split(size) for start in self._starts(record))
-        for inputs, labels in zip(*parts, strict=True):
-            best, values = ascent(partial(moved, labels=labels), inputs, (low, high), self.steps)
-            chosen = int(values.argmax())
-            found.append((values[chosen].item(), Record(best[chosen], labels[chosen])))
-        return max(found, key=lambda pair: pair[0])[1]
+    def _own(
+        self, X: Tensor, clip_norm: float | None, holders: Tensor | None, norm: int = 2
+    ) -> tuple[Tensor, Tensor]:
+        """The rows [r] of X [m, n, d] that are the victim's, and its candidates there [m, r, d]."""
+        m, n, d = X.shape
+        whose = torch.arange(n, device=X.device) if holders is None else holders
+        rows = (whose == self.victim).nonzero().flatten()
+        if not len(rows):
+            return rows, X[:, :0]
+        record = torch.arange(m, device=X.device).repeat_interleave(len(rows))
+        added = self.oracle.gradients.clipped_sum(
+            X[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
+            clip_norm, norm, holders=record, create_graph=self.inputs.requires_grad,
+        )  # fmt: skip
+        return rows, added.view(m, -1, d)
 
-    def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
-        """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
-        dataset = self.coupled.classification.dataset
-        low, high = dataset.value_range
-        inputs = record.input.expand(self.restarts, *record.input.shape).clone()
-        anywhere = inputs[self.restarts // 2 :]
-        generator = self.coupled.streams("optimised neighbour")
-        anywhere.uniform_(low, high, generator=generator)
-        labels = torch.arange(self.restarts, device=inputs.device) + record.label + 1
-        return inputs, labels % dataset.n_classes
-
-    def _norms(self, state: Any, inputs: Tensor, labels: Tensor) -> Tensor:
-        X = self.coupled.defense.models(state)[self.coupled.victim][None]
-        gradients = self.coupled.classification.gradients
-        return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
+    def _others(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
+        if torch.equal(X, X[:1].expand_as(X)):  # as at the start of a round: computed once
+            sums = self.oracle.clipped_sum(X[0], clip_norm, holders, norm)
+            return sums.expand(len(X), *sums.shape)
+        return self.oracle.clipped_sum(X, clip_norm, holders, norm)
 
 
-def at_once(setting: Setting, k: int) -> int:
-    """How many restarts are one stack in round k."""
-    graph = setting.network.at(k)
-    return max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * setting.d))
+def stacked(state: Any, m: int) -> Any:
+    """A state in m trials. Masks over coordinates are the same for all and have no such axis."""
+    return type(state)(*(t.expand(m, *t.shape) if t.is_floating_point() else t for t in state))
 
 
 def ascent(

@@ -11,68 +11,23 @@ is moved until its messages are those that were observed (`Coupled.replayed`).
 All is computed in float64, where rounding is far below any effect.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
-from dpaudit.defense.noise import Noise, Scale
+from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.transcript import Message, Messages
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Batch, BatchGradient, Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 
+from .noise import Draw, Key, Moves, Witness
+
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
-
-
-class Draw(NamedTuple):
-    """What a defense asked of its noise."""
-
-    stream: str
-    family: str
-    shape: torch.Size
-    scale: Scale
-
-
-class Witness(Noise):
-    """The noise of a round, noted as it is drawn, and the same in all trials of a stack.
-
-    Args:
-        silent: every draw is 0, while scales are what they are: messages before noise.
-        moves: what is added to the draws of a stream.
-    """
-
-    def __init__(
-        self,
-        streams: Streams,
-        round: int,
-        silent: bool = False,
-        moves: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        super().__init__(streams, round)
-        self.draws: list[Draw] = []
-        self._silent, self._moves = silent, moves or {}
-
-    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().gaussian, Draw(message, "gaussian", like.shape, std), like)
-
-    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().laplace, Draw(message, "laplace", like.shape, scale), like)
-
-    def _noted(
-        self, draw: Callable[[str, Scale, Tensor], Tensor], asked: Draw, like: Tensor
-    ) -> Tensor:
-        self.draws.append(asked)
-        if self._silent:
-            return torch.zeros_like(like)
-        one_trial = like.detach().reshape(-1, *like.shape[-2:])[0]
-        drawn = (draw(asked.stream, 1.0, one_trial) * asked.scale).expand_as(like)
-        return drawn + self._moves.get(asked.stream, 0.0)
 
 
 class Record(NamedTuple):
@@ -85,12 +40,10 @@ class Record(NamedTuple):
 class Played(NamedTuple):
     """A round of one world."""
 
-    round: Round
+    state: Any
+    sent: Messages
     draws: list[Draw]
-
-    @property
-    def sent(self) -> Messages:
-        return self.round.sent
+    values: dict[Key, Tensor]  # that its noise was added to, if it was watched
 
 
 @dataclass(frozen=True)
@@ -173,11 +126,12 @@ class Coupled:
         k: int,
         oracle: Gradient,
         silent: bool = False,
-        moves: Mapping[str, Tensor] | None = None,
+        moves: Moves | None = None,
+        watched: bool = False,
     ) -> Played:
-        noise = Witness(self.streams, k, silent, moves)
-        round = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
-        return Played(round, noise.draws)
+        noise = Witness(self.streams, k, silent, moves, watched)
+        state, sent, _ = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
+        return Played(state, sent, noise.draws, noise.values)
 
     def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""
@@ -197,7 +151,7 @@ class Coupled:
         last: dict[str, Tensor] = {}
         for k in range(1, before):
             played = self.play(state, k, self.oracle(k))
-            state = played.round.state
+            state = played.state
             own = {name: self.own(message) for name, message in played.sent.items()}
             drawn += sum(draw.shape[-1] for draw in played.draws)
             sent += sum(
@@ -217,7 +171,7 @@ class Coupled:
         played = self.play(state, k, oracle)
         drawn = {d.stream for d in played.draws if bool(torch.as_tensor(d.scale != 0).all())}
         moves = {
-            name: sent.payload - played.sent[name].payload
+            (k, name): sent.payload - played.sent[name].payload
             for name, sent in observed.items()
             if name in drawn and sent.payload.shape == played.sent[name].payload.shape
         }
@@ -226,7 +180,56 @@ class Coupled:
         same = all(
             _close(played.sent[name].payload, sent.payload) for name, sent in observed.items()
         )
-        return played.round.state if same else None
+        return played.state if same else None
+
+
+class Watched(NamedTuple):
+    """A world as it was played, and the values that its noise was added to."""
+
+    played: Played  # the last round
+    values: dict[Key, Tensor]
+    draws: dict[Key, Draw]
+
+
+@dataclass(frozen=True)
+class World:
+    """A round from a state of its own, and perhaps the round after it, whose messages count."""
+
+    coupled: Coupled
+    state: Any
+    k: int
+    oracle: Gradient
+    lag: bool = False
+
+    @cached_property
+    def noisy(self) -> Played:
+        return self._rounds(silent=False)[-1]
+
+    @cached_property
+    def quiet(self) -> Played:
+        """Before noise."""
+        return self._rounds(silent=True)[-1]
+
+    def play(self, silent: bool) -> Played:
+        return self.quiet if silent else self.noisy
+
+    def watched(self, moves: Moves) -> Watched:
+        """With its noise moved, and watched."""
+        rounds = self._rounds(moves=moves, watched=True)
+        values, draws = dict[Key, Tensor](), dict[Key, Draw]()
+        for k, played in enumerate(rounds, start=self.k):
+            values |= played.values
+            draws |= {(k, draw.stream): draw for draw in played.draws}
+        return Watched(rounds[-1], values, draws)
+
+    def _rounds(self, **noise: Any) -> list[Played]:
+        """Those that are played; ``noise``: how, as ``Witness`` has it."""
+        coupled, k = self.coupled, self.k
+        rounds = [coupled.play(self.state, k, self.oracle, **noise)]
+        if self.lag:
+            state = rounds[0].state
+            rounds.append(coupled.play(state, k + 1, coupled.oracle(k + 1), **noise))
+        return rounds
 
 
 def placed(
@@ -257,82 +260,6 @@ def reordered(oracle: BatchGradient) -> BatchGradient:
     inputs, labels, weights = oracle.batch
     flipped = Batch(inputs.flip(1), labels.flip(1), None if weights is None else weights.flip(1))
     return replace(oracle, batch=flipped)
-
-
-@dataclass(frozen=True)
-class Candidates(Gradient):
-    """Worlds as trials [m]: one candidate record each beside ``oracle``'s, differentiable in it."""
-
-    oracle: BatchGradient  # without the record
-    victim: int
-    inputs: Tensor  # [m, *shape]
-    labels: Tensor  # [m]
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.oracle.batch_size
-
-    @property
-    def batch(self) -> Batch:
-        """With the first of the candidates, for a defense that counts what it should not."""
-        return placed(self.oracle, self.victim, Record(self.inputs[0], self.labels[0])).batch
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self.clipped_sum(X, inf, holders) / self.batch_size
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        """Of X [m, n, d]."""
-        m, n, d = X.shape
-        whose = torch.arange(n, device=X.device) if holders is None else holders
-        rows = (whose == self.victim).nonzero().flatten()
-        if not len(rows):
-            return self._others(X.detach(), clip_norm, holders, norm)
-        record = torch.arange(m, device=X.device).repeat_interleave(len(rows))
-        added = self.oracle.gradients.clipped_sum(
-            X[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
-            clip_norm, norm, holders=record, create_graph=self.inputs.requires_grad,
-        )  # fmt: skip
-        others = self._others(X.detach(), clip_norm, holders, norm)
-        return others.index_add(-2, rows, added.view(m, -1, d))
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """Of X [m, n, d]: with one record more at the end of each batch, 0 at other agents."""
-        n, d = X.shape[1], X.shape[-1]
-        at = X if not own else X[..., -1, :]
-        whose = torch.arange(n, device=X.device) if holders is None else holders
-        rows = (whose == self.victim).nonzero().flatten()
-        if not len(rows):
-            return torch.stack([self.oracle.per_record(x, holders, own) for x in X.detach()])
-        record = torch.arange(len(X), device=X.device).repeat_interleave(len(rows))
-        added = self.oracle.gradients.clipped_sum(
-            at[:, rows].reshape(-1, d), self.inputs[:, None], self.labels[:, None],
-            None, holders=record, create_graph=self.inputs.requires_grad,
-        )  # fmt: skip
-        last = torch.zeros_like(at).index_add(-2, rows, added.view(len(X), -1, d))
-        others = [self.oracle.per_record(x, holders, own) for x in _without_last(X, own)]
-        return torch.cat([torch.stack(others), last[..., None, :]], dim=-2)
-
-    def at_step(self, s: int) -> Gradient:
-        """The record is in the batch of the first local step alone."""
-        return self if s == 0 else self.oracle.at_step(s)
-
-    def _others(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
-        if torch.equal(X, X[:1].expand_as(X)):  # as at the start of a round: computed once
-            sums = self.oracle.clipped_sum(X[0], clip_norm, holders, norm)
-            return sums.expand(len(X), *sums.shape)
-        return self.oracle.clipped_sum(X, clip_norm, holders, norm)
-
-
-def _without_last(X: Tensor, own: bool) -> Tensor:
-    """Models of the records that all worlds share, without a graph."""
-    return (X[..., :-1, :] if own else X).detach()
-
-
-def stacked(state: Any, m: int) -> Any:
-    """A state in m trials. Masks over coordinates are the same for all and have no such axis."""
-    return type(state)(*(t.expand(m, *t.shape) if t.is_floating_point() else t for t in state))
 
 
 def lengths(differences: Tensor, norm: int) -> Tensor:

@@ -139,7 +139,7 @@ def sensitivity(examined: Examined) -> str | None:
             return f'"{row.message}" moves, and no noise makes a difference to it'
         if row.exceeds and row.counts:
             return f'"{row.message}" moves {row.measured / (row.stated or inf):.3g} x its bound'
-    return next(iter(examination.dependences.found), None)
+    return next(iter(examination.found), None)
 
 
 def contract(examined: Examined) -> str | None:
@@ -217,7 +217,7 @@ def _noise_of_messages(examined: Examined) -> Iterator[tuple[str, Array]]:
         for name, scale in defense.noise_scales().items():
             difference = noisy.sent[name].payload - silent.sent[name].payload
             noises[name].append(_normal(difference.numpy() / scale, defense.family))
-        state = noisy.round.state
+        state = noisy.state
     for name, rounds in noises.items():
         Z = np.concatenate(rounds)  # [rounds * rows, d]
         yield f'noise of "{name}" by round and sender', Z.T

@@ -18,8 +18,9 @@ from dpaudit.attacks.sensitivity.declared import (
     declared_bounds,
 )
 from dpaudit.attacks.sensitivity.examination import Row, _lesser
-from dpaudit.attacks.sensitivity.replay import World, _moved
-from dpaudit.attacks.sensitivity.worlds import Coupled, Draw, rounding
+from dpaudit.attacks.sensitivity.noise import Draw
+from dpaudit.attacks.sensitivity.replay import _moved
+from dpaudit.attacks.sensitivity.worlds import Coupled, World, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
 
@@ -111,9 +112,9 @@ def test_a_later_round_is_bounded_only_beside_the_first(worlds) -> None:
 def test_batches_that_may_hold_a_record(worlds, cyclic, batches, expected) -> None:
     """Six rounds; of 22 records in batches of 6 each is in every third batch in turn."""
     coupled = worlds(Plain(n_rounds=6, batch_size=6)).coupled
-    told = SimpleNamespace(n_rounds=6, batch_size=6, batches_per_round=batches, cyclic=cyclic)
+    declared = SimpleNamespace(n_rounds=6, batch_size=6, batches_per_round=batches, cyclic=cyclic)
     assert coupled.setting.sizes[1] // 6 == 3
-    assert _batches(replace(coupled, defense=told)) == expected
+    assert _batches(replace(coupled, defense=declared)) == expected
 
 
 @pytest.mark.parametrize(

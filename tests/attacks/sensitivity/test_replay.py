@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity.replay import ALLOWED, Marked, World, explained, is_linear, replay
-from dpaudit.attacks.sensitivity.worlds import Coupled, Record, placed
+from dpaudit.attacks.sensitivity.noise import Marked
+from dpaudit.attacks.sensitivity.replay import ALLOWED, explained, is_linear, replay
+from dpaudit.attacks.sensitivity.worlds import Coupled, Record, World, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
 from dpaudit.selftest.correct import PrivateGossip
 

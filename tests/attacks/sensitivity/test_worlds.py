@@ -7,18 +7,17 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.attacks.sensitivity.search import Search, ascent
+from dpaudit.attacks.sensitivity.examination import Examination, Pair
+from dpaudit.attacks.sensitivity.noise import Witness
+from dpaudit.attacks.sensitivity.search import Candidates, ascent, stacked
 from dpaudit.attacks.sensitivity.worlds import (
-    Candidates,
     Coupled,
     FunctionChange,
     Record,
-    Witness,
     lengths,
     placed,
     reordered,
     rounding,
-    stacked,
 )
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dgd import DPDGD
@@ -171,15 +170,15 @@ def test_a_candidate_that_asks_for_no_gradient_gives_none(sgd) -> None:
 def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None:
     free = {"clip_norm": 1e6, "noise_multiplier": 0.0}  # so that the gradient's length counts
     free = replace(sgd, defense=sgd.defense.model_copy(update=free))
-    state, oracle, search = free.start(), free.oracle(1), Search(free, 2, 6, 30)
-    without = placed(oracle, VICTIM, None)
-    here = free.play(state, 1, without).sent
-    natural = search.natural(state)
+    state, oracle = free.start(), free.oracle(1)
+    here = free.play(state, 1, placed(oracle, VICTIM, None)).sent
+    pair = Pair(Examination(free, 6, 30), state, 1, oracle, "add-remove", 2)
+    natural = pair.natural()
 
     def objective(sent):
         return lengths(free.own(sent["x"]) - free.own(here["x"]), 2)
 
-    found = search.optimised(state, 1, without, natural, objective, lag=False, silent=False)
+    found = pair.optimised(natural)
     moved = [
         objective(free.play(state, 1, placed(oracle, VICTIM, record)).sent).item()
         for record in (natural, found)
@@ -194,20 +193,13 @@ def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None
 
 
 def test_restarts_in_several_stacks_find_what_one_stack_finds(sgd, monkeypatch) -> None:
-    state, search = sgd.start(), Search(sgd, 2, 5, 8)
-    without = placed(sgd.oracle(1), VICTIM, None)
-    reference = sgd.own(
-        sgd.play(state, 1, placed(sgd.oracle(1), VICTIM, a_record(sgd, 3))).sent["x"]
-    )
-
-    def objective(sent):
-        return lengths(sgd.own(sent["x"]) - reference, 2)
-
+    start = a_record(sgd, 3)
+    examination, oracle = Examination(sgd, 5, 8), sgd.oracle(1)
+    pair = Pair(examination, sgd.start(), 1, oracle, "replace-one", 2, present=start)
     found = []
     for at_once in (2**26, 2 * 12 * sgd.setting.d):  # all 5, or 2 + 2 + 1
-        monkeypatch.setattr("dpaudit.attacks.sensitivity.search.AT_ONCE", at_once)
-        start = a_record(sgd, 3)
-        found.append(search.optimised(state, 1, without, start, objective, lag=False, silent=False))
+        monkeypatch.setattr("dpaudit.attacks.sensitivity.examination.AT_ONCE", at_once)
+        found.append(pair.optimised(start))
     torch.testing.assert_close(found[0].input, found[1].input)
     assert found[0].label == found[1].label
 
@@ -235,7 +227,7 @@ def deltas(coupled, n_rounds, slope):
         here = coupled.play(state, k, oracle)
         own = coupled.replayed(own, k, FunctionChange(oracle, VICTIM, slope), here.sent)
         assert own is not None
-        state = here.round.state
+        state = here.state
         found.append((own.X - state.X)[VICTIM].abs().sum().item())
         others = [i for i in range(4) if i != VICTIM]
         torch.testing.assert_close(own.X[others], state.X[others], rtol=0, atol=1e-12)
@@ -272,8 +264,8 @@ def test_a_world_whose_messages_have_no_noise_cannot_explain_what_was_observed(c
     one, two = (FunctionChange(coupled.oracle(k), VICTIM, slope) for k in (1, 2))
     here = coupled.play(state, 1, coupled.oracle(1))
     own = coupled.replayed(state, 1, one, here.sent)  # z(1) does not depend on f
-    assert not torch.equal(own.X, here.round.state.X)
-    after = coupled.play(here.round.state, 2, coupled.oracle(2))
+    assert not torch.equal(own.X, here.state.X)
+    after = coupled.play(here.state, 2, coupled.oracle(2))
     assert coupled.replayed(own, 2, two, after.sent) is None
 
 

@@ -11,12 +11,11 @@ network, which the linear figure has, does not survive training.
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.contract import (
     Attack,
     AttackContext,
@@ -45,11 +44,9 @@ class ReactingGradient(Attack):
     """Bounds mu of one record to a partial view from below, while third agents' losses relay it.
 
     The record is used in round 1 alone. Other runs choose the sign of the losses, the score (a
-    linear discriminant of what the adversary could not foretell) and its threshold; errors are
+    linear discriminant of what the adversary could not predict) and its threshold; errors are
     counted on ``trials`` runs of each world. It bears on no claim: that of a claim is sampled.
     """
-
-    memory_grows_with: ClassVar[tuple[str, ...]] = ("n_rounds", "trials")
 
     trials: Annotated[PositiveInt, Field(ge=40)] = 4000  # runs of each world that are counted
     n_rounds: PositiveInt = 5  # the first ones, that are played; all of a shorter run
@@ -64,17 +61,18 @@ class ReactingGradient(Attack):
     ) -> list[Finding]:
         game = self._game(context, threat_model)
         if game is None:
-            return [_unmeasured(threat_model, "no agent's record is left to protect here")]
+            return [_finding(threat_model, notes=("no agent's record is left to protect here",))]
         n_rounds = min(self.n_rounds, context.defense.n_rounds)
         nonlinear = nonlinearity(game, threat_model, n_rounds)
         if nonlinear is not None:
-            return [_unmeasured(threat_model, nonlinear.note)]
-        adversary = Adversary(game, threat_model, n_rounds)
+            return [_finding(threat_model, notes=(nonlinear.note,))]
+        adversary, why = Adversary(game, threat_model, n_rounds), None
         if adversary.leak.has_laplace or adversary.leak.noiseless:
-            return [_unmeasured(threat_model, "a view of Gaussian noise alone has a mu")]
-        if adversary.reacts is None:
-            told = "the view tells every model that a gradient is taken at: its leak is exact"
-            return [_unmeasured(threat_model, told)]
+            why = "a view of Gaussian noise alone has a mu"
+        elif adversary.reacts is None:
+            why = "the view tells every model that a gradient is taken at: its leak is exact"
+        if why is not None:
+            return [_finding(threat_model, notes=(why,))]
         return [self._measured(adversary, context.streams, on_step)]
 
     def _game(self, context: AttackContext, threat_model: ThreatModel) -> Game | None:
@@ -89,46 +87,24 @@ class ReactingGradient(Attack):
         game, n_rounds, view = adversary.game, adversary.n_rounds, adversary.threat_model
         everything = Adversary(game, with_every_link(view), n_rounds)
         third = tuple(i for i in game.setting.holders if i != game.victim and i not in view.agents)
-        pulling = SteepLosses.of(game, third, n_rounds)
-        runs = _Runs(adversary, streams, on_step)
-        chosen = max(
-            (_Trained.of(runs, losses, self.trials) for losses in (pulling, pulling.opposite())),
-            key=lambda trained: trained.promised,
-        )
-        counted = runs.played("counted", self.trials, chosen.losses)
-        scores = chosen.score(counted.without), chosen.score(counted.with_record)
-        bound = family_from_scores(*scores, self.alpha, chosen.held_out)
+
+        def played(name: str, losses: SteepLosses) -> Worlds:
+            own = streams.child(name)
+            return play(adversary, self.trials, own, 1, on_round=on_step, others=losses)
+
+        pulling, trained = SteepLosses.of(game, third, n_rounds), []
+        for losses in (pulling, pulling.opposite()):
+            worlds = played(f"training {losses.sign:g}", losses)
+            held_out = cross_fitted(worlds)  # each run by a score that the others teach
+            promised = family_from_scores(*held_out, 0.05, np.random.default_rng(0)).value
+            trained.append((promised, losses, LearnedScore(worlds), held_out))
+        _, losses, score, held_out = max(trained, key=lambda each: each[0])
+        counted = played("counted", losses)
+        scores = score(counted.without), score(counted.with_record)
+        bound = family_from_scores(*scores, self.alpha, held_out)
         given = float(adversary.leak.by_round[0])
         most = inf if everything.reacts else float(everything.leak.by_round[0])
-        return _finding(adversary, bound, (given, most), chosen.losses, self.alpha)
-
-
-class _Runs(NamedTuple):
-    """Plays runs with third agents' losses."""
-
-    adversary: Adversary
-    streams: Streams
-    on_step: OnStep
-
-    def played(self, name: str, trials: int, losses: SteepLosses) -> Worlds:
-        own = self.streams.child(name)
-        return play(self.adversary, trials, own, 1, on_round=self.on_step, others=losses)
-
-
-class _Trained(NamedTuple):
-    """Losses of one sign, and a score learned from runs with them that are not counted."""
-
-    losses: SteepLosses
-    score: LearnedScore
-    held_out: tuple[Array, Array]  # of those runs, each by a score learned from others of them
-    promised: float  # mu that these runs tell
-
-    @classmethod
-    def of(cls, runs: _Runs, losses: SteepLosses, trials: int) -> "_Trained":
-        worlds = runs.played(f"training {losses.sign:g}", trials, losses)
-        held_out = cross_fitted(worlds)
-        promised = family_from_scores(*held_out, 0.05, np.random.default_rng(0)).value
-        return cls(losses, LearnedScore(worlds), held_out, promised)
+        return _certified(adversary, bound, (given, most), losses, self.alpha)
 
 
 def _victim(setting: Setting, threat_model: ThreatModel) -> int | None:
@@ -140,7 +116,7 @@ def _victim(setting: Setting, threat_model: ThreatModel) -> int | None:
     return next(iter([*sorted(far), *honest]), None)
 
 
-def _finding(
+def _certified(
     adversary: Adversary,
     bound: ScoreBound,
     given: tuple[float, float],
@@ -152,12 +128,8 @@ def _finding(
     p = p_value_of_mu(*counts, low)
     relayed = "does not survive" if p <= alpha else "may or may not survive"
     way = "away from" if losses.sign < 0 else "towards"
-    return Finding(
-        role=Role.REACTING_GRADIENT,
-        kind="empirical-epsilon",
-        title="gradients that react",
-        attack="reacting-gradient",
-        threat_model=adversary.threat_model.name,
+    return _finding(
+        adversary.threat_model,
         rounds=(1, adversary.n_rounds),
         world="defense",
         metrics={
@@ -182,12 +154,13 @@ def _finding(
     )
 
 
-def _unmeasured(threat_model: ThreatModel, why: str) -> Finding:
+def _finding(threat_model: ThreatModel, **fields: Any) -> Finding:
+    """With figures, or with a note why there are none."""
     return Finding(
         role=Role.REACTING_GRADIENT,
         kind="empirical-epsilon",
         title="gradients that react",
         attack="reacting-gradient",
         threat_model=threat_model.name,
-        notes=(why,),
+        **fields,
     )

@@ -5,18 +5,18 @@ than a neighbour. For each ordered pair of a curious agent and a victim this is 
 of the victim, read over many rounds from all that the curious agent receives and sends, its own
 noise known. The record is used in round 1 alone, or as ``participation`` says: then mu is that of
 the worst rounds and of the worst directions of its gradients. It is exact where gradients do not
-react to what the curious agent is not told, as in averaging; in training it is a lower end, and the
-mu of who reads every link the upper one (``dpaudit.game.filtering.gradient_reaction``).
+react to what the curious agent does not observe, as in averaging; in training it is a lower end,
+and the mu of who reads every link the upper one (``dpaudit.game.filtering.gradient_reaction``).
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf, isinf
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
 
 from dpaudit.attack.contract import Attack, AttackContext, InvalidOption
 from dpaudit.defense.contract import Defense, Setting
@@ -36,11 +36,19 @@ from dpaudit.training.loaded_problem import LoadedProblem
 
 MOST = 40  # agents, every pair of which is computed
 
+_FINDING = partial(
+    Finding,
+    role=Role.WHO_LEARNS_WHAT,
+    kind="accounting",
+    title="who learns what",
+    attack="who-learns-what",
+)
+
 
 class WhoLearnsWhat(Attack):
     """mu of a record of each agent to each other agent, by the protocol's own algebra.
 
-    Read over 2 n_agents rounds, or all of a shorter run: what a view tells about a record of
+    Read over 2 n_agents rounds, or all of a shorter run: what a view reveals about a record of
     round 1 comes almost all within the time that a message needs to cross the network and back.
     """
 
@@ -51,7 +59,7 @@ class WhoLearnsWhat(Attack):
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         try:
-            self._schema(self._rounds(n_rounds, n_agents))
+            Participation.of(self.participation, self._rounds(n_rounds, n_agents))
         except ConfigError as error:
             yield "participation", str(error).removeprefix("participation: ")
 
@@ -60,9 +68,6 @@ class WhoLearnsWhat(Attack):
         uses = self.participation
         span = 1 if isinstance(uses, str) else 1 + (uses[0] - 1) * uses[1]
         return min(max(2 * n_agents, span), n_rounds)
-
-    def _schema(self, n_rounds: int) -> Participation:
-        return Participation.of(self.participation, n_rounds)
 
     def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
         if not 2 <= setting.n_agents <= MOST:
@@ -75,23 +80,25 @@ class WhoLearnsWhat(Attack):
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
     ) -> list[Finding]:
-        defense, n_agents = context.defense, context.setting.n_agents
+        defense, setting, n_agents = context.defense, context.setting, context.setting.n_agents
         n_rounds = self._rounds(defense.n_rounds, n_agents)
-        schema = None if self.participation == "once" else self._schema(n_rounds)
-        first = context.setting.holders[0]
-        game = Game.of(defense, context.setting, first, "add-remove", "poisson")
+        schema = None
+        if self.participation != "once":
+            schema = Participation.of(self.participation, n_rounds)
+        game = Game.of(defense, setting, setting.holders[0], "add-remove", "poisson")
         nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
-            return [_no_figures(nonlinear.note)]
+            return [_FINDING(notes=(nonlinear.note,))]
         cells: list[tuple[int, int, float, float]] = []
         noiseless: dict[str, None] = {}  # messages that show a record without noise
         reacts: Reaction | None = None
-        for agent in context.setting.holders:
-            learned = learned_by(agent, defense, context.setting, n_rounds, schema)
-            most = learned.mu
+        for agent in setting.holders:
+            learned = learned_by(agent, defense, setting, n_rounds, schema)
+            most = learned.mu  # no agent relays more than one that reads every link learns
             if learned.reacts is not None:
                 reacts = reacts or learned.reacts
-                most = at_most(agent, defense, context.setting, n_rounds, schema)
+                every = learned_by(agent, defense, setting, n_rounds, schema, every_link=True)
+                most = dict.fromkeys(every.mu, inf) if every.reacts else every.mu
             cells += [(agent, victim, mu, most[victim]) for victim, mu in learned.mu.items()]
             noiseless |= dict.fromkeys(learned.noiseless.values())
             on_step(agent + 1, n_agents)
@@ -104,18 +111,6 @@ class Learned(NamedTuple):
     mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
     noiseless: dict[int, str]  # victim -> the message that shows its record without noise
     reacts: Reaction | None  # a gradient that may relay more than that; None: mu is exact
-
-
-def at_most(
-    agent: int,
-    defense: Defense,
-    setting: Setting,
-    n_rounds: int,
-    schema: Participation | None = None,
-) -> dict[int, float]:
-    """mu by victim to the agent if it read every link: no agent relays more than that."""
-    learned = learned_by(agent, defense, setting, n_rounds, schema, every_link=True)
-    return dict.fromkeys(learned.mu, inf) if learned.reacts else learned.mu
 
 
 def learned_by(
@@ -140,28 +135,12 @@ def learned_by(
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
     uses = torch.cat(classes)
     H, noiseless = leak_by_agent(adversary, victims, uses + 1)
-    found = mu_of(_by_class(H * game.filled, classes), 1 if schema is None else schema.times)[
-        every_link
-    ]
+    sizes = [len(rounds) for rounds in classes]
+    rows = (H * game.filled).split(sizes, dim=1)
+    blocks = [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]  # one of each class
+    found = mu_of(blocks, 1 if schema is None else schema.times)[every_link]
     mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(noiseless, inf)
     return Learned(mu, noiseless, adversary.reacts)
-
-
-def _by_class(H: Tensor, classes: list[Tensor]) -> list[Tensor]:
-    """The blocks of H on its diagonal, one of each class of rounds."""
-    sizes = [len(rounds) for rounds in classes]
-    rows = H.split(sizes, dim=1)
-    return [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]
-
-
-def _no_figures(note: str) -> Finding:
-    return Finding(
-        role=Role.WHO_LEARNS_WHAT,
-        kind="accounting",
-        title="who learns what",
-        attack="who-learns-what",
-        notes=(note,),
-    )
 
 
 def _finding(
@@ -185,11 +164,7 @@ def _finding(
         else f"{reacting_note(reacts)}: largest {max(most):.3g}",
         *(f'"{message}" shows a record without noise to some agent' for message in noiseless),
     ]
-    return Finding(
-        role=Role.WHO_LEARNS_WHAT,
-        kind="accounting",
-        title="who learns what",
-        attack="who-learns-what",
+    return _FINDING(
         metrics={
             Name.LARGEST_MU: Metric(value=max(mus), low=max(mus), high=max(most)),
             Name.SMALLEST_MU: Metric(value=min(mus)),

@@ -159,7 +159,7 @@ class Player:
 
     def _of_noise(self) -> Runs:
         """Those by which the noise is tested where no run is counted."""
-        noiseless = np.empty((0, 0))
+        noiseless: Array = np.empty((0, 0))
         if _is_gaussian(self.question) and self.question.is_followed:
             played = self.play("noise", NOISE_RUNS, without_record(self.question.game))
             noiseless = played.without.features

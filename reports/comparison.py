@@ -21,7 +21,7 @@ from dpaudit.text import lines
 
 from .figures.curves import training_by_run
 from .figures.drawing import Drawn
-from .figures.information import AskedMessage, by_run, information_by_round
+from .figures.information import Question, by_run, information_by_round
 from .figures.privacy_utility import RunPoint, privacy_utility
 from .frame import (
     ClaimFigures,
@@ -330,12 +330,13 @@ def _courses(runs: Sequence[Run], by_accuracy: bool) -> Drawn | None:
     return training_by_run(curves, by_accuracy, "courses")
 
 
-def _information(runs: Sequence[Run]) -> list[tuple[AskedMessage, dict, Markup | None]]:
+def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Markup | None]]:
     asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
     found = []
     for i, (question, findings) in enumerate(asked.items()):
-        adversary = question.threat_model or "an adversary"
-        title = f"Information by round under each defense: {question.message} read by {adversary}"
+        message, adversary = question
+        read = f"{message} read by {adversary or 'an adversary'}"
+        title = f"Information by round under each defense: {read}"
         found.append((question, findings, information_by_round(findings, f"budgets{i}", title)))
     return found
 

@@ -23,7 +23,7 @@ from .figures.graph import graph_drawing
 from .numbers import as_json, estimate, exact, metric_name, number, span
 from .reconstructions import metric_names
 from .run import Run
-from .tables import filled
+from .tables import CROWD, filled
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TABLE = 300  # rows behind a figure
@@ -82,5 +82,6 @@ def pages() -> Environment:
         "metric_names": metric_names,
         "Name": Name,
         "graph_drawing": graph_drawing,
+        "most_agents": CROWD,
     }
     return found

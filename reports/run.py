@@ -68,14 +68,6 @@ class Run:
         return most_revealing(self.scenarios)
 
     @property
-    def revealing_leads(self) -> bool:
-        """Whether that reconstruction is better than the best blind guess, beyond its error."""
-        if self.most_revealing is None:
-            return False
-        over = self.most_revealing.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
-        return over is not None and (over.low or 0) > 0
-
-    @property
     def claimed(self) -> list[JudgedClaim]:
         """Each claim once, however many adversaries it is made against."""
         return list({claim.claim: claim for claim in self.result.claims}.values())
@@ -84,11 +76,6 @@ class Run:
     def claimed_against(self) -> list[str]:
         """The adversaries that claims are made against, in order."""
         return list(dict.fromkeys(claim.threat_model for claim in self.result.claims))
-
-    def judged(self, claim: int, threat_model: str) -> list[JudgedClaim]:
-        """A claim against an adversary: one, or none where it is not made against it."""
-        cell = (claim, threat_model)
-        return [c for c in self.result.claims if (c.claim, c.threat_model) == cell]
 
     def decisive_figures(self, claim: JudgedClaim) -> list[Drawn]:
         """What there is to draw of the finding that decided on a claim."""
@@ -118,9 +105,6 @@ class Run:
     def entries(self, kind: str | None = None) -> list[NumberedFinding]:
         found = (NumberedFinding(i, f) for i, f in enumerate(self.result.findings))
         return [entry for entry in found if kind in (None, entry.finding.kind)]
-
-    def scenarios_of(self, adversary: str | None) -> list[ReconstructionGroup]:
-        return [s for s in self.scenarios if s.key.threat_model == adversary]
 
     def claims_about(self, entry: NumberedFinding) -> list[JudgedClaim]:
         """The claims that a finding is held against."""
@@ -207,13 +191,9 @@ class Run:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether there are too many agents to show each."""
-        return self.result.graph.n_agents > CROWD
-
     def training(self) -> list[Row]:
-        return list((training_of_many if self.is_crowded else training)(self.result))
+        is_crowded = self.result.graph.n_agents > CROWD
+        return list((training_of_many if is_crowded else training)(self.result))
 
     def curves(self) -> list[Markup]:
         drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
@@ -228,19 +208,10 @@ class Run:
             return list(empirical_figures(findings, name, self.claim_texts))
         return sensitivity_figures(findings, name) if kind == "sensitivity" else []
 
-    def claim_of(self, finding: Finding) -> str:
-        """The text of the claim that a finding bears on; "" where it bears on no single one."""
-        return "" if finding.claim is None else self.claim_texts.get(finding.claim, "")
-
     @property
     def claim_texts(self) -> dict[int, str]:
         """The claims' own words, by their index."""
         return {claim.claim: claim.text for claim in self.result.claims}
-
-    def controls_of(self, claim: JudgedClaim) -> list[NumberedFinding]:
-        """The controls among a claim's evidence."""
-        found = (NumberedFinding(i, self.result.findings[i]) for i in claim.because)
-        return [entry for entry in found if entry.finding.kind == "control"]
 
     @cached_property
     def leaks(self) -> list[MessageInformation]:
@@ -268,7 +239,8 @@ class Run:
     def ssim_figures(self, adversary: str | None) -> list[Drawn]:
         """SSIM by round of each message and batch size that one adversary reconstructed."""
         name = f"run{self.number}-ssim{self.adversaries.index(adversary)}"
-        shown = [s for s in self.scenarios_of(adversary) if s.scored]
+        own = (s for s in self.scenarios if s.key.threat_model == adversary)
+        shown = [s for s in own if s.scored]
         several = len({scenario.key.attack for scenario in shown}) > 1
         messages = [
             SsimByRound(

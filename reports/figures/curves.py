@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -11,21 +10,8 @@ from dpaudit.files.result import Curve
 from dpaudit.reports.frame import Row
 from dpaudit.reports.tables import CROWD
 
-from .drawing import (
-    LOOKS,
-    OTHER,
-    SERIES,
-    Drawn,
-    as_svg,
-    clipped,
-    legend_above,
-    plain_numbers,
-    whole_rounds,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
+from . import drawing
+from .drawing import LOOKS, OTHER, SERIES, Axes, Drawn
 
 AXIS = {
     "loss": "test loss",
@@ -57,26 +43,24 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
     label = loss if quantity == "loss" else AXIS[quantity]
     low, high = min(every), max(every)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for world, (rounds, rows) in worlds.items():
             _world(axes, world, rounds, rows)
         axes.set_xlabel("round")
-        whole_rounds(axes)
+        drawing.whole_rounds(axes)
         axes.set_ylabel(label, parse_math=False)
         if quantity == "consensus_distance" and 0 < 100 * low < high:
             axes.set_yscale("log")
-            plain_numbers(axes.yaxis)
+            drawing.plain_numbers(axes.yaxis)
         elif low >= 0:
             axes.set_ylim(bottom=0)
         axes.legend()
 
     title = f"{label} over rounds: {' and '.join(worlds)}"
-    return as_svg(name, title, (4.0, 2.7), paint)
+    return drawing.as_svg(name, title, (4.0, 2.7), paint)
 
 
-def _world(
-    axes: "Axes", world: str, rounds: Sequence[int], rows: Sequence[Sequence[float]]
-) -> None:
+def _world(axes: Axes, world: str, rounds: Sequence[int], rows: Sequence[Sequence[float]]) -> None:
     look = LOOKS.get(world, OTHER)
     agents = max(map(len, rows))
     for agent in range(agents) if 1 < agents <= CROWD else ():
@@ -116,7 +100,7 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
         return None
     looks = {run: SERIES[i % len(SERIES)] for i, run in enumerate(runs)}
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         import pandas as pd
         import seaborn as sns  # a second that pages without this figure do not wait for
 
@@ -126,14 +110,16 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
             style="run", dashes={run: look.dash for run, look in looks.items()},
         )  # fmt: skip
         for line, run in zip(axes.lines, runs, strict=True):
-            line.set_label(clipped(run, LONGEST))
-        whole_rounds(axes)
+            line.set_label(drawing.clipped(run, LONGEST))
+        drawing.whole_rounds(axes)
         axes.set_ylabel(label, parse_math=False)
-        legend_above(axes, 2)
+        drawing.legend_above(axes, 2)
 
     caption = f"{label} over rounds: mean over agents, in a band from the lowest to the highest"
     inches = (5.4, 3.0 + 0.18 * ((len(runs) + 1) // 2))
-    return Drawn(caption, as_svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows)
+    return Drawn(
+        caption, drawing.as_svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows
+    )
 
 
 def drawn_by_label(result: ExperimentResult) -> Iterator[tuple[str, Markup]]:
@@ -150,6 +136,10 @@ def drawn_by_label(result: ExperimentResult) -> Iterator[tuple[str, Markup]]:
         yield caption, _panel(f"figure{i}", caption, result, lines)
 
 
+def _is_far(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) > FAR * min(values)
+
+
 def _panel(name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]) -> Markup:
     by_first: dict[str, list[ExperimentLine]] = {}
     for line in lines:
@@ -157,30 +147,27 @@ def _panel(name: str, title: str, result: ExperimentResult, lines: list[Experime
     values = [line.ours.value for line in lines if line.ours is not None]
     places = [line.at for line in lines if line.at is not None]
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for i, (label, points) in enumerate(by_first.items()):
             look = SERIES[i % len(SERIES)]
             x = [point.at or 0.0 for point in points]
-            y = [point.ours.value for point in points if point.ours is not None]
-            axes.plot(x, y, color=look.colour, dashes=look.dash, marker=look.marker,
-                      markersize=3, linewidth=1.5, label=label)  # fmt: skip
-            spans = [p.ours for p in points if p.ours is not None]
-            if all(s.low is not None and s.high is not None for s in spans):
+            ours = [point.ours for point in points if point.ours is not None]
+            axes.plot(x, [m.value for m in ours], color=look.colour, dashes=look.dash,
+                      marker=look.marker, markersize=3, linewidth=1.5, label=label)  # fmt: skip
+            if all(m.low is not None and m.high is not None for m in ours):
                 axes.fill_between(
-                    x, [s.low or 0 for s in spans], [s.high or 0 for s in spans],
-                    color=look.colour, alpha=0.15, linewidth=0,
-                )  # fmt: skip
-        logarithmic: list[Axis] = []
-        if min(values) > 0 and max(values) > FAR * min(values):
-            axes.set_yscale("log")
-            logarithmic.append(axes.yaxis)
-        if min(places) > 0 and max(places) > FAR * min(places):
-            axes.set_xscale("log")
-            logarithmic.append(axes.xaxis)
-        plain_numbers(*logarithmic)
-        axes.set_xlabel(result.at)
+                    x,
+                    [m.low for m in ours],
+                    [m.high for m in ours],
+                    color=look.colour,
+                    alpha=0.15,
+                    linewidth=0,
+                )
+        spread = [axis for axis, of in ((axes.yaxis, values), (axes.xaxis, places)) if _is_far(of)]
+        axes.set(**{f"{axis.axis_name}scale": "log" for axis in spread}, xlabel=result.at)
+        drawing.plain_numbers(*spread)
         axes.set_ylabel(lines[0].quantity, parse_math=False)
         if any(by_first):
-            legend_above(axes, 2)
+            drawing.legend_above(axes, 2)
 
-    return as_svg(name, title, (4.6, 3.4), paint)
+    return drawing.as_svg(name, title, (4.6, 3.4), paint)

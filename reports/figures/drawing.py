@@ -20,10 +20,12 @@ from dpaudit.reports.frame import Row
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
+else:
+    Axes = Any  # in annotations alone: a page without drawings loads no matplotlib
 
 # Drawn in the colour on the left, shown in the variable of audit.css on the right.
 INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
@@ -48,6 +50,7 @@ _DRAWN: ContextVar[dict[str, "Figure"] | None] = ContextVar("_DRAWN", default=No
 _COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 PADDING = 6.0  # pixels at 100 to the inch, around each panel
+EPSILONS = (0.0, 0.5, *(m * 10.0**e for e in range(7) for m in (1, 2, 5)))  # ticks
 LONGEST_LINE = 250  # points of a line that each show their value
 
 
@@ -103,7 +106,7 @@ _STYLE = {
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
-def whole_rounds(axes: "Axes") -> None:
+def whole_rounds(axes: Axes) -> None:
     """No fractions of a round on the axis."""
     from matplotlib.ticker import MaxNLocator
 
@@ -130,7 +133,23 @@ def plain_numbers(*every: "Axis") -> None:
         axis.set_minor_formatter(FuncFormatter(lambda x, _, axis=axis: between(x, axis)))
 
 
-def legend_above(axes: "Axes", ncols: int, **more: Any) -> "Legend":
+def epsilon_ticks(axes: Axes, largest: float) -> None:
+    """Logarithmic from 1 on, where an epsilon over 10 is drawn."""
+    if largest > 10:
+        axes.set_xscale("symlog", linthresh=1.0)
+        ticks = [tick for tick in EPSILONS if tick <= largest]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
+
+
+def named_rows(axes: Axes, names: Sequence[str]) -> None:
+    """A row of marks for each name, from the top."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+def legend_above(axes: Axes, ncols: int, **more: Any) -> "Legend":
     """A legend over the middle of the axes."""
     return axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=ncols, **more)
 
@@ -193,11 +212,7 @@ def _light_colours() -> dict[str, str]:
 
 
 def as_svg(
-    name: str,
-    title: str,
-    inches: tuple[float, float],
-    paint: Callable[..., None],
-    panels: int = 1,
+    name: str, title: str, inches: tuple[float, float], paint: Callable[..., None], panels: int = 1
 ) -> Markup:
     """What ``paint`` makes of so many axes side by side, as a part of a page.
 

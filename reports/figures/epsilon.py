@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -11,23 +11,9 @@ from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.reports.frame import metric_rows
 from dpaudit.reports.tables import wide
 
-from .drawing import (
-    BLIND,
-    DEFENSE,
-    INK,
-    MUTED,
-    NO_DEFENSE,
-    Drawn,
-    as_svg,
-    clipped,
-    legend_above,
-    plain_numbers,
-)
+from . import drawing
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, Axes, Drawn
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-TICKS = (0.0, 0.5, *(m * 10.0**e for e in range(7) for m in (1, 2, 5)))  # of epsilons above 10
 LONGEST = 24  # characters of a claim that stand beside a row
 _DRAWN = (
     Name.EPSILON_LOWER_BOUND,
@@ -109,25 +95,19 @@ def _bounds(rows: Sequence[_TestedClaim], name: str, title: str) -> Markup | Non
         return None
     largest = max([1.0, *numbers])
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for y, row in enumerate(rows):
             _paint_claim(axes, y, row, 1.25 * largest)
-        if largest > 10:
-            axes.set_xscale("symlog", linthresh=1.0)
-            ticks = [t for t in TICKS if t <= largest]
-            axes.set_xticks(ticks, [f"{t:g}" for t in ticks], minor=False)
-        axes.set(xlabel="epsilon at the claim's delta", ylim=(len(rows) - 0.4, -0.6))
+        drawing.epsilon_ticks(axes, largest)
+        axes.set_xlabel("epsilon at the claim's delta")
         axes.set_xlim(-0.03 * largest if largest <= 10 else -0.1, 1.3 * largest)
-        names = [clipped(row.claim, LONGEST) for row in rows]
-        axes.set_yticks(range(len(rows)), names, parse_math=False)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
+        drawing.named_rows(axes, [drawing.clipped(row.claim, LONGEST) for row in rows])
         _legend_once(axes)
 
-    return as_svg(name, title, (4.6, 1.9 + 0.55 * len(rows)), paint)
+    return drawing.as_svg(name, title, (4.6, 1.9 + 0.55 * len(rows)), paint)
 
 
-def _paint_claim(axes: "Axes", y: int, row: _TestedClaim, far: float) -> None:
+def _paint_claim(axes: Axes, y: int, row: _TestedClaim, far: float) -> None:
     """Infinite values stand at ``far``, as an arrow."""
     top = row.test.value(Name.CEILING)
     if top is not None and not math.isnan(top):
@@ -184,7 +164,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
         return None
     edge = min(above_0) / 2
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         x = [max(rate, edge) for rate in fpr]
         best = [max(rate, edge) for rate in accumulate(fnr, min)]  # of thresholds up to this rate
         axes.step(x, best, where="post", color=DEFENSE, linewidth=2, label="measured")
@@ -195,13 +175,13 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
         axes.plot(guess, guess[::-1], color=MUTED, linewidth=1, dashes=(1, 1), label="guessing")
         axes.set(xlabel="false positive rate", ylabel="false negative rate")
         axes.set(xscale="log", yscale="log", xlim=(edge * 0.9, 1.1), ylim=(edge * 0.9, 1.1))
-        plain_numbers(axes.xaxis, axes.yaxis)
-        legend_above(axes, 3)
+        drawing.plain_numbers(axes.xaxis, axes.yaxis)
+        drawing.legend_above(axes, 3)
 
-    return as_svg(name, title, (4.0, 3.4), paint)
+    return drawing.as_svg(name, title, (4.0, 3.4), paint)
 
 
-def _legend_once(axes: "Axes") -> None:
+def _legend_once(axes: Axes) -> None:
     """Each mark is named once, however many rows have it; names begin where the drawing does."""
     from matplotlib.lines import Line2D
     from matplotlib.transforms import blended_transform_factory

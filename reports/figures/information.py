@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.reconstructions import NumberedFinding
 
-from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Look, as_svg, legend_above, whole_rounds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from . import drawing
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, Look
 
 Findings = Mapping[str, Finding]  # by world, or by run
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
@@ -62,23 +60,19 @@ def leaks(entries: Iterable[NumberedFinding]) -> list[MessageInformation]:
     return groups
 
 
-class AskedMessage(NamedTuple):
-    """What several runs ask alike: a message, an adversary."""
-
-    message: str | None
-    threat_model: str | None
+Question = tuple[str | None, str | None]  # what several runs ask alike: a message, an adversary
 
 
 def by_run(
     runs: Iterable[tuple[str, Iterable[NumberedFinding]]],
-) -> dict[AskedMessage, dict[str, Finding]]:
+) -> dict[Question, dict[str, Finding]]:
     """Information under the defense, for each question by the label of the run; the first of it."""
-    asked: dict[AskedMessage, dict[str, Finding]] = {}
+    asked: dict[Question, dict[str, Finding]] = {}
     for label, entries in runs:
         for leak in leaks(entries):
             finding = leak.drawn(Column.ROUND).get("defense")
             if finding is not None:
-                question = AskedMessage(leak.message, leak.threat_model)
+                question = leak.message, leak.threat_model
                 asked.setdefault(question, {}).setdefault(label, finding)
     return asked
 
@@ -102,7 +96,7 @@ def information_by_round(drawn: Findings, name: str, title: str) -> Markup | Non
         return None
     limited = any(Name.CAPACITY in f.metrics for f in drawn.values())
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for i, (label, finding) in enumerate(drawn.items()):
             _band(axes, label, LOOKS.get(label, SERIES[i % len(SERIES)]), finding.series)
         first = drawn.get("defense") or next(iter(drawn.values()))  # other shuffles look the same
@@ -115,11 +109,11 @@ def information_by_round(drawn: Findings, name: str, title: str) -> Markup | Non
         _capacities(axes, drawn)
         axes.axhline(0, color=MUTED, linewidth=0.8)
         axes.set(xlabel="round", ylabel="information (bits)")
-        whole_rounds(axes)
+        drawing.whole_rounds(axes)
         _ratio(axes, drawn)
-        legend_above(axes, 2 if limited else 3)
+        drawing.legend_above(axes, 2 if limited else 3)
 
-    return as_svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
+    return drawing.as_svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
 
 
 def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
@@ -134,7 +128,7 @@ def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
     if not any(points.values()):
         return None
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for world in sorted(points, key=lambda w: w == "defense"):  # the defense lies on top
             look = LOOKS.get(world, OTHER)
             x, y = zip(*points[world], strict=True) if points[world] else ((), ())
@@ -143,12 +137,12 @@ def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
         ends = [min(every), max(every)]
         axes.plot(ends, ends, color=MUTED, linewidth=0.8, label="exact")
         axes.set(xlabel="private quantity", ylabel="best estimate")
-        legend_above(axes, 3)
+        drawing.legend_above(axes, 3)
 
-    return as_svg(name, title, (4.2, 2.9), paint)
+    return drawing.as_svg(name, title, (4.2, 2.9), paint)
 
 
-def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
+def _band(axes: Axes, label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
     rounds, low, high = (series[c] for c in (Column.ROUND, Column.LOW, Column.HIGH))
     axes.plot(
         rounds, series[Column.INFORMATION], color=look.colour, dashes=look.dash, linewidth=1.6,
@@ -160,7 +154,7 @@ def _band(axes: "Axes", label: str, look: Look, series: Mapping[str, Sequence[fl
         axes.fill_between(rounds, low, high, color=look.colour, alpha=0.2, linewidth=0)
 
 
-def _capacities(axes: "Axes", drawn: Findings) -> None:
+def _capacities(axes: Axes, drawn: Findings) -> None:
     """What the declared noise lets through at most, where that is not far above all that is drawn.
 
     A line for each kind of secret, as every world has the same noise declared, or none.
@@ -175,7 +169,7 @@ def _capacities(axes: "Axes", drawn: Findings) -> None:
             axes.axhline(bits, color=INK, linewidth=1, dashes=dashes, label=label)
 
 
-def _ratio(axes: "Axes", drawn: Findings) -> None:
+def _ratio(axes: Axes, drawn: Findings) -> None:
     import numpy as np
 
     wholes = {f.value(Name.SELF_INFORMATION) for f in drawn.values()}

@@ -5,30 +5,14 @@ And how far messages move: sensitivity by round, beside the stated bound.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Role
-from dpaudit.reports.frame import Row
 from dpaudit.reports.tables import wide
 
-from .drawing import (
-    DEFENSE,
-    INK,
-    MUTED,
-    NO_DEFENSE,
-    RULE,
-    SERIES,
-    Drawn,
-    as_svg,
-    legend_above,
-    plain_numbers,
-    whole_rounds,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from . import drawing
+from .drawing import DEFENSE, INK, MUTED, NO_DEFENSE, RULE, SERIES, Axes, Drawn
 
 DARKEST = 0.75  # opacity of the largest finite value
 WRITTEN = 16  # agents at most whose cells have room for a number
@@ -43,18 +27,18 @@ _MATRIX = (
 
 def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
     """Each adversary's leak by round, once however many claims share it; and the matrix."""
-    figures: dict[tuple[object, ...], tuple[str, Markup | None, list[Row]]] = {}
+    figures: dict[tuple[object, ...], Drawn | None] = {}
     for i, f in enumerate(f for f in findings if f.kind == "accounting" and f.series):
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
         about = f"Leak by round of the view of {f.threat_model or 'an adversary'}"
         if f.role is Role.WHO_LEARNS_WHAT:
-            caption, drawing = _MATRIX, who_learns_what(f, f"{name}{i}")
+            caption, svg = _MATRIX, who_learns_what(f, f"{name}{i}")
         else:
-            caption, drawing = f"{about}, {_MU}", mu_by_round(f, f"{name}{i}", about)
-        figures[key] = (caption, drawing, list(wide(f.series)))
-    return [Drawn(caption, drawing, rows) for caption, drawing, rows in figures.values() if drawing]
+            caption, svg = f"{about}, {_MU}", mu_by_round(f, f"{name}{i}", about)
+        figures[key] = Drawn(caption, svg, list(wide(f.series))) if svg else None
+    return [drawn for drawn in figures.values() if drawn]
 
 
 def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
@@ -73,7 +57,7 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
         return None
     top = max([mu for _, mu in finite if mu > 0], default=1.0)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         if finite:
             x, y = zip(*finite, strict=True)
             shape = "o" if noiseless else "o-"
@@ -82,10 +66,10 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
             label, at = "infinite: shown without noise", [1.2 * top] * len(noiseless)
             axes.plot(noiseless, at, "^", color=NO_DEFENSE, label=label)
         axes.set(xlabel="round", ylabel="mu", ylim=(0, 1.3 * top))
-        whole_rounds(axes)
-        legend_above(axes, 2)
+        drawing.whole_rounds(axes)
+        drawing.legend_above(axes, 2)
 
-    return as_svg(name, title, (4.0, 2.7), paint)
+    return drawing.as_svg(name, title, (4.0, 2.7), paint)
 
 
 def who_learns_what(finding: Finding, name: str) -> Markup | None:
@@ -105,7 +89,7 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
     n = 1 + max(max(a, v) for a, v, _ in cells)
     largest = max((mu for *_, mu in cells if math.isfinite(mu) and mu > 0), default=1.0)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for adversary, victim, mu in cells:
             if not math.isnan(mu):
                 colour = NO_DEFENSE if math.isinf(mu) else DEFENSE
@@ -128,11 +112,13 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
         _shades(axes, any(math.isinf(mu) for *_, mu in cells), largest)
 
     side = 1.2 + min(4.0, max(1.6, 0.34 * n))
-    return as_svg(name, f"{finding.title}: mu for each pair of agents", (side, side + 0.3), paint)
+    return drawing.as_svg(
+        name, f"{finding.title}: mu for each pair of agents", (side, side + 0.3), paint
+    )
 
 
 def _square(
-    axes: "Axes", x: float, y: float, colour: str, opacity: float, label: str | None = None
+    axes: Axes, x: float, y: float, colour: str, opacity: float, label: str | None = None
 ) -> None:
     from matplotlib.patches import Rectangle
 
@@ -149,7 +135,7 @@ def _opacity(mu: float, largest: float) -> float:
     return DARKEST * min(1.0, max(0.0, 1 + math.log10(mu / largest) / DECADES))
 
 
-def _shades(axes: "Axes", has_infinite: bool, largest: float) -> None:
+def _shades(axes: Axes, has_infinite: bool, largest: float) -> None:
     """The legend: shades by value, and the infinite one where there is one."""
     from matplotlib.patches import Patch
 
@@ -160,7 +146,7 @@ def _shades(axes: "Axes", has_infinite: bool, largest: float) -> None:
     if has_infinite:
         shades.append(Patch(facecolor=NO_DEFENSE, alpha=DARKEST, label="∞, no noise"))
     shades.append(Patch(facecolor="none", edgecolor=MUTED, linewidth=0.5, label="less"))
-    legend_above(axes, 3, handles=shades, columnspacing=1)
+    drawing.legend_above(axes, 3, handles=shades, columnspacing=1)
 
 
 def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
@@ -190,7 +176,7 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
         return None
     low, high = min(heights), max(heights)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for i, kind in enumerate(column for column in drawn if column != BOUND):
             look = SERIES[min(i, len(SERIES) - 1)]
             x, y = zip(*drawn[kind], strict=True) if drawn[kind] else ((), ())
@@ -201,9 +187,9 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
             axes.plot(x, y, color=INK, linewidth=1.4, marker=marker, markersize=18, label=BOUND)
         axes.set(xlabel="round", ylabel="norm of the difference", yscale="log")
         axes.set_ylim(min(low / 2, high / 20), high * 2)  # a decade at least
-        plain_numbers(axes.yaxis)
-        whole_rounds(axes)
-        legend_above(axes, 3)
+        drawing.plain_numbers(axes.yaxis)
+        drawing.whole_rounds(axes)
+        drawing.legend_above(axes, 3)
 
     title = f"{finding.title}: measured by round, beside the stated bound if there is one"
-    return as_svg(name, title, (4.4, 3.1), paint)
+    return drawing.as_svg(name, title, (4.4, 3.1), paint)

@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import Verdict
 
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, as_svg, clipped, legend_above
-from .epsilon import TICKS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from . import drawing
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, Axes
 
 EDGE = 1.35  # times the largest epsilon: where what has no upper end is marked
 FEW = 12  # runs that are named beside their marks; more are numbered
@@ -77,7 +74,7 @@ def privacy_utility(
         return None
     largest = _largest_epsilon(points)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for point in points:
             text = point.label if len(points) <= FEW else str(point.number)
             _mark(axes, point, EDGE * largest, text)
@@ -86,7 +83,7 @@ def privacy_utility(
         axes.margins(y=0.12)
         _verdict_legend(axes, points)
 
-    return as_svg(name, title, (7.0, 4.2), paint)
+    return drawing.as_svg(name, title, (7.0, 4.2), paint)
 
 
 def common_scale(points: Sequence[RunPoint], utility: str, more_is_better: bool) -> PanelScale:
@@ -133,7 +130,7 @@ def pareto(
     """
     front = pareto_front(points, scale.more_is_better)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         import seaborn as sns  # a second that pages without this figure do not wait for
 
         edge = EDGE * scale.largest_epsilon
@@ -154,7 +151,7 @@ def pareto(
         if not small:
             _verdict_legend(axes, points)
 
-    return as_svg(name, title, SMALL if small else LARGE, paint)
+    return drawing.as_svg(name, title, SMALL if small else LARGE, paint)
 
 
 def _largest_epsilon(points: Sequence[RunPoint]) -> float:
@@ -163,7 +160,7 @@ def _largest_epsilon(points: Sequence[RunPoint]) -> float:
     return max([1.0, *(x for x in known if math.isfinite(x))])
 
 
-def _mark(axes: "Axes", point: RunPoint, edge: float, text: str = "", alpha: float = 1.0) -> None:
+def _mark(axes: Axes, point: RunPoint, edge: float, text: str = "", alpha: float = 1.0) -> None:
     """A point with its intervals and a text above it; ``edge`` is where an arrow begins."""
     marker, colour = LOOKS[point.verdict]
     thin: Any = {"color": colour, "linewidth": 1.2, "alpha": alpha}
@@ -180,23 +177,21 @@ def _mark(axes: "Axes", point: RunPoint, edge: float, text: str = "", alpha: flo
         axes.annotate("", (1.12 * edge, y), (x, y), arrowprops=arrow)
     if text:
         axes.annotate(
-            clipped(text, LONGEST), (x, y), (0, 6), textcoords="offset points", fontsize=8,
+            drawing.clipped(text, LONGEST), (x, y), (0, 6), textcoords="offset points", fontsize=8,
             ha="center", parse_math=False,
         )  # fmt: skip
 
 
-def _epsilon_axis(axes: "Axes", largest: float) -> None:
+def _epsilon_axis(axes: Axes, largest: float) -> None:
     """From 0 to beyond the largest epsilon that is drawn; logarithmic where that is over 10."""
+    drawing.epsilon_ticks(axes, largest)
     if largest > 10:
-        axes.set_xscale("symlog", linthresh=1.0)
-        ticks = [tick for tick in TICKS if tick <= largest]
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
         axes.set_xticks([], minor=True)
     axes.set_xlim(0, EDGE * largest * (1.6 if largest > 10 else 1.15))
     axes.set_xlabel("epsilon of one record, whole run, by accounting")
 
 
-def _verdict_legend(axes: "Axes", points: Sequence[RunPoint]) -> None:
+def _verdict_legend(axes: Axes, points: Sequence[RunPoint]) -> None:
     """The marks of the verdicts that are drawn, above the axes."""
     from matplotlib.lines import Line2D
 
@@ -206,4 +201,4 @@ def _verdict_legend(axes: "Axes", points: Sequence[RunPoint]) -> None:
         for verdict, (marker, colour) in LOOKS.items()
         if verdict in drawn
     ]
-    legend_above(axes, 4, handles=marks)
+    drawing.legend_above(axes, 4, handles=marks)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -10,22 +10,8 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, claim_column
 from dpaudit.reports.frame import Row
 from dpaudit.reports.tables import wide
 
-from .drawing import (
-    BLIND,
-    DEFENSE,
-    INK,
-    LOOKS,
-    MUTED,
-    OTHER,
-    SERIES,
-    Drawn,
-    as_svg,
-    legend_above,
-    plain_numbers,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from . import drawing
+from .drawing import BLIND, DEFENSE, INK, LOOKS, MUTED, OTHER, SERIES, Axes, Drawn
 
 Points = list[tuple[float, float]]
 AxisScale = tuple[str, tuple[float, float]]  # its kind, and its ends
@@ -69,7 +55,7 @@ def ssim_intervals(messages: Sequence[SsimByRound], name: str, title: str) -> li
 
 
 def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: str) -> Markup:
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for row, (k, ssim) in enumerate(message.rounds):
             for world, metric in ssim.items():
                 look = LOOKS.get(world, OTHER)
@@ -84,11 +70,8 @@ def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: st
                     [metric.value], [y], look.marker, color=look.colour, markersize=5, label=label
                 )
         axes.axvline(0, color=MUTED, linewidth=0.8, label="_zero")
-        rows = len(message.rounds)
-        axes.set(xlabel="SSIM to the truth", xlim=scale, ylim=(rows - 0.4, -0.6))
-        axes.set_yticks(range(rows), [f"round {k}" for k, _ in message.rounds], parse_math=False)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", visible=False)
+        axes.set(xlabel="SSIM to the truth", xlim=scale)
+        drawing.named_rows(axes, [f"round {k}" for k, _ in message.rounds])
         shown = {world for _, ssim in message.rounds for world in ssim}
         marks = [
             mark
@@ -96,10 +79,10 @@ def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: st
             if world in shown
             for mark in axes.plot([], [], look.marker, color=look.colour, label=world, markersize=5)
         ]
-        legend_above(axes, 3, handles=marks, columnspacing=1)
+        drawing.legend_above(axes, 3, handles=marks, columnspacing=1)
 
     inches = (3.7, 1.0 + 0.34 * len(message.rounds))
-    return as_svg(name, f"{title}: {message.label}", inches, paint)
+    return drawing.as_svg(name, f"{title}: {message.label}", inches, paint)
 
 
 class _Course(NamedTuple):
@@ -143,16 +126,16 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> l
 def _search(
     courses: Sequence[_Course], scales: Sequence[AxisScale], name: str, title: str
 ) -> Markup:
-    def paint(losses: "Axes", psnr: "Axes") -> None:
+    def paint(losses: Axes, psnr: Axes) -> None:
         _lines(losses, [(course.world, course.loss) for course in courses])
         _lines(psnr, [(course.world, course.psnr) for course in courses])
         losses.set(ylabel="attacker's own loss", yscale=scales[0][0], ylim=scales[0][1])
         psnr.set(ylabel="oracle: PSNR (dB)", ylim=scales[1][1])
         if scales[0][0] == "log":
-            plain_numbers(losses.yaxis)
+            drawing.plain_numbers(losses.yaxis)
         losses.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1)
 
-    return as_svg(name, title, (5.0, 2.2), paint, panels=2)
+    return drawing.as_svg(name, title, (5.0, 2.2), paint, panels=2)
 
 
 def _scale(values: Sequence[float], logarithmic: bool) -> AxisScale:
@@ -170,7 +153,7 @@ def _points(trace: Mapping[str, Sequence[float]], quantity: str) -> Points:
     return [point for point in points if all(map(math.isfinite, point))]
 
 
-def _lines(axes: "Axes", lines: Sequence[tuple[str, Points]]) -> None:
+def _lines(axes: Axes, lines: Sequence[tuple[str, Points]]) -> None:
     named = set[str]()
     for world, points in lines:
         look = LOOKS.get(world, OTHER)
@@ -197,7 +180,7 @@ def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list
         return []
     claims = {i: text for i, text in texts.items() if claim_column(i) in series}
 
-    def by_psnr(axes: "Axes") -> None:
+    def by_psnr(axes: Axes) -> None:
         at = series[Column.PSNR_AT_LEAST]
         _measured(axes, at, *(series[c] for c in (Column.SHARE, Column.LOW, Column.HIGH)))
         for place, (i, text) in enumerate(claims.items()):
@@ -211,7 +194,7 @@ def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list
         axes.fill_between(at, *ends, color=BLIND, alpha=0.35, linewidth=0, label="blind")
         _share_axes(axes, "PSNR of at least (dB)")
 
-    def by_ssim(axes: "Axes") -> None:
+    def by_ssim(axes: Axes) -> None:
         at = series[Column.SSIM_AT_LEAST]
         ends = Column.SSIM_SHARE, Column.SSIM_LOW, Column.SSIM_HIGH
         _measured(axes, at, *(series[column] for column in ends))
@@ -219,14 +202,14 @@ def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list
         _share_axes(axes, "SSIM of at least")
 
     title = "Share of targets reconstructed to at least each PSNR, and the most that is possible"
-    psnr = as_svg(f"{name}-psnr", title, (4.6, 3.5), by_psnr)
+    psnr = drawing.as_svg(f"{name}-psnr", title, (4.6, 3.5), by_psnr)
     title = "Share of targets reconstructed to at least each SSIM, and what one blind guess reaches"
-    ssim = as_svg(f"{name}-ssim", title, (4.6, 3.1), by_ssim)
+    ssim = drawing.as_svg(f"{name}-ssim", title, (4.6, 3.1), by_ssim)
     return [Drawn(BY_PSNR, psnr, list(wide(series))), Drawn(BY_SSIM, ssim)]
 
 
 def _measured(
-    axes: "Axes", at: Sequence[float], share: Sequence[float], low: Sequence[float],
+    axes: Axes, at: Sequence[float], share: Sequence[float], low: Sequence[float],
     high: Sequence[float],
 ) -> None:  # fmt: skip
     axes.step(at, share, where="post", color=DEFENSE, linewidth=1.8, label="reconstructed")
@@ -234,7 +217,7 @@ def _measured(
 
 
 def _line(
-    axes: "Axes", at: Sequence[float], share: Sequence[float], colour: str, dash: tuple[int, ...],
+    axes: Axes, at: Sequence[float], share: Sequence[float], colour: str, dash: tuple[int, ...],
     label: str,
 ) -> None:  # fmt: skip
     """Nothing, where there is no number."""
@@ -242,6 +225,6 @@ def _line(
         axes.plot(at, share, color=colour, dashes=dash, linewidth=1.4, label=label)
 
 
-def _share_axes(axes: "Axes", xlabel: str) -> None:
+def _share_axes(axes: Axes, xlabel: str) -> None:
     axes.set(xlabel=xlabel, ylabel="share of images", ylim=(-0.02, 1.02))
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, columnspacing=1)

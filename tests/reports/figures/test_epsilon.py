@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
-from dpaudit.reports.figures import epsilon as epsilon_figures
-from dpaudit.reports.figures import leaks as leak_figures
+from dpaudit.reports.figures import drawing
 from dpaudit.reports.figures.epsilon import empirical_figures
-from dpaudit.reports.figures.leaks import accounting_figures
+from dpaudit.reports.figures.leaks import DARKEST, accounting_figures
 
 TEXTS = {0: "claim", 1: "other"}
 INF, NAN = math.inf, math.nan
@@ -63,8 +62,7 @@ def painted(monkeypatch):
         every.append(axes)
         return "drawn"
 
-    monkeypatch.setattr(epsilon_figures, "as_svg", keep)
-    monkeypatch.setattr(leak_figures, "as_svg", keep)
+    monkeypatch.setattr(drawing, "as_svg", keep)
     return every
 
 
@@ -157,8 +155,8 @@ def test_the_matrix_has_a_cell_for_each_pair_and_marks_the_infinite_ones(painted
     written = {t.get_position(): t.get_text() for t in axes.texts}
     assert written == {(1, 0): "1.00", (2, 0): "0.001", (0, 1): "∞", (2, 1): ".10"}
     opacity = {place: cell.get_alpha() for place, cell in cells.items()}
-    assert opacity[1, 0] == leak_figures.DARKEST
-    assert opacity[2, 1] == pytest.approx(leak_figures.DARKEST * 2 / 3)
+    assert opacity[1, 0] == DARKEST
+    assert opacity[2, 1] == pytest.approx(DARKEST * 2 / 3)
     assert opacity[2, 0] == pytest.approx(0.0)
     assert cells[0, 1].get_facecolor()[:3] != cells[1, 0].get_facecolor()[:3]
     assert set(cells) == {*written, (0, 0), (1, 1), (2, 2)}

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from dpaudit.codes import entries, help_for, page
 from dpaudit.errors import Problem
-from dpaudit.files.check_report import Checked, CheckReport, Statement
+from dpaudit.files.check_report import CheckReport, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.text import one_line, whole_line
@@ -41,9 +41,20 @@ def junit(report: CheckReport, strict: bool = False) -> str:
         suite = ElementTree.SubElement(
             root, "testsuite", counts(cases) | own, time=f"{check.seconds:.3f}"
         )
-        for statement in cases:
-            seconds = check.seconds / len(cases)
-            _case(suite, statement, statement.outcome in failing, seconds)
+        for s in cases:
+            name = f"{s.subject} against {s.adversary}" if s.adversary else s.subject
+            about = {"name": one_line(name), "classname": one_line(s.check)}
+            share = f"{check.seconds / len(cases):.3f}"
+            case = ElementTree.SubElement(suite, "testcase", about, time=share)
+            message = one_line(s.message)
+            if s.outcome in failing:
+                own = {"message": message, "type": one_line(s.verdict)}
+                failure = ElementTree.SubElement(case, "failure", own)
+                failure.text = f"{message} [{s.code}] help: {help_for(s.code)}"
+            elif s.outcome == "warning":
+                ElementTree.SubElement(case, "skipped").text = f"{message} ({s.code})"
+            else:
+                ElementTree.SubElement(case, "system-out").text = message
     return _document(root)
 
 
@@ -78,7 +89,17 @@ def sarif(report: CheckReport) -> str:
     driver = {
         "name": "dpaudit",
         "semanticVersion": report.version,
-        "rules": list(map(_sarif_rule, codes)),
+        "rules": [
+            {
+                "id": code,
+                "name": entry.title,
+                "shortDescription": {"text": entry.title},
+                "fullDescription": {"text": f"{entry.meaning} {entry.why}"},
+                "help": {"text": help_for(code), "markdown": page(code)},
+            }
+            for code in codes
+            for entry in [entries()[code]]
+        ],
     }
     run = {
         "tool": {"driver": driver},
@@ -113,7 +134,14 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
         ],
     )
     for check in report.checks:
-        lines += ["", *_summary(check, pictures.get(check.name))]
+        where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
+        lines += ["", f"### {markdown_cell(check.name)} ({where})", ""]
+        if check.figures:
+            rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
+            lines += markdown_table(("key figure", "now", "baseline"), rows)
+        if check.name in pictures:
+            caption = "The defended reconstruction that comes closest to the truth"
+            lines += ["", f"![{caption}]({quote(pictures[check.name])})", "", f"{caption}."]
     meanings = [v for v in Verdict if any(s.verdict == v for s in report.statements)]
     lines += ["", *(f"*{verdict}*: {MEANING[verdict]}" for verdict in meanings)]
     return "\n".join(lines) + "\n"
@@ -134,32 +162,6 @@ def plain(report: CheckReport) -> Iterator[str]:
     for s in report.statements:
         code = "" if s.outcome == "holds" else f" [{s.code}]"
         yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}{code}")
-
-
-def _case(suite: ElementTree.Element, statement: Statement, fails: bool, seconds: float) -> None:
-    name = statement.subject
-    name += f" against {statement.adversary}" if statement.adversary else ""
-    about = {"name": one_line(name), "classname": one_line(statement.check)}
-    case = ElementTree.SubElement(suite, "testcase", about, time=f"{seconds:.3f}")
-    message, verdict = one_line(statement.message), one_line(statement.verdict)
-    if fails:
-        failure = ElementTree.SubElement(case, "failure", message=message, type=verdict)
-        failure.text = f"{message} [{statement.code}] help: {help_for(statement.code)}"
-    elif statement.outcome == "warning":
-        ElementTree.SubElement(case, "skipped").text = f"{message} ({statement.code})"
-    else:
-        ElementTree.SubElement(case, "system-out").text = message
-
-
-def _sarif_rule(code: str) -> dict[str, Any]:
-    entry = entries()[code]
-    return {
-        "id": code,
-        "name": entry.title,
-        "shortDescription": {"text": entry.title},
-        "fullDescription": {"text": f"{entry.meaning} {entry.why}"},
-        "help": {"text": help_for(code), "markdown": page(code)},
-    }
 
 
 def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str, Any]:
@@ -187,18 +189,6 @@ def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str
     }
 
 
-def _summary(check: Checked, picture: str | None) -> list[str]:
-    where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
-    lines = [f"### {markdown_cell(check.name)} ({where})", ""]
-    if check.figures:
-        rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
-        lines += markdown_table(("key figure", "now", "baseline"), rows)
-    if picture is not None:
-        caption = "The defended reconstruction that comes closest to the truth"
-        lines += ["", f"![{caption}]({quote(picture)})", "", f"{caption}."]
-    return lines
-
-
 def _number(metric: Metric | None) -> str:
     if metric is None:
         return ""
@@ -210,9 +200,13 @@ def _number(metric: Metric | None) -> str:
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table, whatever text is in its cells."""
-    table = [[markdown_cell(text) for text in row] for row in (header, *rows)]
-    table.insert(1, ["---"] * len(header))
-    return [f"| {' | '.join(row)} |" for row in table]
+    return table_lines([[markdown_cell(text) for text in row] for row in (header, *rows)])
+
+
+def table_lines(table: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, of which the first row is the header, as its cells are written."""
+    rows = table[0], ["---"] * len(table[0]), *table[1:]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def markdown_cell(text: str) -> str:

@@ -8,7 +8,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,20 +20,13 @@ from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.text import lines
 
+from . import frame as tidy
 from .figures.curves import training_by_run
 from .figures.drawing import Drawn
 from .figures.information import Question, by_run, information_by_round
 from .figures.privacy_utility import RunPoint, privacy_utility
-from .frame import (
-    ClaimFigures,
-    LargestFigure,
-    claim_figures,
-    evidence_frame,
-    findings_frame,
-    largest_figures,
-    of_the_defense,
-)
-from .html import TEMPLATES, pages
+from .frame import ClaimFigures, LargestFigure
+from .html import pages
 from .numbers import number
 from .run import Run
 
@@ -66,14 +60,6 @@ class FinalUtility(NamedTuple):
     loss_is: str
     accuracy: Metric | None
     consensus_distance: float
-
-
-class KeyRow(NamedTuple):
-    """A key of the configs, its value in each run, and which are not the baseline's."""
-
-    key: str
-    values: tuple[str | None, ...]
-    differs: tuple[bool, ...]
 
 
 Differences = list[tuple[LargestFigure, float | None]]  # a figure, and what it is above another
@@ -138,7 +124,7 @@ class ComparedRun:
 def compared_runs(runs: Sequence[Run], baseline: int = 0) -> list[ComparedRun]:
     """Runs with the figures of their claims."""
     results = [run.result for run in runs]
-    claims = claim_figures(evidence_frame(findings_frame(results), results), results)
+    claims = tidy.claim_figures(results)
     return [
         ComparedRun(run, own, i == baseline)
         for i, (run, own) in enumerate(zip(runs, claims, strict=True))
@@ -184,12 +170,11 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
     pictured = len(runs) <= MOST_PICTURED
     template = pages().get_template("comparison.html.j2")
     page = template.render(
-        css=wide_css(),
         runs=runs,
         baseline=runs[baseline],
         attacked_most=attacked,
         columns=columns,
-        keys=differing_keys(runs, runs[baseline]),
+        keys=differing_keys(runs),
         rows=list(dict.fromkeys(scored)),
         information=_information(of_runs),
         scatter=privacy_utility(points, "privacy-utility", "Privacy against utility", quantity),
@@ -220,9 +205,9 @@ class AttackColumn(NamedTuple):
 
 def _attacked(results: Sequence[AuditResult]) -> dict[tuple[int, AttackColumn], LargestFigure]:
     """By run and column the most that an attack found, over messages, rounds and batch sizes."""
-    frame = of_the_defense(findings_frame(results))
+    frame = tidy.of_the_defense(tidy.findings_frame(results))
     scored = frame[frame.attack.notna() & (frame.metric == frame.role.map(HEADLINES))]
-    found = largest_figures(scored, results, ["run", "attack", "metric", "threat_model"])
+    found = tidy.largest_figures(scored, results, ["run", "attack", "metric", "threat_model"])
     return {(run, AttackColumn(*which)): figure for (run, *which), figure in found.items()}
 
 
@@ -251,23 +236,19 @@ def _upper_ends(figures: ClaimFigures) -> list[LargestFigure]:
 def _differences(own: Sequence[LargestFigure], theirs: Sequence[LargestFigure]) -> Differences:
     """None where there is nothing to compare with, or the difference is no number."""
     found: Differences = []
-    for i, figure in enumerate(own):
-        here, there = figure.compared, theirs[i].compared if theirs else None
+    for figure, other in zip_longest(own, theirs, fillvalue=LargestFigure()):
+        here, there = figure.compared, other.compared
         over = math.nan if here is None or there is None else here - there
         found.append((figure, over if math.isfinite(over) else None))
     return found
 
 
-def differing_keys(runs: Sequence[ComparedRun], baseline: ComparedRun) -> list[KeyRow]:
+def differing_keys(runs: Sequence[ComparedRun]) -> dict[str, list[str | None]]:
     """The keys of the configs, and of what ran them, that are not the same in all runs."""
     tables = [dict(_keys_of(run.result)) for run in runs]
-    theirs = tables[runs.index(baseline)]
-    rows = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        values = tuple(table.get(key) for table in tables)
-        if len(set(values)) > 1:
-            rows.append(KeyRow(key, values, tuple(value != theirs.get(key) for value in values)))
-    return rows
+    names = dict.fromkeys(key for table in tables for key in table)
+    values = {key: [table.get(key) for table in tables] for key in names}
+    return {key: own for key, own in values.items() if len(set(own)) > 1}
 
 
 def _keys_of(result: AuditResult) -> Iterator[tuple[str, str]]:
@@ -308,18 +289,9 @@ def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[RunPoint]]:
     for run in runs:
         final, epsilon = run.utility.get("defense"), run.worst_accounted.metric
         utility = final and (final.accuracy if by_accuracy else final.loss)
-        if epsilon is None or not utility or not math.isfinite(utility.value):
-            continue
-        points.append(
-            RunPoint(
-                number=run.run.number + 1,
-                label=run.run.label,
-                verdict=run.result.verdict,
-                epsilon=epsilon,
-                certified=run.certified.compared,
-                utility=utility,
-            )
-        )
+        if epsilon is not None and utility and math.isfinite(utility.value):
+            about = run.run.number + 1, run.run.label, run.result.verdict
+            points.append(RunPoint(*about, epsilon, run.certified.compared, utility))
     return ACCURACY if by_accuracy else loss_is, points
 
 
@@ -339,11 +311,3 @@ def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Markup | Non
         title = f"Information by round under each defense: {read}"
         found.append((question, findings, information_by_round(findings, f"budgets{i}", title)))
     return found
-
-
-@cache
-def wide_css() -> Markup:
-    """The style of pages with wide tables."""
-    return Markup(
-        "".join((TEMPLATES / name).read_text("utf-8") for name in ("audit.css", "comparison.css"))
-    )

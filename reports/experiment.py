@@ -10,12 +10,12 @@ from dpaudit.files.published import (
 )
 from dpaudit.text import duration, lines
 
+from .ci import table_lines
 from .figures.curves import drawn_by_label
 from .html import pages
 from .numbers import number
 from .tables import as_csv as rows_as_csv
 
-HEADER = ("published", "ours", "difference", "n")
 IMPOSSIBLE = (
     "this run was made before intervals kept to what is possible, and is here as it came: an end "
     "below 0 says that the seeds differ by more than their mean"
@@ -30,7 +30,7 @@ def render_experiment(result: ExperimentResult) -> str:
     return lines(
         page.render(
             result=result,
-            header=(*result.columns, "quantity", *_at(result), *HEADER),
+            header=_header(result),
             rows=[_row(result, line) for line in shown(result)],
             orderings=[ordering_text(held, len(result.seeds)) for held in result.orderings],
             figures=figures,
@@ -46,13 +46,14 @@ def text(result: ExperimentResult) -> Iterator[str]:
     yield from (f"cut: {result.cut}" for _ in [0] if result.cut)
     yield "assumed, as the paper does not say (--set KEY=VALUE for another reading):"
     yield from (f"  {a.key} = {a.value}: {a.says}" for a in result.assumed)
-    header = (*result.columns, "quantity", *_at(result), *HEADER)
-    table = [header, *(_row(result, line) for line in shown(result))]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    table = [_header(result), *(_row(result, line) for line in shown(result))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(padded).rstrip()
-    yield from (f"{line.error}: {_labels(line)}" for line in result.lines if line.error)
+    yield from (
+        f"{line.error}: {', '.join(line.labels.values())}" for line in result.lines if line.error
+    )
     yield from (ordering_text(held, len(result.seeds)) for held in result.orderings)
     yield from result.remarks
     yield f"ours: {_interval_text(result)}; {duration(result.seconds)} of CPU time"
@@ -68,14 +69,9 @@ def _interval_text(result: ExperimentResult) -> str:
     found = f"{means} with its 95% Student-t interval in [ ]{'' if n > 1 else ', over its batches'}"
     if any(line.interval == "range" for line in known):
         found += "; where that would leave what is possible, the range of the seeds in ( )"
-    below = [line for line in known if line.interval == "student" and _impossible(line)]
+    ends = [(x.ours.low, x) for x in known if x.ours and x.ours.low is not None]
+    below = any(low < limits(x.quantity)[0] for low, x in ends if x.interval == "student")
     return found + (f"; {IMPOSSIBLE}" if below else "")
-
-
-def _impossible(line: ExperimentLine) -> bool:
-    """Whether an interval of an older run has an end below 0 although no value can have."""
-    low = line.ours.low if line.ours else None
-    return low is not None and low < limits(line.quantity)[0]
 
 
 def as_csv(runs: Sequence[ExperimentResult]) -> str:
@@ -109,7 +105,8 @@ def page(name: str, runs: Sequence[ExperimentResult]) -> str:
 
 def as_markdown(result: ExperimentResult) -> str:
     """A run as a section of its experiment's page."""
-    header = (*result.columns, "quantity", *_at(result), *HEADER)
+    rows = [[cell.replace("|", "\\|") for cell in _row(result, line)] for line in shown(result)]
+    failed = [x for x in result.lines if x.error]
     part = ", ".join((result.scale, *result.asked, *([result.data] if result.other_data else ())))
     seeds = ", ".join(map(str, result.seeds))
     cut = f" Cut: {result.cut}." if result.cut else ""
@@ -118,12 +115,12 @@ def as_markdown(result: ExperimentResult) -> str:
         f"    {result.command}",
         f"{_on(result)}Seeds {seeds}, {duration(result.seconds)} of CPU time, {result.date}, "
         f"version {result.version}.{cut} Ours is {_interval_text(result)}.",
-        "\n".join(_markdown_rows(header, [_row(result, line) for line in shown(result)])),
+        "\n".join(table_lines([_header(result), *rows])),
         *_listed(
             "Orderings:", [ordering_text(held, len(result.seeds)) for held in result.orderings]
         ),
         *_listed("Assumed:", [f"`{a.key}` = {a.value}: {a.says}" for a in result.assumed]),
-        *_listed("Did not end:", [f"{_labels(x)}: {x.error}" for x in result.lines if x.error]),
+        *_listed("Did not end:", [f"{', '.join(x.labels.values())}: {x.error}" for x in failed]),
         *_listed("To know:", list(result.remarks)),
     ]
     return "\n\n".join(parts)
@@ -158,21 +155,16 @@ def _some(points: list[ExperimentLine]) -> list[ExperimentLine]:
 
 
 def _row(result: ExperimentResult, line: ExperimentLine) -> tuple[str, ...]:
-    ours, difference = line.ours, line.difference
-    at = [("" if line.at is None else number(line.at)) for _ in _at(result)]
+    spread = "" if line.published_spread is None else f" ± {line.published_spread:g}"
     return (
         *(line.labels.get(column, "") for column in result.columns),
-        *(line.quantity, *at, _published(line), _ours(line)),
-        "" if difference is None else f"{difference:+.3g}",
-        "" if ours is None else str(ours.n),
+        line.quantity,
+        *(["" if line.at is None else number(line.at)] if result.at else []),
+        "" if line.published is None else f"{line.published:g}{spread}",
+        _ours(line),
+        "" if line.difference is None else f"{line.difference:+.3g}",
+        "" if line.ours is None else str(line.ours.n),
     )
-
-
-def _published(line: ExperimentLine) -> str:
-    if line.published is None:
-        return ""
-    spread = "" if line.published_spread is None else f" ± {line.published_spread:g}"
-    return f"{line.published:g}{spread}"
 
 
 def _ours(line: ExperimentLine) -> str:
@@ -185,8 +177,10 @@ def _ours(line: ExperimentLine) -> str:
     return f"{line.ours.value:.3g} {brackets}"
 
 
-def _at(result: ExperimentResult) -> tuple[str, ...]:
-    return (result.at,) if result.at else ()
+def _header(result: ExperimentResult) -> tuple[str, ...]:
+    """What the columns of ``_row`` are called."""
+    at = (result.at,) if result.at else ()
+    return (*result.columns, "quantity", *at, "published", "ours", "difference", "n")
 
 
 def _on(result: ExperimentResult) -> str:
@@ -195,18 +189,6 @@ def _on(result: ExperimentResult) -> str:
     return f"On {result.data}. " if result.data else ""
 
 
-def _labels(line: ExperimentLine) -> str:
-    return ", ".join(line.labels.values())
-
-
 def _listed(title: str, points: list[str]) -> list[str]:
     once = list(dict.fromkeys(points))
     return ["\n".join([title, "", *(f"- {point}" for point in once)])] if once else []
-
-
-def _markdown_rows(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"

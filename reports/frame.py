@@ -58,12 +58,8 @@ def metric_rows(
         rounds = " ".join(map(str, finding.rounds))
         for name, metric in finding.metrics.items():
             if names is None or name in names:
-                yield {
-                    "finding": i,
-                    **about,
-                    "rounds": rounds,
-                    "metric": name,
-                } | metric.model_dump()
+                row = {"finding": i, **about, "rounds": rounds, "metric": name}
+                yield row | metric.model_dump()
 
 
 def findings_frame(results: Sequence[AuditResult]) -> "pd.DataFrame":
@@ -126,10 +122,9 @@ def evidence_frame(frame: "pd.DataFrame", results: Sequence[AuditResult]) -> "pd
     return named.merge(frame, on=["run", "finding"])
 
 
-def claim_figures(
-    evidence: "pd.DataFrame", results: Sequence[AuditResult]
-) -> list[list[ClaimFigures]]:
+def claim_figures(results: Sequence[AuditResult]) -> list[list[ClaimFigures]]:
     """The claims of each audit with their figures."""
+    evidence = evidence_frame(findings_frame(results), results)
     found = largest_figures(evidence, results, ["run", "place", "role", "metric"])
     of_findings = (
         (Role.EXACT_LEAK, Name.EPSILON),

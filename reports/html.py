@@ -74,6 +74,7 @@ def pages() -> Environment:
         "script": Markup(script),
         "script_hash": script_hash(script),
         "css": Markup((TEMPLATES / "audit.css").read_text(encoding="utf-8")),
+        "wide_css": Markup((TEMPLATES / "comparison.css").read_text(encoding="utf-8")),
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
         "pages_of_codes": entries(),

@@ -3,13 +3,10 @@
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-from markupsafe import Markup
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import BenchmarkResult
@@ -19,7 +16,6 @@ from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
-from .comparison import wide_css
 from .figures.drawing import Drawn, as_file, drawn_figures
 from .figures.privacy_utility import PanelScale, RunPoint, common_scale, pareto, pareto_front
 from .frame import Row
@@ -67,10 +63,6 @@ class Leaderboard:
 
         return pd.DataFrame(self.rows)
 
-    def csv(self) -> str:
-        """The same as the text of a CSV file."""
-        return as_csv(self.rows)
-
     def parquet(self) -> bytes:
         """The same as the content of a Parquet file.
 
@@ -90,11 +82,7 @@ class Leaderboard:
     def html(self) -> str:
         """The page, which loads nothing from elsewhere."""
         template = pages().get_template("leaderboard.html.j2")
-        return lines(template.render(page=self, css=wide_css()))
-
-    def markdown(self) -> str:
-        """The rows as a table in Markdown, with what fits on a page."""
-        return as_markdown(self.axes, self.standings)
+        return lines(template.render(page=self))
 
     def published(self, command: str, date: str) -> ResultTables:
         """The rows as data of a folder like docs/results.
@@ -120,7 +108,8 @@ class Leaderboard:
         """
         with drawn_figures() as figures:
             content = {".html": self.html().encode()}
-        content |= {".csv": self.csv().encode(), ".md": self.markdown().encode()}
+        content[".csv"] = as_csv(self.rows).encode()
+        content[".md"] = as_markdown(self.axes, self.standings).encode()
         with suppress(ConfigError):  # an extra that most do without; the CSV has the same
             content[".parquet"] = self.parquet()
         whole = [name for name in figures if name.removeprefix("pareto").isdigit()]
@@ -143,10 +132,6 @@ class Leaderboard:
         failed = len(self.gaps) - waiting  # a result that cannot be read is none
         done = len(self.benchmark.cells) - len(self.gaps)
         return Counter(done=done, failed=failed, waiting=waiting)
-
-    @property
-    def most_seeds(self) -> int:
-        return max((len(row.seeds) for row in self.standings), default=0)
 
     @cached_property
     def confidences(self) -> list[float]:
@@ -172,27 +157,13 @@ class Leaderboard:
             "verdict": ("verdict", [v.value for v in SEVERITY if v in verdicts]),
         }
 
-    def about(self, row: Standing) -> Markup:
-        """The marks by which a row is chosen."""
+    def chosen(self, row: Standing) -> dict[str, str | None]:
+        """Of ``choices`` those by which a row is chosen."""
         values = {f"axis{i}": value for i, value in enumerate(row.values)}
-        values |= {"adversary": row.adversary, "verdict": row.verdict.value if row.verdict else ""}
-        return self._marks(values)
-
-    def about_panel(self, adversary: str, graph: str | None = None) -> Markup:
-        """Those of a figure of one adversary, and one graph if its panels are of that axis."""
-        by_axis = graph is not None and self._graph_axis is not None
-        graphs = {f"axis{self._graph_axis}": str(graph)} if by_axis else {}
-        return self._marks({"adversary": adversary, **graphs})
-
-    def _marks(self, values: Mapping[str, str]) -> Markup:
-        return Markup("").join(
-            Markup(' data-{}="{}"').format(key, self.choices[key][1].index(value))
-            for key, value in values.items()
-            if value in self.choices[key][1]
-        )
+        return {**values, "adversary": row.adversary, "verdict": row.verdict}
 
     @property
-    def _graph_axis(self) -> int | None:
+    def graph_axis(self) -> int | None:
         return self.axes.index("graph") if "graph" in self.axes else None
 
     @cached_property
@@ -221,7 +192,7 @@ class Leaderboard:
     def _panels(self, i: int, adversary: str) -> Panels | None:
         points: list[RunPoint] = []
         by_graph: dict[str, list[RunPoint]] = {}
-        axis = self._graph_axis
+        axis = self.graph_axis
         for row in self.standings:
             point = self._point(row)
             if row.seeds and row.adversary == adversary and point is not None:
@@ -252,7 +223,7 @@ class Leaderboard:
         varying = (
             value
             for i, value in enumerate(row.values)
-            if i != self._graph_axis and len(self.choices[f"axis{i}"][1]) > 1
+            if i != self.graph_axis and len(self.choices[f"axis{i}"][1]) > 1
         )
         certified = row.figures.get("certified_epsilon")
         return RunPoint(

@@ -70,13 +70,6 @@ class Pick(NamedTuple):
     row: int
 
 
-class Restart(NamedTuple):
-    """The attacker's loss of one start of its search."""
-
-    loss: float
-    chosen: bool
-
-
 class TargetCell(NamedTuple):
     """One target of a finding."""
 
@@ -84,7 +77,7 @@ class TargetCell(NamedTuple):
     window: str | None  # its part of the strip, as a viewBox; None: the finding has it not
     width: int  # pixels of that part
     figures: Mapping[str, float] = {}
-    restarts: Sequence[Restart] = ()  # empty where there was one alone
+    restarts: Sequence[tuple[float, bool]] = ()  # loss of each start of its search; was it chosen?
 
 
 def picks(finding: Finding) -> list[Pick]:
@@ -118,12 +111,12 @@ def target_cells(finding: Finding, picked: list[Pick], picture: Picture) -> list
         return []
     cells = []
     for pick in picked if victims else [Pick("", math.nan, i) for i in range(n)]:
-        row: int | None = pick.row  # the same one, unless other victims were in reach
-        if victims and not (pick.row < len(victims) and victims[pick.row] == pick.victim):
-            row = victims.index(pick.victim) if pick.victim in victims else None
-        if row is None:
-            cells.append(TargetCell(pick, None, width))
-            continue
+        row = pick.row  # the same one, unless other victims were in reach
+        if victims and victims[row : row + 1] != (pick.victim,):
+            if pick.victim not in victims:
+                cells.append(TargetCell(pick, None, width))
+                continue
+            row = victims.index(pick.victim)
         window = f"{row * (width + STRIP_GAP)} 0 {width} {picture.height}"
         figures: dict[str, float] = {}
         restarts = []
@@ -133,7 +126,7 @@ def target_cells(finding: Finding, picked: list[Pick], picture: Picture) -> list
             chosen = series.get(Column.CHOSEN_RESTART)
             for i in takewhile(lambda i: restart_column(i) in series, count(1)):
                 is_chosen = chosen is not None and chosen[row] == i
-                restarts.append(Restart(series[restart_column(i)][row], is_chosen))
+                restarts.append((series[restart_column(i)][row], is_chosen))
         cells.append(TargetCell(pick, window, width, figures, restarts))
     return cells
 
@@ -263,12 +256,13 @@ class ReconstructionGroup:
 
     def in_round(self, round: int) -> "ReconstructionGroup":
         """Its findings of one round, one for each world."""
-        found = (self.best_blind_or_first(world, round) for world in self.worlds)
-        entries = (entry for entry in found if entry is not None)
-        only = [
-            e._replace(finding=e.finding.model_copy(update={"rounds": (round,)})) for e in entries
+        entries = (self.best_blind_or_first(world, round) for world in self.worlds)
+        found = [
+            e._replace(finding=e.finding.model_copy(update={"rounds": (round,)}))
+            for e in entries
+            if e is not None
         ]
-        return ReconstructionGroup(self.key, tuple(only))
+        return ReconstructionGroup(self.key, tuple(found))
 
     def notes(self, elsewhere: Sequence[str]) -> list[tuple[str, list[str]]]:
         """Each note that is not said elsewhere, and where it applies: [] for all of the scenario.
@@ -345,14 +339,6 @@ def most_revealing(all_scenarios: Iterable[ReconstructionGroup]) -> MostRevealin
         return None
     scenario, entry = max(scored, key=lambda found: _lead(found[1].finding))
     return MostRevealing(scenario, entry, entry.finding.rounds[0], len(scored))
-
-
-def shared_notes(all_scenarios: Iterable[ReconstructionGroup]) -> list[str]:
-    """The notes that every scored attack carries, such as PSNR's range: said once."""
-    found = (entry.finding for scenario in all_scenarios for entry in scenario.entries)
-    attacks = [f.notes for f in found if f.metrics and f.world != "blind"]
-    first = attacks[0] if attacks else ()
-    return [note for note in dict.fromkeys(first) if all(note in notes for notes in attacks)]
 
 
 def metric_names(findings: Iterable[Finding]) -> list[str]:

@@ -13,33 +13,18 @@ from typing import Any
 from markupsafe import Markup
 
 from dpaudit.codes import entries
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.finding import Column, Finding, Metric, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 
+from . import reconstructions
 from .figures.curves import AXIS, training_curve
 from .figures.drawing import Drawn
 from .figures.epsilon import empirical_figures
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
 from .figures.leaks import accounting_figures, sensitivity_figures
-from .figures.reconstruction import (
-    SsimByRound,
-    search_by_iteration,
-    share_figures,
-    ssim_intervals,
-)
-from .frame import Row, metric_rows
-from .reconstructions import (
-    GroupKey,
-    MostRevealing,
-    NumberedFinding,
-    Picture,
-    ReconstructionGroup,
-    embedded,
-    group_key,
-    most_revealing,
-    scenarios,
-    shared_notes,
-)
+from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
+from .frame import Row
+from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many, wide
 
 LONGEST = 40  # characters of a title in an address
@@ -57,15 +42,15 @@ class Run:
     @cached_property
     def pictures(self) -> dict[str, Picture]:
         paths = {path: None for f in self.result.findings for path in f.artifacts.values()}
-        return {path: embedded(path, self.directory) for path in paths}
+        return {path: reconstructions.embedded(path, self.directory) for path in paths}
 
     @cached_property
     def scenarios(self) -> list[ReconstructionGroup]:
-        return scenarios(self.entries())
+        return reconstructions.scenarios(self.entries())
 
     @cached_property
     def most_revealing(self) -> MostRevealing | None:
-        return most_revealing(self.scenarios)
+        return reconstructions.most_revealing(self.scenarios)
 
     @property
     def claimed(self) -> list[JudgedClaim]:
@@ -89,7 +74,11 @@ class Run:
 
     @cached_property
     def shared_notes(self) -> list[str]:
-        return shared_notes(self.scenarios)
+        """The notes that every scored attack carries, such as PSNR's range: said once."""
+        found = (entry.finding for scenario in self.scenarios for entry in scenario.entries)
+        attacks = [f.notes for f in found if f.metrics and f.world != "blind"]
+        first = dict.fromkeys(attacks[0] if attacks else ())
+        return [note for note in first if all(note in notes for notes in attacks)]
 
     @property
     def picks_targets(self) -> bool:
@@ -239,18 +228,10 @@ class Run:
     def ssim_figures(self, adversary: str | None) -> list[Drawn]:
         """SSIM by round of each message and batch size that one adversary reconstructed."""
         name = f"run{self.number}-ssim{self.adversaries.index(adversary)}"
-        own = (s for s in self.scenarios if s.key.threat_model == adversary)
-        shown = [s for s in own if s.scored]
+        shown = [s for s in self.scenarios if s.key.threat_model == adversary and s.scored]
         several = len({scenario.key.attack for scenario in shown}) > 1
-        messages = [
-            SsimByRound(
-                _row_label(s.key, with_attack=several),
-                [(k, s.metric(Name.SSIM, k)) for k in s.rounds],
-                list(metric_rows(s.by_round, {Name.SSIM})),
-            )
-            for s in shown
-        ]
-        return ssim_intervals(messages, name, f"SSIM of reconstructions by {adversary}")
+        labelled = [(_row_label(s.key, with_attack=several), s) for s in shown]
+        return ssim_intervals(labelled, name, f"SSIM of reconstructions by {adversary}")
 
     def search_figures(self, scenario: ReconstructionGroup) -> list[Drawn]:
         """How the searches of a scenario went, by iteration, a figure for each round."""
@@ -265,7 +246,7 @@ class Run:
             entry
             for entry in self.entries("reconstruction")
             if entry.finding.role is Role.RECONSTRUCTED_SHARE
-            and group_key(entry.finding) == scenario.key
+            and reconstructions.group_key(entry.finding) == scenario.key
         ]
 
     def share_figures(self, entry: NumberedFinding) -> list[Drawn]:

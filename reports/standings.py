@@ -21,17 +21,10 @@ from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict, worst
 from dpaudit.files.whole import artifact_file
 
+from . import frame as tidy
 from .ci import markdown_table
 from .comparison import final_utility
-from .frame import (
-    ClaimFigures,
-    Row,
-    claim_figures,
-    evidence_frame,
-    findings_frame,
-    largest,
-    of_the_defense,
-)
+from .frame import ClaimFigures, Row
 from .numbers import number, span
 
 if TYPE_CHECKING:
@@ -228,9 +221,9 @@ def gaps_of(rows: Sequence[Standing]) -> list[Gap]:
 
 def audit_rows(results: Sequence[AuditResult]) -> Iterator[list[AuditRow]]:
     """For each audit its adversaries, each with every claim against it or with none."""
-    frame = findings_frame(results)
-    evidence = evidence_frame(frame, results)
-    claims = claim_figures(evidence, results)
+    frame = tidy.findings_frame(results)
+    evidence = tidy.evidence_frame(frame, results)
+    claims = tidy.claim_figures(results)
     tests = evidence[(evidence.role == Role.TEST) & (evidence.metric == Name.CONFIDENCE)]
     confidence = tests.groupby(["run", "place"]).value.min()
     by_adversary = _figures(frame).to_dict("index")
@@ -271,8 +264,8 @@ def _figures(frame: "pd.DataFrame") -> "pd.DataFrame":
     import pandas as pd
 
     where = ["run", "threat_model"]
-    own = of_the_defense(frame)
-    best = largest(own[own.void.isna() & own.value.notna()], [*where, "role", "metric"])
+    own = tidy.of_the_defense(frame)
+    best = tidy.largest(own[own.void.isna() & own.value.notna()], [*where, "role", "metric"])
     columns = {}
     for key, (_, role, metric, most_of, _) in FIGURES.items():
         if metric is not None:

@@ -10,6 +10,7 @@ import pytest
 from dpaudit.files.published import ExperimentRuns, ResultTable, ResultTables
 from dpaudit.papers.declared import DECLARED
 from dpaudit.reports import experiment, result_tables
+from dpaudit.reports.tables import as_csv
 from tests.test_site import site
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def test_the_files_of_an_experiment_are_one_result(path: Path) -> None:
 def test_the_files_of_tables_are_one_result(path: Path) -> None:
     found = ResultTables.read(path)
     assert path.read_text() == found.to_json()
-    assert path.with_suffix(".csv").read_text() == result_tables.as_csv(found)
+    assert path.with_suffix(".csv").read_text() == as_csv(found.rows)
 
 
 def test_every_result_has_a_page_in_the_navigation(site) -> None:
@@ -57,7 +58,7 @@ def test_a_page_has_every_run_under_a_heading_of_its_own(site) -> None:
             assert f"    {run.command}\n" in text
             shown = experiment.as_markdown(run)
             assert shown in text
-            assert shown.count("\n| ") == 1 + len(experiment.shown(run))
+            assert shown.count("\n| ") == 2 + len(experiment.shown(run))
 
 
 def test_a_page_shows_the_numbers_of_its_data(site) -> None:
@@ -77,7 +78,7 @@ def test_tables_of_other_columns_are_one_csv() -> None:
             ResultTable(title="B", columns=("z",), rows=(("inf",),)),
         ),
     )
-    rows = list(csv.DictReader(io.StringIO(result_tables.as_csv(made))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(made.rows))))
     assert [row["table"] for row in rows] == ["A", "A", "B"]
     assert (rows[0]["x"], rows[0]["y"], rows[2]["z"]) == ("1.0", "a|b", "inf")
     assert rows[1]["y"] == "'=1+1"

@@ -5,6 +5,7 @@ published runs are a file for each scale.
 """
 
 import json
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -158,6 +159,14 @@ class ResultTables(Strict):
     @classmethod
     def read(cls, path: Path) -> "ResultTables":
         return cls.model_validate_json(path.read_bytes())
+
+    @property
+    def rows(self) -> Iterator[dict[str, TableEntry]]:
+        """The rows of all tables in all their columns, with the title of each row's table first."""
+        empty = dict.fromkeys(name for table in self.tables for name in table.columns)
+        for table in self.tables:
+            for row in table.rows:
+                yield {"table": table.title, **empty, **dict(zip(table.columns, row, strict=True))}
 
     def to_json(self) -> str:
         """JSON with one row of a table a line, so that a changed row is a changed line."""

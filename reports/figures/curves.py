@@ -154,15 +154,10 @@ def _panel(name: str, title: str, result: ExperimentResult, lines: list[Experime
             ours = [point.ours for point in points if point.ours is not None]
             axes.plot(x, [m.value for m in ours], color=look.colour, dashes=look.dash,
                       marker=look.marker, markersize=3, linewidth=1.5, label=label)  # fmt: skip
-            if all(m.low is not None and m.high is not None for m in ours):
-                axes.fill_between(
-                    x,
-                    [m.low for m in ours],
-                    [m.high for m in ours],
-                    color=look.colour,
-                    alpha=0.15,
-                    linewidth=0,
-                )
+            ends = [(m.low, m.high) for m in ours if m.low is not None and m.high is not None]
+            if len(ends) == len(ours):
+                low, high = zip(*ends, strict=True)
+                axes.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0)
         spread = [axis for axis, of in ((axes.yaxis, values), (axes.xaxis, places)) if _is_far(of)]
         axes.set(**{f"{axis.axis_name}scale": "log" for axis in spread}, xlabel=result.at)
         drawing.plain_numbers(*spread)

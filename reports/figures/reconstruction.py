@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Metric, Name, claim_column
-from dpaudit.reports.frame import Row
+from dpaudit.reports.frame import metric_rows
+from dpaudit.reports.reconstructions import ReconstructionGroup
 from dpaudit.reports.tables import wide
 
 from . import drawing
@@ -23,40 +23,41 @@ BY_SSIM = "by SSIM: blind is one guess, and nothing bounds the share"
 LONGEST = 24  # characters of a claim in a legend
 
 
-class SsimByRound(NamedTuple):
-    """What was reconstructed of one message."""
+def ssim_intervals(
+    scenarios: Sequence[tuple[str, ReconstructionGroup]], name: str, title: str
+) -> list[Drawn]:
+    """For each scenario a mark at each mean SSIM and a line over its 95% interval, on one scale.
 
-    label: str
-    rounds: Sequence[tuple[int, Mapping[str, Metric]]]  # SSIM by world
-    rows: Sequence[Row]
+    A scenario of which nothing is finite has no figure.
 
-
-def ssim_intervals(messages: Sequence[SsimByRound], name: str, title: str) -> list[Drawn]:
-    """For each message a mark at each mean SSIM and a line over its 95% interval, on one scale.
-
-    A message of which nothing is finite has no figure.
+    Args:
+        scenarios: each with what it is called.
     """
-    metrics = [
-        [metric for _, ssim in message.rounds for metric in ssim.values()] for message in messages
-    ]
+    ssim = [[(k, s.metric(Name.SSIM, k)) for k in s.rounds] for _, s in scenarios]
+    metrics = [[m for _, by_world in rounds for m in by_world.values()] for rounds in ssim]
     ends = [
         x
         for own in metrics
-        for metric in own
-        for x in (metric.value, metric.low, metric.high)
+        for m in own
+        for x in (m.value, m.low, m.high)
         if x is not None and math.isfinite(x)
     ]
     scale = (min([0.0, *ends]) - 0.05, max([1.0, *ends]) + 0.05)
-    return [
-        Drawn(message.label, _ssim(message, scale, f"{name}-{i}", title), message.rows)
-        for i, (message, own) in enumerate(zip(messages, metrics, strict=True))
-        if any(math.isfinite(metric.value) for metric in own)
-    ]
+    figures = []
+    for i, (label, scenario) in enumerate(scenarios):
+        if any(math.isfinite(metric.value) for metric in metrics[i]):
+            svg = _ssim(ssim[i], scale, f"{name}-{i}", f"{title}: {label}")
+            rows = list(metric_rows(scenario.by_round, {Name.SSIM}))
+            figures.append(Drawn(label, svg, rows))
+    return figures
 
 
-def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: str) -> Markup:
+def _ssim(
+    rounds: Sequence[tuple[int, Mapping[str, Metric]]], scale: tuple[float, float], name: str,
+    title: str,
+) -> Markup:  # fmt: skip
     def paint(axes: Axes) -> None:
-        for row, (k, ssim) in enumerate(message.rounds):
+        for row, (k, ssim) in enumerate(rounds):
             for world, metric in ssim.items():
                 look = LOOKS.get(world, OTHER)
                 y = row + {"no-defense": -0.2, "blind": 0.2}.get(world, 0.0)
@@ -71,8 +72,8 @@ def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: st
                 )
         axes.axvline(0, color=MUTED, linewidth=0.8, label="_zero")
         axes.set(xlabel="SSIM to the truth", xlim=scale)
-        drawing.named_rows(axes, [f"round {k}" for k, _ in message.rounds])
-        shown = {world for _, ssim in message.rounds for world in ssim}
+        drawing.named_rows(axes, [f"round {k}" for k, _ in rounds])
+        shown = {world for _, ssim in rounds for world in ssim}
         marks = [
             mark
             for world, look in LOOKS.items()
@@ -81,18 +82,7 @@ def _ssim(message: SsimByRound, scale: tuple[float, float], name: str, title: st
         ]
         drawing.legend_above(axes, 3, handles=marks, columnspacing=1)
 
-    inches = (3.7, 1.0 + 0.34 * len(message.rounds))
-    return drawing.as_svg(name, f"{title}: {message.label}", inches, paint)
-
-
-class _Course(NamedTuple):
-    """One search, and what of it can be drawn."""
-
-    world: str
-    rounds: tuple[int, ...]
-    loss: Points
-    psnr: Points
-    rows: list[Row]
+    return drawing.as_svg(name, title, (3.7, 1.0 + 0.34 * len(rounds)), paint)
 
 
 def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> list[Drawn]:
@@ -100,35 +90,27 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> l
 
     What has no trace that can be drawn has no figure.
     """
-    courses = [
-        _Course(
-            f.world or "defense",
-            f.rounds,
-            _points(f.trace, Name.LOSS),
-            _points(f.trace, Name.PSNR),
-            [{"world": f.world, **row} for row in wide(f.trace)],
-        )
-        for f in findings
-    ]
-    courses = [course for course in courses if course.loss and course.psnr]
-    scales = [_scale([y for c in courses for _, y in c.loss], logarithmic=True)]
-    scales += [_scale([y for c in courses for _, y in c.psnr], logarithmic=False)]
+    courses = [(f, _points(f.trace, Name.LOSS), _points(f.trace, Name.PSNR)) for f in findings]
+    courses = [course for course in courses if course[1] and course[2]]
+    scales = [_scale([y for _, loss, _ in courses for _, y in loss], logarithmic=True)]
+    scales += [_scale([y for _, _, psnr in courses for _, y in psnr], logarithmic=False)]
     figures = []
-    for i, rounds in enumerate(dict.fromkeys(course.rounds for course in courses)):
-        own = [course for course in courses if course.rounds == rounds]
+    for i, rounds in enumerate(dict.fromkeys(f.rounds for f, *_ in courses)):
+        own = [course for course in courses if course[0].rounds == rounds]
         about = f"round {', '.join(map(str, rounds))}" if rounds else "round not stated"
-        drawing = _search(own, scales, f"{name}-{i}", f"{title}, {about}")
-        rows = [row for course in own for row in course.rows]
-        figures.append(Drawn(about, drawing, rows, rounds))
+        svg = _search(own, scales, f"{name}-{i}", f"{title}, {about}")
+        rows = [{"world": f.world, **row} for f, *_ in own for row in wide(f.trace)]
+        figures.append(Drawn(about, svg, rows, rounds))
     return figures
 
 
 def _search(
-    courses: Sequence[_Course], scales: Sequence[AxisScale], name: str, title: str
-) -> Markup:
+    courses: Sequence[tuple[Finding, Points, Points]], scales: Sequence[AxisScale], name: str,
+    title: str,
+) -> Markup:  # fmt: skip
     def paint(losses: Axes, psnr: Axes) -> None:
-        _lines(losses, [(course.world, course.loss) for course in courses])
-        _lines(psnr, [(course.world, course.psnr) for course in courses])
+        _lines(losses, [(f.world or "defense", loss) for f, loss, _ in courses])
+        _lines(psnr, [(f.world or "defense", psnr) for f, _, psnr in courses])
         losses.set(ylabel="attacker's own loss", yscale=scales[0][0], ylim=scales[0][1])
         psnr.set(ylabel="oracle: PSNR (dB)", ylim=scales[1][1])
         if scales[0][0] == "log":

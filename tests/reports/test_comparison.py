@@ -168,24 +168,32 @@ def test_each_attack_is_measured_by_the_most_that_it_found(golden: AuditResult) 
     assert second[1:] == ["0.5 n = 900", "1", "–"]
 
 
-def keys(*configs: dict[str, Any], baseline: int = 0) -> dict[str, tuple]:
+def keys(*configs: dict[str, Any]) -> dict[str, list[str | None]]:
     golden = AuditResult.read(GOLDEN)
     runs = [
         ComparedRun(Run(str(i), i, with_findings(golden, config=c, calibrated={}), Path()), [])
         for i, c in enumerate(configs)
     ]
-    return {row.key: (row.values, row.differs) for row in differing_keys(runs, runs[baseline])}
+    return differing_keys(runs)
 
 
-def test_only_keys_that_differ_are_shown_and_what_is_not_the_baselines_is_marked() -> None:
+def test_only_keys_that_differ_are_shown() -> None:
     one = {"seed": 1, "defense": {"name": "dpdl", "h": 2.0}, "attack": [{"name": "a", "n": 1}]}
     two = {"seed": 1, "defense": {"name": "dpdl", "h": 3.0}, "attack": [{"name": "a", "n": 1}]}
     three = {"seed": 1, "defense": {"name": "dpdl"}, "attack": [{"name": "a", "n": 4}]}
-    assert keys(one, two, three, baseline=1) == {
-        "defense.h": (("2.0", "3.0", None), (True, False, True)),
-        "attack[a].n": (("1", "1", "4"), (False, False, True)),
+    assert keys(one, two, three) == {
+        "defense.h": ["2.0", "3.0", None],
+        "attack[a].n": ["1", "1", "4"],
     }
     assert keys(one, one) == {}
+
+
+def test_what_is_not_the_baselines_is_marked(golden: AuditResult) -> None:
+    configs = ({"h": 2.0, "n": 1}, {"h": 3.0, "n": 1}, {"n": 4})
+    results = [with_findings(golden, config=c, calibrated={}) for c in configs]
+    rows = compared(*results, baseline=1).by_id("configs").every("tr")
+    marked = [[mark.text() for mark in row.every("mark")] for row in rows]
+    assert marked == [[], ["2.0", "not set"], ["4"]]
 
 
 def test_tables_of_an_array_are_distinguished_by_their_names() -> None:

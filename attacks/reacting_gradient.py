@@ -2,7 +2,7 @@
 
 Linear accounting of a partial view takes the gradients of all agents as given. This plays runs in
 which third agents, neither victim nor adversary, have losses that the auditor chose: steep where
-the victim's record decides, of either sign (``dpaudit.game.runs.relaying_losses``). DP has to
+the victim's record decides, of either sign (``dpaudit.game.runs.play``). DP has to
 survive any data of theirs.
 What is certified from such runs above the linear figure says that the amplification by the
 network, which the linear figure has, does not survive training.
@@ -26,12 +26,10 @@ from dpaudit.attack.contract import (
 from dpaudit.defense.contract import Setting
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
-from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
-from dpaudit.game.runs.relaying_losses import SteepLosses
+from dpaudit.game.runs.play import LearnedScore, SteepLosses, Worlds, cross_fitted, play
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, epsilon_lower_bound, family_from_scores

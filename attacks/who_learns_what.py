@@ -6,7 +6,7 @@ of the victim, read over many rounds from all that the curious agent receives an
 noise known. The record is used in round 1 alone, or as ``participation`` says: then mu is that of
 the worst rounds and of the worst directions of its gradients. It is exact where gradients do not
 react to what the curious agent does not observe, as in averaging; in training it is a lower end,
-and the mu of who reads every link the upper one (``dpaudit.game.filtering.gradient_reaction``).
+and the mu of who reads every link the upper one (``dpaudit.game.filtering.adversary``).
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,13 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import Reaction, reacting_note, with_every_link
-from dpaudit.game.filtering.kalman_filter import leak_by_agent
+from dpaudit.game.filtering.adversary import (
+    Adversary,
+    Reaction,
+    leak_by_agent,
+    reacting_note,
+    with_every_link,
+)
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import mu_of
 from dpaudit.game.network.gossip import Participation

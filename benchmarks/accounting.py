@@ -21,8 +21,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from limits import measured
 from scipy.optimize import brentq
 
-from dpaudit.accounting.composition import compose, on_levels
-from dpaudit.accounting.fourier import Product
+from dpaudit.accounting.composition import Product, compose, on_levels
 from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
 from dpaudit.accounting.privacy_loss import Pairs
 from dpaudit.accounting.releases import Interval, Release, epsilon

@@ -4,7 +4,7 @@
 
 On an Erdos-Renyi graph with ten neighbours on average, W = D^-1 (A + I), each agent being the
 adversary in turn and every other agent its victim. The first table is of a few adversaries, and of
-records that are used in every round; the dense formula (``dpaudit.game.network.stacked``) is
+records that are used in every round; the dense formula (``dpaudit.game.network.gossip``) is
 run where its
 matrices take less than 2 GB. ``--target``: all pairs of 148 agents over 320 rounds, of batches
 taken in turn (20 epochs of 16 batches) and of records used in every round, the adversaries shared
@@ -26,11 +26,15 @@ import torch
 from torch import Tensor
 
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.network import stacked as dense
 from dpaudit.game.network.accounting import NetworkMu, muffliato_mu_squared, network_mu
-from dpaudit.game.network.gossip import Participation, Schema, gossip_of
-from dpaudit.game.network.innovations import Innovations
-from dpaudit.game.network.stacked import StackedView
+from dpaudit.game.network.gossip import (
+    Innovations,
+    Participation,
+    Schema,
+    StackedView,
+    gossip_of,
+    stacked_bytes,
+)
 
 SEED, NEIGHBOURS = 20240611, 10
 SIZES = ((16, 40), (32, 40), (64, 40), (148, 40), (32, 80), (32, 160), (32, 320), (148, 320))
@@ -62,7 +66,7 @@ def growth(n_readers: int) -> None:
             began = process_time()
             (H,) = Innovations.of(gossip, agent(a)).grams(schema, victims)
             quick.append(process_time() - began)
-            if a == 0 and dense.bytes_needed(n, n_rounds) < FITS:
+            if a == 0 and stacked_bytes(n, n_rounds) < FITS:
                 began = process_time()
                 (K,) = StackedView.of(gossip, agent(a)).grams(schema, victims)
                 slow.append(process_time() - began)

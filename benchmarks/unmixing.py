@@ -3,7 +3,7 @@
     python benchmarks/unmixing.py [--cifar10 FILE.npz] [--agents 31] [--rounds 45] [--markdown FILE]
 
 Each agent holds one image and trains logistic regression by gossip; agent 0 reads what its one
-neighbour sends, un-mixes every agent's gradient (`dpaudit.game.estimating.unmixing`) and takes the
+neighbour sends, un-mixes every agent's gradient (`dpaudit.game.estimating.estimate`) and takes the
 image from it
 by the equations of the first layer. Beside it stands what the exact leak allows: the adversary
 who knows all other gradients and the initial model sees a gradient under noise of standard
@@ -25,7 +25,7 @@ from dpaudit.data.datasets import load_dataset
 from dpaudit.defense import Defense, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
-from dpaudit.game.estimating.unmixing import Mixture, Unmixed
+from dpaudit.game.estimating.estimate import Mixture, Unmixed
 from dpaudit.graphs.graph import build_graph
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import build_network, initial_parameters

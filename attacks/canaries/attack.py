@@ -15,9 +15,8 @@ from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.linearity import Nonlinear, nonlinearity
-from dpaudit.game.probing.playable_dimension import fewest_coordinates
-from dpaudit.game.worst_case.agent import of_most_moved_agent
+from dpaudit.game.probing.linearity import Nonlinear, fewest_coordinates, nonlinearity
+from dpaudit.game.worst_case.record import of_most_moved_agent
 from dpaudit.progress import OnStep
 from dpaudit.training.classification import Classification
 from dpaudit.training.costs import seconds_of

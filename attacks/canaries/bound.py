@@ -26,8 +26,7 @@ from dpaudit.defense.gossip import releases
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
+from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.statistics.bounds import smallest_alpha
 from dpaudit.statistics.guesses import (

@@ -25,11 +25,10 @@ from dpaudit.attack.contract import AttackContext
 from dpaudit.checkpoint import Progress
 from dpaudit.defense.contract import Gradient
 from dpaudit.defense.transcript import Messages
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.kalman_filter import KalmanFilter
+from dpaudit.game.filtering.adversary import Adversary, KalmanFilter
 from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
-from dpaudit.game.probing.chosen_noise import RecordedNoise
+from dpaudit.game.probing.step_inputs import RecordedNoise
 from dpaudit.game.runs.play import LogRatios
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams

@@ -14,7 +14,7 @@ from dpaudit.files.finding import Finding, Metric
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.playable_dimension import PLAYED, fewest_coordinates
+from dpaudit.game.probing.linearity import PLAYED, fewest_coordinates
 from dpaudit.game.runs.play import ProjectionAdversary, Worlds
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers

@@ -19,8 +19,7 @@ from dpaudit.game.runs.play import Worlds, error_rates
 from dpaudit.game.worst_case.record import played_mechanism
 from dpaudit.rng import Streams
 from dpaudit.statistics import betting, bounds
-from dpaudit.statistics.noise_factor import noise_factor_bound
-from dpaudit.statistics.power import bound_error
+from dpaudit.statistics.bounds import bound_error, noise_factor_bound
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Successes, needed
 
 from .exact import is_pure

@@ -13,8 +13,7 @@ from dpaudit.accounting.releases import (
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import reacting_note, with_every_link
+from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
 
 from .question import Question
@@ -83,7 +82,7 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
     """Epsilon of the view where gradients do not depend on what it hides.
 
     The lower end is attained by a record whose gradients have directions of their own wherever they
-    are taken: uses of one inclusion as ``gradient_directions`` has it, uses of different inclusions
+    are taken: uses of one inclusion as ``filtering.leak`` has it, uses of different inclusions
     on coordinates of their own, so that their leaks compose; without a coordinate for each, that of
     one inclusion. Where effects of different inclusions meet in one round, a record of one
     direction may show more (``_of_one_direction``). The upper end is then that of releases of which

@@ -8,10 +8,9 @@ from dpaudit.accounting.releases import Mechanism
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.runs.further_noise import hiding_without
+from dpaudit.game.runs.noise_law import hiding_without
 from dpaudit.game.runs.play import play
-from dpaudit.statistics.bounds import family_from_scores
-from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
+from dpaudit.statistics.bounds import family_from_scores, noise_factor_bound, noise_p_value
 from dpaudit.statistics.noise_tests import white_noise_test
 
 from .question import Question

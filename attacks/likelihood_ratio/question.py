@@ -24,19 +24,15 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Role
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, RevealedBatch
-from dpaudit.game.filtering.gradient_reaction import Reaction
+from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, Reaction, RevealedBatch
 from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
-from dpaudit.game.probing.linearity import Nonlinear, defined, nonlinearity
-from dpaudit.game.probing.playable_dimension import PLAYED
+from dpaudit.game.probing.linearity import PLAYED, Nonlinear, defined, nonlinearity
 from dpaudit.game.runs.play import ProjectionAdversary, play
-from dpaudit.game.worst_case import agent
-from dpaudit.game.worst_case.layers import in_layers
-from dpaudit.game.worst_case.real_dimension import Wider, wider
-from dpaudit.game.worst_case.record import coordinates, played_mechanism
+from dpaudit.game.worst_case import record
+from dpaudit.game.worst_case.layers import Wider, in_layers, wider
 from dpaudit.rng import Streams
-from dpaudit.statistics.power import Tradeoff
+from dpaudit.statistics.bounds import Tradeoff
 
 from .agents import game_on_agents, whole_agent
 
@@ -109,7 +105,7 @@ class Question:
         Its gradient has one direction. Where batches meet, that is for a test by the number that
         shows most of them; what they reveal one by one is no more than another record shows.
         """
-        one_by_one = played_mechanism(self.mechanism, self.game.spread)
+        one_by_one = record.played_mechanism(self.mechanism, self.game.spread)
         together = self.algebra.leak.meetings(self.game, self.in_round) if self.algebra else []
 
         def of_releases(rates: Array) -> Array:
@@ -192,7 +188,7 @@ class Asking:
         predicted = game if nonlinear is None or nonlinear.defined else defined(game)
         if nonlinear is not None and not self._is_followed(predicted, n_rounds):
             return self._projected(claim, game, nonlinear)
-        game = agent.in_worst_batch(game, view, n_rounds)
+        game = record.in_worst_batch(game, view, n_rounds)
         predicted = replace(predicted, first=game.first)
         adversary, revealed = Adversary(predicted, view, n_rounds), None
         if game.in_one_round:
@@ -235,7 +231,7 @@ class Asking:
         """Of a step that one coordinate does not play, or that no algebra follows."""
         if nonlinear.fewest > 1:
             game = self._of_victim(replace(game, width=nonlinear.fewest), claim, nonlinear)
-            game = agent.most_moving(game, self.threat_model, self.streams)
+            game = record.most_moving(game, self.threat_model, self.streams)
         game = replace(game, width=game.played)
         revealed = RevealedBatch(1, 1, alone=False) if game.in_one_round else None
         n_rounds = 1 if revealed else self.rounds(game.played)
@@ -257,9 +253,9 @@ class Asking:
         if claim.adjacency == "agent-identity":  # all of an agent's records
             return game
         if nonlinear is not None or game.setting.n_agents >= SPARSE_FROM:
-            return agent.of_most_moved_agent(game, self.threat_model, self.streams)
+            return record.of_most_moved_agent(game, self.threat_model, self.streams)
         at = claimed_delta(claim) or 1e-5
-        return agent.of_worst_agent(game, self.threat_model, at, record_adjacency(claim))
+        return record.of_worst_agent(game, self.threat_model, at, record_adjacency(claim))
 
     def _played(
         self, game: Game, claim: Claim, nonlinear: Nonlinear | None
@@ -270,11 +266,11 @@ class Asking:
         """
         game = self._of_victim(game, claim, nonlinear)
         if nonlinear is None:
-            worst, more = coordinates(game), wider(game, self.threat_model)
+            worst, more = record.coordinates(game), wider(game, self.threat_model)
             if more is not None and more.mixes and worst == 1 and claim.scope != "message":
                 return replace(game, width=min(PLAYED, game.coordinates)), worst, more
             return replace(game, spread=min(worst, PLAYED)), worst, more
-        game = agent.most_moving(game, self.threat_model, self.streams)
+        game = record.most_moving(game, self.threat_model, self.streams)
         if claim.scope == "message":  # a projection reads whole rounds
             game = replace(game, width=None)
         return game, 1, None

@@ -19,10 +19,9 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Mechanism
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.errors import DpauditError, RunError
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.probing.chosen_noise import RecordedNoise
+from dpaudit.game.probing.step_inputs import RecordedNoise
 from dpaudit.game.runs.noise_law import declared_of_a_round
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
 from dpaudit.progress import OnStep

@@ -18,8 +18,8 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.game import Game
-from dpaudit.game.probing.playable_dimension import fewest_coordinates
-from dpaudit.game.worst_case.agent import of_most_moved_agent
+from dpaudit.game.probing.linearity import fewest_coordinates
+from dpaudit.game.worst_case.record import of_most_moved_agent
 from dpaudit.progress import OnStep
 
 from .examination import Examination, Row

@@ -1,8 +1,8 @@
 """Families of mechanisms with one parameter, and the errors that any test must make on them.
 
 A family's trade-off curve gives the smallest false negative rate of any test that has a given
-false positive rate, when it tells a release without the record (H0) from one with it (H1). Where
-the mechanism is of that family, it says far more about epsilon than two error rates alone.
+false positive rate, when it separates a release without the record (H0) from one with it (H1).
+Where the mechanism is of that family, it says far more about epsilon than two error rates alone.
 
 Sources: Dong, Roth and Su 2019, arXiv:1905.02383; Nasr et al. 2023, arXiv:2302.07956.
 """

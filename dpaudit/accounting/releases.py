@@ -200,7 +200,7 @@ def false_negative_rate(
     """How rarely a test may miss the record at best: a lower bound on the trade-off curve.
 
     Args:
-        false_positive_rate: of tests that tell the mechanism's releases without the record (H0)
+        false_positive_rate: of tests that separate the mechanism's releases without the record (H0)
             from those with it (H1); under "replace-one", with one record from with another.
 
     Returns:

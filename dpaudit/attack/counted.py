@@ -12,15 +12,13 @@ from dpaudit.files.finding import Metric, Name
 from dpaudit.statistics.bounds import (
     ScoreBound,
     Scores,
+    Tradeoff,
+    expected_bound,
+    expected_family_bound,
     family_from_scores,
     from_scores,
     mu_p_value,
     p_value,
-)
-from dpaudit.statistics.power import (
-    Tradeoff,
-    expected_bound,
-    expected_family_bound,
     trials_needed,
 )
 

@@ -16,9 +16,8 @@ from dpaudit.defense.contract import Defense, ObservedGradient, Setting, Target
 from dpaudit.defense.view import View
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.estimating import unmixing, window
-from dpaudit.game.estimating.estimate import GradientEstimate, Window
-from dpaudit.game.estimating.unmixing import Mixture
+from dpaudit.game.estimating import estimate, window
+from dpaudit.game.estimating.estimate import GradientEstimate, Mixture, Window
 from dpaudit.game.estimating.window import WindowShape
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -271,8 +270,8 @@ def refuse_many_unknowns(
 
 def refuse_many_noises(context: AttackContext, rounds: Sequence[int]) -> None:
     """Raises ConfigError: so many rounds draw more noise than un-mixing takes."""
-    last, most = max(rounds), unmixing.MOST_DRAWS
-    draws = len(unmixing.draws_of(context.defense, context.setting, last))
+    last, most = max(rounds), estimate.MOST_DRAWS
+    draws = len(estimate.draws_of(context.defense, context.setting, last))
     if draws > most:
         raise ConfigError(
             "DPA022",

@@ -15,7 +15,7 @@ from dpaudit.files.captured_file import CapturedConfig, GradientInversion
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, Note
-from dpaudit.graphs.positions import positions
+from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.pipeline.judge import Evidence, Source, audited, bearing_on
 from dpaudit.pipeline.provenance import provenance_of

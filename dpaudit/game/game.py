@@ -22,11 +22,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.accounting.releases import Mechanism
-from dpaudit.defense.contract import Defense, Gradient, Round, Setting
-from dpaudit.defense.gossip import releases
-from dpaudit.defense.noise import Noise
-from dpaudit.files.claim import Adjacency
+from dpaudit.defense import Adjacency, Defense, Gradient, Mechanism, Noise, Round, Setting, releases
 
 from .oracles import CanaryGradient, OnFirst
 
@@ -105,18 +101,14 @@ class Game:
         """How many batches a round has; each draws the record anew."""
         return self.defense.batches_per_round
 
-    @property
-    def batch_sampling(self) -> Sampling:
-        """How the record gets into a batch; "none" if it always does."""
-        return "none" if self.sampling_rate == 1 else self.sampling
-
     def releases(self, shifts: Iterable[float], family: NoiseFamily = "gaussian") -> Mechanism:
-        """What numbers tell that one canary moves by so many of their noise; infinite: no noise.
+        """What numbers reveal that one canary moves by so many of their noise; infinite: no noise.
 
         A release states its noise for one canary, and accounting knows what a draw of it displaces.
         """
         multipliers = [0.0 if shift == inf else self.displacement / shift for shift in shifts]
-        return releases(multipliers, self.batch_sampling, self.sampling_rate, family)
+        sampling = "none" if self.sampling_rate == 1 else self.sampling
+        return releases(multipliers, sampling, self.sampling_rate, family)
 
     @property
     def effect(self) -> float:

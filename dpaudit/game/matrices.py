@@ -6,7 +6,6 @@ parts, and parts of one shape are decomposed in one call. A dense matrix is one 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,18 +30,12 @@ class NotLocal(Exception):
     """A step, or a view of it, that has no small parts; the reason is its text."""
 
 
-@dataclass(frozen=True, eq=False)
-class LinearMap:
-    """A linear map of rows of numbers."""
-
-    matrix: Matrix  # [n, m]
-
-    def of(self, values: Tensor) -> Tensor:
-        """``values`` [(trials,) n] times the matrix, in their dtype and on their device."""
-        if isinstance(self.matrix, np.ndarray):
-            return values @ torch.from_numpy(self.matrix).to(values)
-        rows = values.cpu().numpy()
-        return torch.from_numpy(rows @ self.matrix.astype(rows.dtype)).to(values.device)
+def times(values: Tensor, matrix: Matrix) -> Tensor:
+    """``values`` [(trials,) n] times the matrix [n, m], in their dtype and on their device."""
+    if isinstance(matrix, np.ndarray):
+        return values @ torch.from_numpy(matrix).to(values)
+    rows = values.cpu().numpy()
+    return torch.from_numpy(rows @ matrix.astype(rows.dtype)).to(values.device)
 
 
 class Factors(NamedTuple):

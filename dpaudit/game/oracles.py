@@ -1,9 +1,8 @@
 """Gradient oracles of the game: they answer with given gradients, or note what a step asks for."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from dpaudit.defense.contract import Gradient
 
 SAME = 1e-9  # of a model: by what two that are one may differ, summed in different orders
-NOWHERE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,45 +138,18 @@ class WatchedGradient(WrappedGradient):
         return models - models[0]
 
 
-class Points(NamedTuple):
-    """Where a round takes the victim's gradient."""
-
-    by_call: list[Tensor]  # of each call, [m]: which point each row is, or NOWHERE
-    steps: list[int]  # of each point: the local step, whose batch it is of
-
-
-def points_of(victim: int, batch_size: int, play: Callable[[Gradient], object]) -> Points:
-    """The points of a round: rows with one number are of one batch at one and the same model.
-
-    Args:
-        play: the round, from a state in which no two models agree by chance.
-    """
-    asked = NumberedInputs(batch_size)
-    play(asked)
-    own = [i for i, (agent, *_) in enumerate(asked.asked) if agent == victim]
-    points = torch.full((len(asked.asked),), NOWHERE)
-    points[own] = torch.arange(len(own))
-    return Points([points[places] for places in asked.places], [asked.asked[i][1] for i in own])
-
-
 @dataclass(eq=False)
-class _AtOnePoint(WrappedGradient):
-    """The canary's gradient in each trial at one point of the round, and 0 at all others."""
+class AtPlaces(WrappedGradient):
+    """Another oracle's gradients where they are chosen in a trial, and 0 in all other places."""
 
-    points: list[Tensor]  # of each call, [m]: which point each row is, or NOWHERE
-    chosen: Tensor  # [trials]
-    calls: list[int] = field(default_factory=lambda: [0])  # so far, whichever local step asked
+    chosen: Tensor  # [trials, n_asked], 1 or 0: of the rows of all calls, one after the other
+    asked: list[int] = field(default_factory=list)  # rows of each call so far, of all local steps
 
     def changed(self, gradients: Tensor) -> Tensor:
-        here = self.points[self.calls[0]] == self.chosen[:, None]  # [trials, m]
-        self.calls[0] += 1
-        return gradients * here[(..., *[None] * (gradients.ndim - 2))].to(gradients)
-
-
-def at_points(canary: CanaryGradient, points: Points, chosen: Tensor) -> Gradient:
-    """The canary of all trials, at the chosen point of each [trials]."""
-    drawn = torch.where(chosen == NOWHERE, 0.0, torch.ones_like(canary.drawn))
-    return _AtOnePoint(replace(canary, drawn=drawn * canary.drawn), points.by_call, chosen)
+        first = sum(self.asked)
+        self.asked.append(gradients.shape[1])
+        here = self.chosen[:, first : first + gradients.shape[1]].to(gradients)  # [trials, m]
+        return gradients * here[(..., *[None] * (gradients.ndim - 2))]
 
 
 class AlikeRecords(Gradient):
@@ -254,34 +225,9 @@ class NumberedInputs(AlikeRecords):
     def _place(self, agent: int, model: Tensor) -> int:
         of_batch = self._known.setdefault((agent, self.step), [])
         for i in of_batch:
-            if same_model(self.asked[i][2], model):
+            known = self.asked[i][2]
+            if torch.allclose(known, model, 0.0, SAME * known.abs().max().item()):
                 return i
         of_batch.append(len(self.asked))
         self.asked.append((agent, self.step, model.clone()))
         return of_batch[-1]
-
-
-@dataclass(eq=False)
-class OneAnswer(AlikeRecords):
-    """In each trial the gradient that is asked for in one place, and 0 in all others."""
-
-    length: float
-    batch_size: int
-    chosen: Tensor  # [trials, n_asked]
-    asked: list[int] = field(default_factory=list)  # how many places each call so far had
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        first = sum(self.asked)
-        self.asked.append(X.shape[-2])
-        here = self.chosen[:, first : first + X.shape[-2], None]
-        return (self.length / self.batch_size * here).expand(X.shape)
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        return min(1.0, clip_norm / self.length) * self.batch_size * self(X, holders)
-
-
-def same_model(one: Tensor, other: Tensor) -> bool:
-    """Whether two models are one but for rounding, where no two agree by chance."""
-    return torch.allclose(one, other, 0.0, SAME * one.abs().max().item())

@@ -1,13 +1,14 @@
 """Mixing matrices by name, in float64: where every graph that an audit can name is defined.
 
-Agents are indexed modulo n; ``W[i, j]`` weighs agent j's message at agent i.
+Agents are indexed modulo n; ``W[i, j]`` weighs agent j's message at agent i. ``positions``
+is where the agents of a graph are drawn.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
@@ -31,6 +32,10 @@ RESAMPLES = 1_000  # random graphs drawn before giving up on a connected one
 
 Matrix: TypeAlias = sparse.csr_array  # [n_agents, n_agents] float64, by its weights above zero
 Links: TypeAlias = sparse.csr_array  # [receiver, sender] bool
+_DRAWN = {
+    "pairwise": "random in every round: one agent, drawn at random, averages with a neighbour",
+    "server": "agent 0 is a server without data that averages what agents send, drawn or all",
+}
 
 
 class Weights(NamedTuple):
@@ -178,8 +183,13 @@ def _linked_at(receivers: ArrayLike, senders: ArrayLike, n: int) -> Links:
 def _circulant(options: GraphOptions, hops: Sequence[int], n: int) -> Matrix:
     """Agent j sends to j + h for every hop h, modulo n, and to itself."""
     _refuse_dense(options, n, n * (len(hops) + 1))
+    return _uniform(_ahead(hops, n))
+
+
+def _ahead(hops: Sequence[int], n: int) -> Links:
+    """From each agent j to j + h for every hop h, modulo n."""
     h, j = np.repeat(hops, n), np.tile(np.arange(n), len(hops))
-    return _uniform(_linked_at((j + h) % n, j, n))
+    return _linked_at((j + h) % n, j, n)
 
 
 def connected(links: Links) -> bool:
@@ -268,11 +278,8 @@ def _erdos_renyi(
     """random: each pair linked with probability p, redrawn until connected, Metropolis weights"""
     rng = _needed(options, generator)
     _refuse_dense(options, n, options.p * n * n)
-
-    def draw() -> Links:
-        return _linked(options.p, n, rng)
-
-    return [metropolis(_first_connected(draw, f"erdos-renyi with p={options.p}", n))]
+    what = f"erdos-renyi with p={options.p}"
+    return [metropolis(_first_connected(lambda: _linked(options.p, n, rng), what, n))]
 
 
 def _linked(p: float, n: int, rng: np.random.Generator) -> Links:
@@ -294,11 +301,8 @@ def _uniform_out(
     """random, directed: each edge with probability p, only column-stochastic"""
     rng = _needed(options, generator)
     _refuse_dense(options, n, options.p * n * n)
-
-    def draw() -> Links:
-        return _drawn_pairs(options.p, n, rng)
-
-    return [_uniform(_first_connected(draw, f"uniform-out with p={options.p}", n))]
+    what = f"uniform-out with p={options.p}"
+    return [_uniform(_first_connected(lambda: _drawn_pairs(options.p, n, rng), what, n))]
 
 
 def _k_regular(
@@ -312,19 +316,10 @@ def _k_regular(
             f"graph k-regular: k={k} needs more than {k} agents and an even k * n_agents, got {n}",
         )
     _refuse_dense(options, n, n * (k + 1))
-    links = _circulant_regular(n, k)
-
-    def draw() -> Links:
-        return _switched(links, rng)
-
-    return [_uniform(_first_connected(draw, f"k-regular with k={k}", n))]
-
-
-def _circulant_regular(n: int, k: int) -> Links:
-    """A k-regular graph to start from: k // 2 on either side, and the opposite one for odd k."""
-    hops = [*range(-(k // 2), 0), *range(1, k // 2 + 1), *([n // 2] if k % 2 else [])]
-    h, j = np.repeat(hops, n), np.tile(np.arange(n), len(hops))
-    return _linked_at((j + h) % n, j, n)
+    # to start from: k // 2 on either side on a circle, and the opposite one for odd k
+    links = _ahead([*range(-(k // 2), 0), *range(1, k // 2 + 1), *([n // 2] if k % 2 else [])], n)
+    what = f"k-regular with k={k}"
+    return [_uniform(_first_connected(lambda: _switched(links, rng), what, n))]
 
 
 def _switched(links: Links, rng: np.random.Generator) -> Links:
@@ -378,7 +373,34 @@ _BUILDERS: dict[str, Callable[[Any, int, np.random.Generator | None], list[Matri
     "star": _star,
 }
 
-_DRAWN = {
-    "pairwise": "random in every round: one agent, drawn at random, averages with a neighbour",
-    "server": "agent 0 is a server without data that averages what agents send, drawn or all",
-}
+
+Points = NDArray[np.float64]  # [n_agents, 2]
+
+
+def positions(name: str, n_agents: int) -> Points:
+    """[n_agents, 2] coordinates in [-1, 1] to draw a graph of this name at."""
+    i = np.arange(n_agents)
+    if name == "bipartite":
+        return _columns(i < n_agents // 2)
+    if name == "hub2":
+        return _columns(i < n_agents - 2)
+    if name == "path":
+        return np.stack([np.linspace(-1, 1, n_agents), np.zeros(n_agents)], axis=1)
+    if name in ("star", "server"):
+        return np.concatenate([np.zeros((1, 2)), _circle(n_agents - 1)])
+    return _circle(n_agents)
+
+
+def _circle(n: int) -> Points:
+    """Clockwise, from the top."""
+    angle = 2 * np.pi * np.arange(n) / n
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def _columns(left: NDArray[np.bool_]) -> Points:
+    """Two columns, each from top to bottom."""
+    out = np.empty((len(left), 2))
+    for side, x in ((left, -0.6), (~left, 0.6)):
+        out[side, 0] = x
+        out[side, 1] = np.linspace(1, -1, side.sum() + 2)[1:-1]
+    return out

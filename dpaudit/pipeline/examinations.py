@@ -16,9 +16,9 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import DpauditError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig, Plugin
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.filtering.adversary import with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.rng import Streams

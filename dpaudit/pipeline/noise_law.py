@@ -39,9 +39,13 @@ from dpaudit.game.runs.noise_law import (
     wide_game,
 )
 from dpaudit.rng import Streams
-from dpaudit.statistics.bounds import family_from_scores
-from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value, with_noise_times
-from dpaudit.statistics.noise_law import law_p_value, scores_of_a_shift
+from dpaudit.statistics.bounds import (
+    family_from_scores,
+    noise_factor_bound,
+    noise_p_value,
+    with_noise_times,
+)
+from dpaudit.statistics.noise_tests import law_p_value, scores_of_a_shift
 from dpaudit.training.woven import global_randomness
 
 from .examinations import reason_not_examined

@@ -16,7 +16,7 @@ from dpaudit.defense.contract import Setting
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.runs.further_noise import hiding_without
+from dpaudit.game.runs.noise_law import hiding_without
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.noise_tests import (

@@ -19,7 +19,7 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, Note
 from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import build_graph
-from dpaudit.graphs.positions import positions
+from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.progress import OnProgress
 from dpaudit.rng import Streams

@@ -26,7 +26,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.chosen_noise import ChosenNoise
+from dpaudit.game.probing.step_inputs import ChosenNoise
 from dpaudit.game.runs.play import LearnedScore, Worlds, play
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams

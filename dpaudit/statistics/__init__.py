@@ -13,16 +13,17 @@ if TYPE_CHECKING:
         ceiling,
         clopper_pearson,
         epsilon_lower_bound,
+        expected_bound,
         family_from_scores,
         family_lower_bound,
         from_scores,
+        noise_factor_bound,
         p_value,
+        trials_needed,
     )
     from .guesses import epsilon_from_guesses, mu_from_ranked_guesses, shift_from_guesses
-    from .noise_factor import noise_factor_bound
     from .noise_tests import white_noise_test
     from .p_values import holm, p_beyond, p_worse
-    from .power import expected_bound, trials_needed
     from .sums import CanarySum, mu_from_sums, noise_scale
 
 __all__ = [
@@ -48,7 +49,7 @@ __all__ = [
     "trials_needed",
     "white_noise_test",
 ]
-_MODULES = ("bounds", "guesses", "noise_factor", "p_values", "power", "sums", "noise_tests")
+_MODULES = ("bounds", "guesses", "p_values", "sums", "noise_tests")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,24 +7,48 @@ it lies above a threshold; ``fp`` of ``n0`` independent scores from H0 are calle
 The bounds hold for a threshold that was fixed before the counted scores were seen. Choosing and
 counting on the same scores makes more false alarms than alpha; ``from_scores`` counts on scores
 that the choice has not seen.
+
+An audit that could not have refuted a claim says nothing about it. What it can be expected to prove
+before any trial is run (``expected_bound``) depends on the number of trials and on the trade-off
+curve of the mechanism that really runs.
+
+A declared mechanism with all of its noise scaled by one factor is a family, too. Error rates that
+it could only allow with less noise say how much less at least (``noise_factor_bound``): that uses
+the whole of the declaration (sampling, composition, families) but the amount of noise.
 """
 
 from collections.abc import Callable
+from functools import partial
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainccinv
+from scipy.special import betainccinv, ndtri
 
+from dpaudit.accounting.binomial import quantile
 from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array, Integers
+from dpaudit.accounting.releases import (
+    Mechanism,
+    RecordAdjacency,
+    Release,
+    epsilon,
+    false_negative_rate,
+)
 from dpaudit.errors import DpauditError
 
-SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise tell the two worlds apart
+SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise separate the two worlds
 MAX_CANDIDATES = 200  # thresholds tried in one direction
 DOUBT = 0.02  # the choice takes error rates at their upper bounds at this level, lest luck decide
 
 Scores = tuple[ArrayLike, ArrayLike]  # of H0 and of H1
+_TAIL = np.geomspace(1e-7, 0.5, 60)
+RATES = np.concatenate([_TAIL, 1 - _TAIL[-2::-1]])  # false positive rates of the tests considered
+QUANTILES = (np.arange(16) + 0.5) / 16  # of the counts, for an expectation
+MOST_TRIALS = 10**9
+LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
+PRECISION = 1e-3  # relative
 
 
 class ScoreBound(NamedTuple):
@@ -119,10 +143,7 @@ def from_scores(
             is outside [0, 1).
     """
     epsilon_lower_bound(0, 0, 1, 1, delta, alpha)  # refuses what is impossible
-
-    def bound(fp: ArrayLike, fn: ArrayLike, n0: int, n1: int) -> Array:
-        return _log_odds(fp, fn, n0, n1, delta, alpha)
-
+    bound = partial(_log_odds, delta=delta, alpha=alpha)
     return _held_out((scores0, scores1), choosing, bound, decimals)
 
 
@@ -135,10 +156,7 @@ def family_from_scores(
 ) -> ScoreBound:
     """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
     family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
-
-    def bound(fp: ArrayLike, fn: ArrayLike, n0: int, n1: int) -> Array:
-        return _shift(fp, fn, n0, n1, alpha, family)
-
+    bound = partial(_shift, alpha=alpha, family=family)
     return _held_out((scores0, scores1), choosing, bound, SCORE_DECIMALS)
 
 
@@ -265,3 +283,137 @@ def _check(fp: ArrayLike, fn: ArrayLike, n0: ArrayLike, n1: ArrayLike, alpha: fl
             raise DpauditError(
                 "DPA071", f"{name} must lie between 0 and a positive number of trials"
             )
+
+
+Tradeoff = Callable[[Array], Array]  # false positive rates to the least false negative rates
+
+
+def expected_bound(n: int, delta: float, alpha: float, tradeoff: Tradeoff) -> float:
+    """The mean of ``epsilon_lower_bound`` with the best threshold and ``n`` counted scores a world.
+
+    Args:
+        tradeoff: of the mechanism that really runs; with a perfect test, zero everywhere.
+    """
+    fp, fn = _likely_counts(n, tradeoff)
+    bound = epsilon_lower_bound(fp[:, :, None], fn[:, None, :], n, n, delta, alpha)
+    return float(bound.mean(axis=(1, 2)).max())
+
+
+def expected_family_bound(
+    n: int, alpha: float, tradeoff: Tradeoff, family: TradeoffFamily = GAUSSIAN
+) -> float:
+    """The mean of ``family_lower_bound``, likewise."""
+    fp, fn = _likely_counts(n, tradeoff)
+    bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha, family)
+    return float(bound.mean(axis=(1, 2)).max())
+
+
+def bound_error(
+    fp: int, fn: int, n0: int, n1: int, bound: Callable[[Array, Array], Array]
+) -> float:
+    """The standard error of a bound that such counts give, as if each had one error more.
+
+    Args:
+        bound: from false positives and false negatives, which it broadcasts.
+    """
+    counts = [_quantiles(n, np.array([[(k + 1) / (n + 2)]]))[0] for k, n in ((fp, n0), (fn, n1))]
+    return float(np.std(bound(counts[0][:, None], counts[1][None, :])))
+
+
+def trials_needed(claimed: float, expected: Callable[[int], float]) -> int | None:
+    """The least number of counted scores per world that is expected to refute a claim.
+
+    Args:
+        claimed: epsilon, or the parameter of a family; above 0.
+        expected: the bound that so many counted scores can be expected to give.
+
+    Returns:
+        The number, up to 1% too large, or None if a billion is not enough.
+
+    Raises:
+        DpauditError: the claim is not positive.
+    """
+    if not claimed > 0:
+        raise DpauditError("DPA071", f"what is claimed must be positive, got {claimed}")
+    low, high = 1, MOST_TRIALS
+    if expected(high) <= claimed:
+        return None
+    while high > 1.01 * low + 1:
+        n = max(isqrt(low * high), low + 1)
+        low, high = (low, n) if expected(n) > claimed else (n, high)
+    return high
+
+
+def _likely_counts(n: int, tradeoff: Tradeoff) -> tuple[Array, Array]:
+    """Quantiles of the errors that tests of each rate make on n scores of a world, [n_rates, k]."""
+    missed = np.clip(tradeoff(RATES), 0.0, 1.0)
+    return _quantiles(n, RATES[:, None]), _quantiles(n, missed[:, None])
+
+
+def _quantiles(n: int, rate: Array) -> Array:
+    """Of binomial counts; by their normal limit where they vary by more than 30."""
+    spread = np.sqrt(n * rate * (1 - rate))
+    few = spread[:, 0] <= 30
+    counts = n * rate + spread * ndtri(QUANTILES)
+    counts[few] = quantile(QUANTILES, n, rate[few])
+    return counts
+
+
+class NoiseFactorBound(NamedTuple):
+    """The noise is below ``noise_factor`` times the declared one, and epsilon at least this."""
+
+    noise_factor: float  # below 1: the declaration is refuted; infinite: nothing is
+    epsilon: float
+
+
+def noise_factor_bound(
+    fp: int,
+    fn: int,
+    n0: int,
+    n1: int,
+    delta: float,
+    alpha: float,
+    mechanism: Mechanism,
+    adjacency: RecordAdjacency = "add-remove",
+) -> NoiseFactorBound:
+    """Bound the noise of a mechanism of the declared shape, and its epsilon at delta.
+
+    The counts are as in ``bounds``, for a threshold fixed before they were seen. Wrong with
+    probability alpha at most. The epsilon is proven for mechanisms of this shape alone.
+    """
+    fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+
+    def refuted(factor: float) -> bool:
+        return bool(false_negative_rate(with_noise_times(mechanism, factor), fpr, adjacency) > fnr)
+
+    low, high = LEAST, MOST
+    if not refuted(high):
+        return NoiseFactorBound(np.inf, 0.0)
+    while high > (1 + PRECISION) * low:
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return NoiseFactorBound(high, epsilon(with_noise_times(mechanism, high), delta, adjacency).low)
+
+
+def noise_p_value(
+    fp: int,
+    fn: int,
+    n0: int,
+    n1: int,
+    mechanism: Mechanism,
+    adjacency: RecordAdjacency = "add-remove",
+) -> float:
+    """The smallest alpha at which the counts refute that the declared noise is drawn."""
+
+    def refuted(alpha: float) -> bool:
+        fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
+        return bool(false_negative_rate(mechanism, fpr, adjacency) > fnr)
+
+    return smallest_alpha(refuted)
+
+
+def with_noise_times(mechanism: Mechanism, factor: float) -> list[Release]:
+    """The same releases with ``factor`` times the noise."""
+    return [
+        r.model_copy(update={"noise_multiplier": factor * r.noise_multiplier}) for r in mechanism
+    ]

@@ -24,7 +24,7 @@ from dpaudit.accounting.families import GAUSSIAN, TradeoffFamily
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 
-MOST = 50.0  # no epsilon and no shift above this is told apart
+MOST = 50.0  # no epsilon and no shift above this is resolved
 PRECISION = 1e-6
 NODES = 400  # quantiles of the score at the border between guesses and abstentions
 

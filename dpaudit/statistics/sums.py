@@ -15,12 +15,12 @@ bounded by the same numbers (``noise_scale``), of which there are many.
 
 from functools import cached_property
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaincinv, kolmogorov, ndtr, ndtri
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import Interval
 from dpaudit.errors import DpauditError
 
 from .noise_tests import lag_p_values, size_p_values, striking
@@ -30,6 +30,7 @@ PRECISION = 1e-5  # relative, of the factor
 REACH = 9.0  # standard deviations of noise beyond which nothing is integrated
 STEP = 0.1  # of frequencies, in units of 1 / (standard deviation of the statistic)
 SMALL = 1e-9  # a characteristic function this small is left out
+KNOWN = Interval(1.0, 1.0)  # scale of the noise
 
 
 def mu_from_sums(difference: float, n_present: int, n_absent: int, alpha: float) -> float:
@@ -51,20 +52,13 @@ def mu_from_sums(difference: float, n_present: int, n_absent: int, alpha: float)
     return max(0.0, difference + float(ndtri(alpha)) * error)
 
 
-class Scale(NamedTuple):
-    """The standard deviation of the noise, in units of the declared one, lies in between."""
+def noise_scale(noise: Array, level: float) -> Interval:
+    """The standard deviation of independent Gaussian numbers of mean 0 lies in between.
 
-    low: float
-    high: float
-
-
-KNOWN = Scale(1.0, 1.0)
-
-
-def noise_scale(noise: Array, level: float) -> Scale:
-    """Of independent Gaussian numbers of mean 0; either end is wrong with probability ``level``."""
+    Either end is wrong with probability ``level``.
+    """
     squares, n = float(np.square(noise).sum()), noise.size
-    return Scale(*(sqrt(squares / (2 * gammaincinv(n / 2, p))) for p in (1 - level, level)))
+    return Interval(*(sqrt(squares / (2 * gammaincinv(n / 2, p))) for p in (1 - level, level)))
 
 
 def channel_noise_test(noise: Array, sizes: Array) -> tuple[str, float]:
@@ -102,7 +96,7 @@ class CanarySum:
     """
 
     def __init__(
-        self, sizes: Array, rate: float, n_present: int, n_absent: int, scale: Scale = KNOWN
+        self, sizes: Array, rate: float, n_present: int, n_absent: int, scale: Interval = KNOWN
     ) -> None:
         mu_from_sums(0.0, n_present, n_absent, 0.5)  # refuses what is impossible
         self.rate, self.n_present, self.n_absent, self.scale = rate, n_present, n_absent, scale

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dpaudit.accounting.composition import MAX_LEVELS, Bound, compose, each_exactly, on_levels
-from dpaudit.accounting.fourier import Product
+from dpaudit.accounting.composition import (
+    MAX_LEVELS,
+    Bound,
+    Product,
+    compose,
+    each_exactly,
+    on_levels,
+)
 from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpaudit.accounting.privacy_loss import NoiseFamily, Pairs
 

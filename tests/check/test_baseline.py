@@ -22,9 +22,8 @@ from dpaudit.check.baseline import (
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.statistics.bounds import epsilon_lower_bound, from_scores
+from dpaudit.statistics.bounds import bound_error, epsilon_lower_bound, from_scores
 from dpaudit.statistics.p_values import p_worse
-from dpaudit.statistics.power import bound_error
 
 GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 FALSE_FAILURE = 1e-9

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.game.filtering.gradient_directions import worst_directions
+from dpaudit.game.filtering.leak import worst_directions
 
 ROUNDS = 10
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpaudit.defense import Noise, Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
-from dpaudit.game.probing.playable_dimension import fewest_coordinates
+from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.runs.play import ProjectionAdversary, play
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams

@@ -17,8 +17,7 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import play
 from dpaudit.game.worst_case import layers
-from dpaudit.game.worst_case.layers import in_layers
-from dpaudit.game.worst_case.real_dimension import Wider, wider
+from dpaudit.game.worst_case.layers import Wider, in_layers, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

@@ -14,12 +14,10 @@ from torch import Tensor
 from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.gradient_directions import certified
+from dpaudit.game.filtering.leak import certified
 from dpaudit.game.network import accounting as network
 from dpaudit.game.network.accounting import network_mu
-from dpaudit.game.network.gossip import Participation, gossip_of
-from dpaudit.game.network.innovations import Innovations
-from dpaudit.game.network.stacked import StackedView, workload
+from dpaudit.game.network.gossip import Innovations, Participation, StackedView, gossip_of, workload
 
 EAVESDROPPER = ThreatModel(name="every link")
 

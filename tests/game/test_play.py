@@ -15,7 +15,6 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.filtering.leak import Reading
 from dpaudit.game.game import Game
-from dpaudit.game.matrices import LinearMap
 from dpaudit.game.runs.play import (
     ASKED,
     LearnedScore,
@@ -204,7 +203,7 @@ def test_a_round_of_laplace_noise_reveals_the_sum_of_its_losses() -> None:
         columns={(1, 3, 0): shift},
         shifts={1: shift},
         noiseless={},
-        draws=LinearMap(np.eye(3)),
+        draws=np.eye(3),
         laplace=laplace,
         exact=True,
         has_laplace=True,

@@ -10,11 +10,9 @@ from scipy.stats import norm
 
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.gradient_reaction import with_every_link
+from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.runs.play import LearnedScore, play
-from dpaudit.game.runs.relaying_losses import SteepLosses
+from dpaudit.game.runs.play import LearnedScore, SteepLosses, play
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

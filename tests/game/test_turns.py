@@ -15,7 +15,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import network_mu
-from dpaudit.game.worst_case.agent import in_worst_batch
+from dpaudit.game.worst_case.record import in_worst_batch
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -10,7 +10,7 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game.estimating.unmixing import Mixture, Unmixed
+from dpaudit.game.estimating.estimate import Mixture, Unmixed
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -10,7 +10,7 @@ from dpaudit.defense.gossip import releases
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.worst_case.agent import (
+from dpaudit.game.worst_case.record import (
     _declared,
     most_moving,
     of_most_moved_agent,

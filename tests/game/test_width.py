@@ -16,7 +16,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.worst_case.real_dimension import ENTRIES, Wider, wider
+from dpaudit.game.worst_case.layers import ENTRIES, Wider, wider
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

@@ -10,8 +10,7 @@ from scipy.stats import binom, chi2
 from dpaudit.errors import ConfigError
 from dpaudit.files.options import FixedGraph, GraphOptions, graph_options
 from dpaudit.graphs.graph import Graph, Network, build_graph
-from dpaudit.graphs.mixing import graph_names, metropolis
-from dpaudit.graphs.positions import positions
+from dpaudit.graphs.mixing import graph_names, metropolis, positions
 
 FALSE_FAILURE = 1e-9  # probability that a correct random graph fails a test, over fresh seeds
 SYMMETRIC = {"ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "path", "star"}

@@ -241,7 +241,7 @@ def test_a_view_too_large_for_its_estimate_is_refused_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str, expected: str, asked: list[str]
 ) -> None:
     monkeypatch.setattr("dpaudit.game.estimating.window.MOST_UNKNOWNS", 20)
-    monkeypatch.setattr("dpaudit.game.estimating.unmixing.MOST_DRAWS", 10)
+    monkeypatch.setattr("dpaudit.game.estimating.estimate.MOST_DRAWS", 10)
     file, out = tmp_path / "audit.toml", tmp_path / "run"
     file.write_text(f"{CONFIG.partition('[[attack]]')[0]}[[attack]]\n{attack}\n")
     done = CliRunner().invoke(app, ["audit", str(file), "--out", str(out), *asked])

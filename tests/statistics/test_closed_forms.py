@@ -12,22 +12,24 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Metric
 from dpaudit.statistics.betting import Point, bets, log_wealth
 from dpaudit.statistics.bounds import (
+    bound_error,
     clopper_pearson,
     epsilon_lower_bound,
     family_lower_bound,
+    noise_factor_bound,
+    noise_p_value,
     smallest_alpha,
+    trials_needed,
 )
 from dpaudit.statistics.guesses import epsilon_from_guesses, mu_from_ranked_guesses
-from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
-from dpaudit.statistics.noise_law import law_p_value
 from dpaudit.statistics.noise_tests import (
     lag_p_values,
+    law_p_value,
     scale_p_values,
     white_noise_p_values,
     white_noise_test,
 )
 from dpaudit.statistics.p_values import holm, p_beyond, p_worse
-from dpaudit.statistics.power import bound_error, trials_needed
 from dpaudit.statistics.successes import EpsilonPromise, Successes, needed
 from dpaudit.statistics.sums import channel_noise_test, noise_scale
 

@@ -5,8 +5,7 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.statistics.noise_law import law_p_value, scores_of_a_shift
-from dpaudit.statistics.noise_tests import sign_p_value
+from dpaudit.statistics.noise_tests import law_p_value, scores_of_a_shift, sign_p_value
 
 N = 20_000
 

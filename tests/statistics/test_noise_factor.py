@@ -5,8 +5,13 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.accounting.releases import Release, false_negative_rate
-from dpaudit.statistics.bounds import family_from_scores, family_lower_bound, mu_p_value
-from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
+from dpaudit.statistics.bounds import (
+    family_from_scores,
+    family_lower_bound,
+    mu_p_value,
+    noise_factor_bound,
+    noise_p_value,
+)
 
 ALPHA = 0.05
 

@@ -5,8 +5,13 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE
 from dpaudit.errors import DpauditError
-from dpaudit.statistics.bounds import ceiling, epsilon_lower_bound
-from dpaudit.statistics.power import expected_bound, expected_family_bound, trials_needed
+from dpaudit.statistics.bounds import (
+    ceiling,
+    epsilon_lower_bound,
+    expected_bound,
+    expected_family_bound,
+    trials_needed,
+)
 
 ALPHA = 0.05
 

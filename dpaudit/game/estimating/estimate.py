@@ -15,32 +15,53 @@ messages, momentum with known terms subtracted, averages over links that carry o
 
 A step that is not linear is linearised around a run of noise without records: the momentum of DPDL
 weighs a gradient by its cosine with others, so that its estimate is up to a factor.
+
+``Mixture`` un-mixes gradients of agents several hops away from what gossip brings of them.
+
+Who reads few links sees every other agent's gradients as gossip mixes them. In a single round they
+cannot be separated. If each agent's gradient stays nearly as it is for some rounds, as near
+convergence, at small steps or for full batches, what arrives of it has a course in time of its own,
+by its distance:
+
+    o = x0 + A (g_1, ..., g_n) + B z + rounding
+
+with x0 the initial model, which is public, g_j the gradient of agent j in all rounds, z the
+noise. A and B are probed on the defense's own step. The estimate is the mean of g given o (ridge,
+or generalised least squares with a prior): z is standard, the errors of rounding have the size of
+a unit in the last place, and gradients have a common size tau, by which o is as large as it is.
+How much of g_j it reveals is its ``share``: 1 less what is left of its variance, tau^2.
+
+The attack is that of Mrini, Cyffers and Bellet, "Privacy Attacks in Decentralized Learning", ICML
+2024, arXiv:2402.10001. Departure: where they reduce a matrix to its row echelon form to find which
+agents are revealed, the prior says how well each one is, noise and rounding included.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from math import sqrt
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Setting
-from dpaudit.defense.view import View
-from dpaudit.errors import NotObservable
-from dpaudit.files.threat import ThreatModel
-from dpaudit.game.probing.observer import recorded_rows
-from dpaudit.game.probing.playable_dimension import refuse_several
+from dpaudit.defense import Defense, Message, NotObservable, Setting, ThreatModel, View
+from dpaudit.game.oracles import ConstantGradients
+from dpaudit.game.probing.linearity import refuse_several
+from dpaudit.game.probing.observer import recorded_rows, visible_rows
+from dpaudit.game.probing.step_inputs import ChosenNoise
 
 from .window import WIDTH, GradientInput, ProbedWindow, System, noise_of
 
 RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
 SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
-TELLS = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
+LEFT = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
 
-Told = TypeVar("Told")
+Found = TypeVar("Found")
+MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
 
 
 class GradientEstimate(NamedTuple):
-    """What a view tells about one gradient."""
+    """What a view reveals of one gradient."""
 
     input: GradientInput
     gradient: Tensor  # [d]
@@ -77,10 +98,10 @@ class Window:
         return self._system.inputs
 
     def estimates(self, view: View, round: int, agent: int) -> list[GradientEstimate]:
-        """All of the agent's gradients in a round that the view tells, the most certain first.
+        """All of the agent's gradients in a round that the view reveals, the most certain first.
 
         Raises:
-            NotObservable: it tells none, or lacks a message of the window.
+            NotObservable: it reveals none, or lacks a message of the window.
         """
         o, rounding = self._read(view)
         found = self._each(round, agent, lambda wanted: self._estimate(wanted, o, rounding))
@@ -95,12 +116,14 @@ class Window:
         weights = self._each(round, agent, lambda wanted: self.weights(wanted, rounding).to(o))
         return torch.stack([(w @ o.flatten(1)).reshape(o.shape[1:]) for w in weights], dim=-2)
 
-    def _each(self, round: int, agent: int, told: Callable[[GradientInput], Told]) -> list[Told]:
+    def _each(
+        self, round: int, agent: int, estimated: Callable[[GradientInput], Found]
+    ) -> list[Found]:
         found, refusal = [], f"no message tells a gradient of agent {agent} in round {round}"
         for wanted in self.inputs:
             if (wanted.agent, wanted.round) == (agent, round):
                 try:
-                    found.append(told(wanted))
+                    found.append(estimated(wanted))
                 except NotObservable as reason:
                     refusal = str(reason)
         if not found:
@@ -114,7 +137,7 @@ class Window:
             rounding: error of each observation [n] beside the noise; None: none.
 
         Raises:
-            NotObservable: the view does not tell it apart from other inputs or states.
+            NotObservable: the view does not separate it from other inputs or states.
         """
         system = self._system
         c = torch.zeros(system.unknowns.shape[1], dtype=torch.float64)
@@ -176,7 +199,7 @@ def _best(
     """w with w'A = c that makes w'B - c_noise smallest (Aitken); Raises NotObservable."""
     A, U, S, V, rank = factors
     w = U[:, :rank] @ ((V[:rank] @ c) / S[:rank])
-    if torch.linalg.vector_norm(w @ A - c) > TELLS * torch.linalg.vector_norm(c).clamp(min=1e-300):
+    if torch.linalg.vector_norm(w @ A - c) > LEFT * torch.linalg.vector_norm(c).clamp(min=1e-300):
         raise NotObservable("DPA054", "this view does not tell it from other gradients and states")
     free = U[:, rank:]
     if rounding is not None:
@@ -188,3 +211,135 @@ def _best(
 def size(matrix: Tensor) -> float:
     """The largest entry; 1 of none."""
     return float(matrix.abs().max()) if matrix.numel() else 1.0
+
+
+class Unmixed(NamedTuple):
+    """What is known of each agent's gradient."""
+
+    gradients: Tensor  # [n_agents, d]
+    stds: Tensor  # [n_agents], of the error in each coordinate
+    shares: Tensor  # [n_agents], of the variance of a gradient that the view explains, in [0, 1]
+
+
+class Mixture:
+    """How rounds 1 to ``n_rounds`` mix the gradients of all agents into one adversary's view.
+
+    Raises:
+        NotObservable: the rounds draw too much noise, or cannot be played at one coordinate.
+    """
+
+    def __init__(
+        self, defense: Defense, setting: Setting, threat_model: ThreatModel, n_rounds: int
+    ) -> None:
+        self._defense, self._threat_model, self._n_rounds = defense, threat_model, n_rounds
+        self._setting = setting.stand_in(1)
+        refuse_several(defense, self._setting)
+        draws = draws_of(defense, setting, n_rounds)
+        if len(draws) > MOST_DRAWS:
+            raise NotObservable(
+                "DPA022",
+                f"{n_rounds} rounds draw {len(draws)} noises; un-mixing takes {MOST_DRAWS} "
+                "at most: attack an earlier round",
+            )
+        self.observed, effects = self._play(draws)
+        n = setting.n_agents
+        self.of_model, self.of_gradients = effects[0], effects[1 : 1 + n].mT  # [n_observed(, n)]
+        self.of_noise = effects[1 + n :].mT  # [n_observed, n_draws]
+
+    def unmixed(self, view: View, initial: Tensor) -> Unmixed:
+        """Mean and deviation of the gradients, given the view and the initial model [d].
+
+        Raises:
+            NotObservable: a message was not recorded, or none reveals any gradient.
+        """
+        none = f"{self._threat_model.name} reads no message"
+        o = recorded_rows(view, self.observed, none)
+        error = torch.finfo(o.dtype).eps * o.square().mean(dim=1).sqrt().double()
+        seen = o.double() - self.of_model[:, None] * initial.double()
+        A, B = self.of_gradients, torch.cat([self.of_noise, error.diag()], dim=1)
+        tau = _size(seen, A, B)
+        U = _whitening(B)
+        left, s, right = torch.linalg.svd(U @ A * tau, full_matrices=False)
+        reported = (s / (s.square() + 1))[:, None] * (left.mT @ (U @ seen))
+        shares = (right.square().mT @ (s.square() / (s.square() + 1))).clamp(max=1)
+        return Unmixed(tau * right.mT @ reported, tau * (1 - shares).sqrt(), shares)
+
+    @property
+    def n_agents(self) -> int:
+        return self._setting.n_agents
+
+    def _play(self, draws: list[tuple[int, str, int]]) -> tuple[list[tuple[int, str, int]], Tensor]:
+        """Effects [1 + n_agents + draws, n_observed] of a unit of the model, a gradient, a draw."""
+        n = self.n_agents
+        trials = 2 + n + len(draws)  # the first has nothing
+        X = torch.zeros(trials, n, 1, dtype=torch.float64)
+        X[1] = 1.0
+        state: Any = self._defense.start(X, self._setting)
+        units = torch.zeros(trials, n, dtype=torch.float64)
+        units[2 + torch.arange(n), torch.arange(n)] = 1.0
+        observed: list[tuple[int, str, int]] = []
+        rows, sizes = [], Counter((when, name) for when, name, _ in draws)
+        for k in range(1, self._n_rounds + 1):
+            played: dict[str, Tensor] = {}
+            for i, (when, name, row) in enumerate(draws, start=2 + n):
+                if when == k:
+                    if name not in played:
+                        played[name] = torch.zeros(trials, sizes[k, name], 1).double()
+                    played[name][i, row] = 1.0
+            gradient = ConstantGradients(self._defense.batch_size, units)
+            graph = self._setting.network.at(k)
+            state, sent, *_ = self._defense.step(state, k, graph, gradient, ChosenNoise(played))
+            for name, message in sent.items():
+                seen = visible_rows(message, self._threat_model)
+                own = self._own(message) if k > 1 else set()
+                read = [i for i, row in enumerate(seen.tolist()) if row not in own]
+                observed += [(k, name, i) for i in read]
+                rows.append(message.payload[..., seen[read], 0])
+        values = torch.cat(rows, dim=1)
+        return observed, values[1:] - values[0]
+
+    def _own(self, message: Message) -> set[int]:
+        """Rows of a payload that the adversary's agents sent, who know what is in them.
+
+        Their first ones give their own gradients; by the later ones, nothing but what those changed
+        by would be explained, and by gradients far away.
+        """
+        sent = torch.isin(message.senders, torch.tensor(self._threat_model.agents).long())
+        return set(message.rows[sent].tolist())
+
+
+def draws_of(defense: Defense, setting: Setting, n_rounds: int) -> list[tuple[int, str, int]]:
+    """Round, name and row of all noise that is drawn in the first rounds."""
+    narrow, draws = setting.stand_in(1), []
+    none = torch.zeros(1, setting.n_agents, dtype=torch.float64)
+    state: Any = defense.start(none.unsqueeze(-1), narrow)
+    for k in range(1, n_rounds + 1):
+        asked, gradient = ChosenNoise(), ConstantGradients(defense.batch_size, none)
+        state = defense.step(state, k, narrow.network.at(k), gradient, asked).state
+        for name, draw in asked.draws.items():
+            draws += [(k, name, row) for row in range(draw.shape[-2])]
+    return draws
+
+
+def _size(seen: Tensor, A: Tensor, B: Tensor) -> float:
+    """tau, for which independent gradients would make what is seen as large as it is.
+
+    Raises:
+        NotObservable: noise alone does.
+    """
+    of_gradients = float(seen.square().mean(dim=1).sum() - B.square().sum())
+    effect = float(A.square().sum())
+    if not (effect > 0 and of_gradients > 0):
+        raise NotObservable(
+            "DPA054", "this view holds noise, and nothing of any gradient beyond it"
+        )
+    return sqrt(of_gradients / effect)
+
+
+def _whitening(factor: Tensor) -> Tensor:
+    """U with U C U' = I, of the covariance C = F F' of a factor F [n, m].
+
+    From the factor, since errors of rounding are 1e-16 of the rest, and their squares nothing.
+    """
+    vectors, sizes, _ = torch.linalg.svd(factor, full_matrices=False)
+    return vectors.mT / sizes.clamp(min=sizes.max() * 1e-16)[:, None]

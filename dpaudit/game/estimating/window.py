@@ -17,25 +17,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
-from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Messages
-from dpaudit.errors import NotObservable
-from dpaudit.files.threat import ThreatModel
+from dpaudit.defense import Defense, Gradient, Messages, Noise, NotObservable, Setting, ThreatModel
 from dpaudit.game.matrices import Array, Indices, NotLocal, largest
 from dpaudit.game.oracles import GivenInputs, NumberedInputs
-from dpaudit.game.probing.chosen_noise import AskedNoise, ChosenNoise
-from dpaudit.game.probing.locality import HOPS, Footprints, Units, agents_of, footprints, in_parts
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.probed_round import anywhere
-from dpaudit.game.probing.sparse_probe import RELATIVE
-from dpaudit.game.probing.states import flat_state, state_of, varying
+from dpaudit.game.probing.sparse_probe import (
+    HOPS,
+    RELATIVE,
+    Footprints,
+    Units,
+    agents_of,
+    footprints,
+    in_parts,
+)
+from dpaudit.game.probing.step_inputs import AskedNoise, ChosenNoise, flat_state, state_of, varying
 from dpaudit.rng import Streams
 
 WIDTH = 32  # coordinates of the model that is probed
 STEP = 1e-2  # of a probe, either way
 MOST_UNKNOWNS = 6000
 _MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
+ROUNDING = 1e-11  # of the largest effect: what is less has not moved
 
 
 class GradientInput(NamedTuple):
@@ -262,9 +265,6 @@ def _units_of(k: int, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
         name: torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
         for name, shape in shapes.items()
     }
-
-
-ROUNDING = 1e-11  # of the largest effect: what is less has not moved
 
 
 class System(NamedTuple):

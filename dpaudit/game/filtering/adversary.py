@@ -11,36 +11,48 @@ exact for averaging, and in training where the view reveals every model that a g
 Elsewhere agents may relay more (``reacts``), and it is a lower end.
 
 A record's effect on a combination of messages without noise is an infinite leak, and is named.
+
+Agents may relay what they learn, though the view does not show it. An agent trains on what it
+receives: its gradient is a function of its model, which moves with the record. Where the view
+determines that model, before the gradient shows, the gradient is a function of what the adversary
+holds already, and the algebra is exact round by round (sequential releases of equal covariance).
+Where it does not, a loss that is steep there turns a small shift of the hidden model into a large
+one of the next message: the algebra is then a lower end, and an adversary of every link is the
+upper end. Round 1 is taken at initial models, which are public. So averaging, and runs whose
+gradients move nothing, stay exact; so does any view in which every message is seen, if messages
+determine models.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.defense.transcript import Messages
+from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import (
     Array,
-    LinearMap,
+    Mask,
     Matrix,
     NotLocal,
     column_norms,
     compressed,
     factors,
+    largest,
     scaled,
+    times,
 )
-from dpaudit.game.probing.dense_probe import DenseProbes
+from dpaudit.game.oracles import CanaryGradient
 from dpaudit.game.probing.observer import Observer
-from dpaudit.game.probing.probed_round import NOISELESS, ProbedRound, Probes
+from dpaudit.game.probing.probed_round import NOISELESS, Answers, DenseProbes, ProbedRound, Probes
 from dpaudit.game.probing.sparse_probe import SPARSE_FROM, SparseProbes
+from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state, state_of
 
-from .gradient_reaction import Reaction, reaction
 from .leak import EVERY_ROUND, Leak, Reading, Use, leak_of
 
 FORGOTTEN = 1e-9  # of a record's effect: a smaller residual in the state is rounding
@@ -53,33 +65,26 @@ RECOVERED = 1e-12  # of a draw's variance: what may be left of one that is recov
 
 
 class Update(NamedTuple):
-    """What the adversary makes of a round, and what it knows after it.
+    """What the adversary makes of a round, and what it does not know after it."""
 
-    The record reaches the first m of the innovations alone, and draws are given by these.
-    """
-
-    whiten: LinearMap  # [n_observations, rank]: to independent noise of variance 1
-    gain: LinearMap  # [rank, width]: what whitened innovations reveal of the state
+    reading: Reading
     stds: Tensor  # [rank]: of each innovation before it is whitened, in units of messages
-    shifts: Tensor  # [n_uses, m]: the record's effect on whitened innovations
-    noiseless: Tensor  # [n_uses, n_observations]: its effect where there is no noise
-    least_noiseless: float  # of the record's effect: less of it without noise is rounding
-    residuals: Tensor  # [n_uses, width]: its effect on the state that the adversary does not know
+    residuals: Tensor  # [n_uses, width]: the record's effect on the state that is not known
     factor: Matrix  # [*, width]: of the covariance of the state after the round
-    draws: LinearMap  # [m, n_draws]: the noise of the round itself as it is estimated
-    laplace: Tensor  # [n_draws] bool
-    exact: bool  # whether every Laplace draw of the round is recovered exactly
-    has_laplace: bool  # whether there is any
 
 
-def kalman_update(out: ProbedRound) -> Update:
+def kalman_update(out: ProbedRound, uses: list[Use]) -> Update:
     """The Kalman update of A' = U S V, with A and C the noise of observations and state.
 
     Before a round the adversary does not know the state up to a covariance, of which it keeps a
     factor. The innovation is the part of the observations that it does not predict; whitened, it
     has independent entries of variance 1. The gain V C times it is what the adversary then believes
-    of the state, and (I - V'V) C is the factor after it. Matrices are dense or sparse as those of
-    the probe are.
+    of the state, and (I - V'V) C is the factor after it. The record reaches the first innovations
+    alone, and the noise of the round is estimated by these. Matrices are dense or sparse as those
+    of the probe are.
+
+    Args:
+        uses: of the record, as they are numbered in ``out``: earlier ones and those of the round.
 
     Raises:
         NotLocal: too much of a sparse round hangs together.
@@ -87,29 +92,43 @@ def kalman_update(out: ProbedRound) -> Update:
     seen, C = out.records_seen, out.noise.state
     V, S, U, block = factors(out.noise.seen)
     whiten, gain = scaled(U, 1 / S), V @ C
-    shifts = seen @ whiten
-    reached = np.isin(block, block[shifts.any(axis=0)])
+    effects = seen @ whiten
+    reached = np.isin(block, block[effects.any(axis=0)])
     order = np.concatenate([np.flatnonzero(reached), np.flatnonzero(~reached)])
     first = order[: int(reached.sum())]
+    shifts, stds = torch.from_numpy(effects[:, first]), torch.from_numpy(S[order])
     draws = V[:, out.n_states :]
     of_first = draws[first]
     drawn = column_norms(of_first) > 0
     left = 1 - column_norms(draws)[out.laplace.numpy()] ** 2
-    state = np.concatenate([out.earlier.state, out.record.state])
-    return Update(
-        whiten=LinearMap(whiten[:, order]),
-        gain=LinearMap(gain[order]),
-        stds=torch.from_numpy(S[order]),
-        shifts=torch.from_numpy(shifts[:, first]),
-        noiseless=torch.from_numpy(seen - (seen @ U) @ U.T),
-        least_noiseless=min(NOISELESS, max(LEAST_NOISELESS, 100 * LOST * _condition_number(S))),
-        residuals=torch.from_numpy(state - shifts @ gain),
-        factor=_unknown(C, C - V.T @ gain, S),
-        draws=LinearMap(of_first[:, np.flatnonzero(drawn)]),
+    unhidden = torch.from_numpy(seen - (seen @ U) @ U.T)  # what of the record no noise hides
+    least = max(LEAST_NOISELESS, 100 * LOST * _condition_number(S))
+    least = min(NOISELESS, least) * out.scale  # less of it is rounding
+    reading = Reading(
+        messages=out.messages,
+        whiten=whiten[:, order],
+        gain=gain[order],
+        columns=dict(zip(uses, shifts, strict=True)),
+        shifts=_by_inclusion(uses, shifts),
+        resolved=stds > RESOLVED * max(out.largest, *stds.tolist(), 0.0),
+        shown={
+            j: rest / (rest @ rest)
+            for j, rest in _by_inclusion(uses, unhidden).items()
+            if (rest.abs() > least).any()
+        },
+        noiseless={
+            use[0]: out.messages[int(rest.abs().argmax())][0]
+            for use, rest in zip(uses, unhidden, strict=True)
+            if (rest.abs() > least).any()
+        },
+        draws=of_first[:, np.flatnonzero(drawn)],
         laplace=out.laplace[torch.from_numpy(drawn)],
         exact=not out.n_states and bool(left.max(initial=0.0) < RECOVERED),
         has_laplace=bool(out.laplace.any()),
     )
+    state = np.concatenate([out.earlier.state, out.record.state])
+    residuals = torch.from_numpy(state - effects @ gain)
+    return Update(reading, stds, residuals, _unknown(C, C - V.T @ gain, S))
 
 
 def _unknown(C: Matrix, left: Matrix, S: Array) -> Matrix:
@@ -158,7 +177,6 @@ class Adversary:
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message = one_message
         self._column: int | None = None  # of the last round's observations, if one is read alone
-        self._largest = 0.0  # number in the messages of the rounds so far, and of their noise
         self.reacts: Reaction | None = None  # a gradient at a hidden model
         self.rounds = self._rounds()
 
@@ -199,7 +217,7 @@ class Adversary:
             try:
                 return list(self._filtered(SparseProbes(self._observer, self.n_rounds)))
             except NotLocal as reason:
-                why, self.reacts, self._largest = reason, None, 0.0
+                why, self.reacts = reason, None
         return list(self._filtered(DenseProbes(self._observer, self.n_rounds, why)))
 
     def _filtered(self, probes: Probes) -> Iterator[Reading]:
@@ -208,56 +226,27 @@ class Adversary:
         width = factor.shape[1]
         residuals: dict[Use, Tensor] = {}  # of uses before, in the state, [width]
         scale = 0.0  # of a record's effect so far: in some rounds its agent takes no step
+        most = 0.0  # the largest number so far in messages, and of their noise
         for k in range(1, self.n_rounds + 1):
             left = [rest.numpy() for rest in residuals.values()]
             out = probes.round(k, factor, np.stack(left) if left else np.zeros((0, width)))
             scale = max(scale, out.scale)
-            out = replace(out, scale=scale)
+            out = replace(out, scale=scale, largest=max(most, out.largest))
             if self.reacts is None:
                 self.reacts = reaction(self.threat_model, out, partial(probes.answers, k))
             if self._one_message and k == self.n_rounds and out.messages:
                 self._column = out.most_revealing
                 out = out.of_one_message(self._column)
-            update = kalman_update(out)
             fresh = [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
             uses = [*residuals, *fresh]
+            reading, stds, left_over, factor = kalman_update(out, uses)
+            most = max(out.largest, *stds.tolist(), 0.0)
             residuals = {
                 use: rest
-                for use, rest in zip(uses, update.residuals, strict=True)
+                for use, rest in zip(uses, left_over, strict=True)
                 if rest.abs().max() > FORGOTTEN * scale
             }
-            factor = update.factor
-            yield self._reading(out, update, uses)
-
-    def _reading(self, out: ProbedRound, update: Update, uses: list[Use]) -> Reading:
-        least = update.least_noiseless * out.scale
-        noiseless = {
-            use: rest
-            for use, rest in zip(uses, update.noiseless, strict=True)
-            if rest.numel() and rest.abs().max() > least
-        }
-        together = _by_inclusion(uses, update.noiseless)
-        self._largest = max(self._largest, out.largest, *update.stds.tolist())
-        return Reading(
-            messages=out.messages,
-            whiten=update.whiten,
-            gain=update.gain,
-            columns=dict(zip(uses, update.shifts, strict=True)),
-            shifts=_by_inclusion(uses, update.shifts),
-            resolved=update.stds > RESOLVED * self._largest,
-            shown={
-                j: rest / (rest @ rest)
-                for j, rest in together.items()
-                if rest.numel() and rest.abs().max() > least
-            },
-            noiseless={
-                use[0]: out.messages[int(rest.abs().argmax())][0] for use, rest in noiseless.items()
-            },
-            draws=update.draws,
-            laplace=update.laplace,
-            exact=update.exact,
-            has_laplace=update.has_laplace,
-        )
+            yield reading
 
     def _inclusion(self, k: int, step: int) -> int:
         """Whether the record is there is drawn once, or once a round, or for each batch."""
@@ -273,3 +262,145 @@ def _by_inclusion(uses: list[Use], effects: Tensor) -> dict[int, Tensor]:
     for (j, *_), effect in zip(uses, effects, strict=True):
         total[j] = total[j] + effect if j in total else effect
     return total
+
+
+class Reaction(NamedTuple):
+    """A gradient at a model that a view does not determine."""
+
+    round: int
+    agent: int
+
+
+def reacting_note(found: Reaction) -> str:
+    """What that means for figures of the algebra, for people."""
+    return (
+        f"gradients that react: in round {found.round} agent {found.agent} takes a gradient at a "
+        "model that the view does not reveal, and may relay what it learns there. The figure takes "
+        "gradients as given, so it is the lower end. The upper end is the figure of an adversary "
+        "that reads every link, where the messages reveal all models"
+    )
+
+
+def with_every_link(threat_model: ThreatModel) -> ThreatModel:
+    """An adversary that knows the same and reads every link."""
+    return threat_model.model_copy(update={"kind": "external", "links": None})
+
+
+def reaction(
+    threat_model: ThreatModel, out: ProbedRound, answers: Callable[[], Answers]
+) -> Reaction | None:
+    """The first gradient of a round that reacts to what the view does not show; None: none does.
+
+    Args:
+        answers: what the gradients of the round reach.
+
+    Raises:
+        NotLocal: too much of a sparse round hangs together.
+    """
+    known = np.isin(out.askers, threat_model.agents)
+    noise, record = out.noise.models, np.concatenate([out.earlier.models, out.record.models])
+    if not (_models_moved(noise, record, out) & ~known).any():
+        return None
+    shows, before = answers()
+    V, S, U, _ = factors(out.noise.seen[:, before], NOISELESS)
+    gain = V @ noise  # what the view reveals of models before their gradients show
+    record = record - ((out.records_seen[:, before] @ U) / S) @ gain
+    hidden = _models_moved(noise - V.T @ gain, record, out)
+    first = np.flatnonzero(hidden & shows & ~known)
+    return Reaction(out.round, out.askers[int(first[0])]) if len(first) else None
+
+
+def _models_moved(noise: Matrix, record: Array, out: ProbedRound) -> Mask:
+    """Which models [n_asked] noise or record moves, by what they do to each."""
+    least = NOISELESS * max(largest(out.noise.models), largest(out.noise.state))
+    by_noise = np.asarray((abs(noise) > least).sum(0)) > 0
+    return by_noise | (np.abs(record) > NOISELESS * out.scale).any(axis=0)
+
+
+class Innovation(NamedTuple):
+    """The part of a round's observations that was not predicted."""
+
+    reading: Reading
+    raw: Tensor  # [trials, n_observations]
+    whitened: Tensor  # [trials, rank]: independent noise of variance 1, if there is no record
+
+
+class KalmanFilter:
+    """Runs the protocol along with the agents, of many trials at once.
+
+    Args:
+        adversary: whose view it is, and how it reads each round.
+        state: of all trials before round 1, which is public.
+    """
+
+    def __init__(self, adversary: Adversary, state: Any) -> None:
+        self._adversary, self._like = adversary, state
+        self.believed = flat_state(state)  # [trials, width], of the agents' states
+
+    def progress(self) -> list[Any]:
+        """All that it believes; ``resume`` takes it back."""
+        return [self._like._asdict(), self.believed]
+
+    def resume(self, like: Mapping[str, Tensor], believed: Tensor) -> None:
+        self._like, self.believed = type(self._like)(**like), believed
+
+    def update(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Innovation:
+        """Round k: ``sent`` by the agents, with noise of which ``units`` were drawn.
+
+        Raises:
+            ConfigError: without data and noise the round would have sent other messages.
+        """
+        adversary, game = self._adversary, self._adversary.game
+        nobody = game.gradient(self.believed.new_zeros(len(self.believed)))
+        predicted = game.step(state_of(self._like, self.believed), k, nobody, ChosenNoise())
+        refuse_other_messages(k, sent, predicted.sent)
+        silent = {name: torch.zeros_like(drawn) for name, drawn in units.items()}
+        raw = adversary.observe(k, sent, units) - adversary.observe(k, predicted.sent, silent)
+        reading = adversary.rounds[k - 1]
+        whitened = times(raw, reading.whiten)
+        self._like = predicted.state
+        self.believed = flat_state(predicted.state) + times(whitened, reading.gain)
+        return Innovation(reading, raw, whitened)
+
+
+class LeakByAgent(NamedTuple):
+    """Of the records of some agents, each used in some rounds."""
+
+    H: Tensor  # [n_agents, n_uses, n_uses]: Gram matrices of the whitened shifts
+    noiseless: dict[int, str]  # agent -> the message that shows its record without noise
+
+
+def leak_by_agent(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -> LeakByAgent:
+    """The leak of a record of each of the ``agents``, used in ``rounds`` [n_uses].
+
+    How the adversary filters messages depends on the noise alone. So the filter is found once, and
+    what each use of each agent's record changes is sent through it.
+
+    The adversary's game is about a record that is there for certain, of any agent. Trial i has the
+    record of one agent in one round. Nothing else is random, so innovations are that record alone.
+    """
+    game, n_uses = adversary.game, len(rounds)
+    H = torch.zeros(len(agents), n_uses, n_uses, dtype=torch.float64)
+    noiseless: dict[int, str] = {}
+    victims, used = torch.tensor(agents).repeat_interleave(n_uses), rounds.repeat(len(agents))
+    state = game.start(len(victims))
+    kalman, batch_size = KalmanFilter(adversary, state), game.silent().batch_size
+    scale = torch.zeros(len(victims), 1, dtype=torch.float64)  # of each record's effect
+    for k in range(1, adversary.n_rounds + 1):
+        drawn = (used == k).double()
+        gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), ChosenNoise()
+        state, sent, *_ = game.step(state, k, gradient, tape)
+        own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
+        reading, raw, whitened = kalman.update(k, sent, own)
+        if bool(drawn.any()):
+            hidden = flat_state(state) - kalman.believed
+            moved = torch.cat([raw, hidden], dim=1).abs().amax(dim=1, keepdim=True)
+            scale = torch.where(drawn[:, None] > 0, moved, scale)
+        shifts = whitened.view(len(agents), n_uses, -1)
+        H += shifts @ shifts.mT
+        U = torch.from_numpy(reading.whiten / column_norms(reading.whiten))
+        shown = (raw - raw @ U @ U.mT).abs() > NOISELESS * scale
+        for i in shown.any(dim=1).nonzero().flatten().tolist():
+            message = reading.messages[int(shown[i].int().argmax())][0]
+            noiseless.setdefault(agents[i // n_uses], message)
+    return LeakByAgent(H, noiseless)

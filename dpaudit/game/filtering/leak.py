@@ -8,7 +8,7 @@ the identity, so that
 
     sum_u x_u s_u + noise = sum_u s_u / sqrt(y_u) (x_u sqrt(y_u) + own noise) + what is left of it
 
-tells no more than, for each inclusion, a Gaussian release of mu^2 = the sum of its uses' y_u,
+reveals no more than, for each inclusion, a Gaussian release of mu^2 = the sum of its uses' y_u,
 sampled as the inclusion is. It holds for any directions of the uses, and for any law of the draws.
 
 A record whose gradients have one direction wherever they are taken moves the view by
@@ -16,29 +16,150 @@ A record whose gradients have one direction wherever they are taken moves the vi
     sum_j x_j c_j + noise,    c_j = sum of the s_u of inclusion j,
 
 of which an adversary may read one number, along w: the shifts w'c_j that are drawn, under noise of
-variance 1. That is a lower end (``met``). It is far above what inclusions tell one by one where
+variance 1. That is a lower end (``met``). It is far above what inclusions reveal one by one where
 their columns are alike, as those of local steps are whose noise is drawn once.
+
+Elsewhere gradients differ by the model that they are taken at: u_t is a vector of length at most 1
+that is the use's own. Between them lie inner products, and the leak of the worst directions is
+
+    mu^2 = S(H) = max { sum_st H_st <u_s, u_t> : |u_t| <= 1 } = max { <H, X> : X psd, diag X <= 1 };
+
+the second equality holds for models of at least as many coordinates as uses. 1'H1 <= S(H) <= sum
+|H_st|, with equality where no H_st is negative. Weights y with diag(y) - H psd are a certificate:
+<H, X> <= <diag(y), X> <= sum y.
+
+Source: the participation bounds of Choquette-Choo et al. 2023, arXiv:2211.06530; low-rank ascent as
+in Burer and Monteiro 2003; the program by its dual barrier, Newton's method as in Boyd and
+Vandenberghe 2004, section 11.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg.lapack import dposv, dpotrf, dpotri
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from dpaudit.accounting.releases import Mechanism, Meeting
+from dpaudit.accounting.releases import Interval, Mechanism, Meeting
 from dpaudit.defense.gossip import releases
 from dpaudit.game.game import Game
-from dpaudit.game.matrices import RANK, LinearMap
+from dpaudit.game.matrices import RANK, Array, Matrix, times
 
-from .gradient_directions import Squared, certified, worst_directions
-
+MOST = 1000  # uses of which the program is solved; beyond, the ends that need no solution
+SWEEPS = 500
+CLOSE = 1e-10  # relative gain of a sweep at which it ends
+GAP = 1e-6  # between the two ends, relative: where the program counts as solved
+NEWTON = 60  # steps at most
+SHRINKS = 0.1  # the gap that a step aims at, of the gap before
+ROUNDING = 1e-10  # of the sum: negative entries that together are less are rounding
 NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
+
+
+class Certified(NamedTuple):
+    """S(H) for models of any dimension, with weights y [k] for which diag(y) - H is psd."""
+
+    low: float
+    high: float  # sum y, or sum |H| where that is less
+    y: Tensor
+
+
+def worst_directions(H: Tensor, d: int) -> Interval:
+    """S(H) of a Gram matrix [k, k], for gradients of ``d`` coordinates.
+
+    ``low`` is attained by directions in d coordinates. ``high`` holds for any d.
+    """
+    k = len(H)
+    same = float(H.sum())  # one direction for all uses
+    if k == 0 or float(H.min()) >= 0:
+        return Interval(same, same)
+    solved = certified(H)
+    if d >= k:
+        return Interval(solved.low, solved.high)
+    if d < 2 or k > MOST:
+        return Interval(same, solved.high)
+    V = _ascended(H, min(d, ceil(sqrt(2 * k)) + 1))
+    low = max(same, float((H @ V * V).sum()))
+    return Interval(low, max(low, solved.high))
+
+
+def certified(H: Tensor, gap: float = GAP) -> Certified:
+    """S(H) of a Gram matrix [k, k] from both sides, to a relative ``gap`` unless k > ``MOST``."""
+    if not H.isfinite().all():
+        raise ValueError("a Gram matrix has entries that are not finite")
+    sums = H.abs().sum(1)
+    same, most = float(H.sum()), float(sums.sum())
+    if most - same <= ROUNDING * most:
+        return Certified(same, most, sums)
+    apart = float(H.diagonal().sum())  # a coordinate for each use
+    if len(H) > MOST:
+        return Certified(max(same, apart), most, sums)
+    low, y = _by_barrier(H.double().numpy(), gap)
+    low, high = max(low, same, apart), float(y.sum())
+    if most < high:
+        return Certified(low, max(low, most), sums)
+    return Certified(low, max(low, high), torch.from_numpy(y))
+
+
+def _by_barrier(H: Array, gap: float) -> tuple[float, Array]:
+    """Newton's method on sum y - t logdet(diag y - H), with t falling.
+
+    A value that is attained, by D Z^-1 D with Z = diag(y) - H and D so that its diagonal is 1; and
+    y, for which Z has a Cholesky factor, raised by what that leaves open to rounding.
+    """
+    k, scale = len(H), float(np.trace(H)) / len(H)
+    H = H / scale
+    y = 1.1 * np.abs(H).sum(1) + 1e-3
+    low, best, high = -inf, y, inf
+    for _ in range(NEWTON):
+        L, _ = dpotrf(np.diag(y) - H, lower=1, clean=1)
+        inverse, _ = dpotri(L, lower=1)
+        inverse = np.tril(inverse) + np.tril(inverse, -1).T
+        w = inverse.diagonal()
+        D = 1 / np.sqrt(w)
+        low = max(low, float(D @ (H * inverse) @ D))
+        if y.sum() < high:
+            best, high = y, float(y.sum())
+        if high - low <= gap * low:
+            break
+        t = SHRINKS * (high - low) / k
+        _, step, failed = dposv(inverse**2, w - 1 / t, lower=1)
+        if failed or not np.isfinite(step).all():
+            break
+        y = y + _within(H, y, step) * step
+    rounding = k * np.finfo(float).eps * float(best.max())
+    return low * scale, (best + rounding) * scale
+
+
+def _within(H: Array, y: Array, step: Array) -> float:
+    """How much of a step keeps diag(y) - H positive definite, with some room."""
+    part = 1.0
+    while dpotrf(np.diag(y + part * step) - H, lower=1)[1] != 0:
+        part *= 0.7
+    return part if part == 1 else 0.9 * part
+
+
+def _ascended(H: Tensor, rank: int) -> Tensor:
+    """Unit vectors [k, rank], each in turn set to the best one given the others."""
+    generator = torch.Generator().manual_seed(0)
+    V = torch.randn(len(H), rank, generator=generator, dtype=H.dtype)
+    V = V / V.norm(dim=1, keepdim=True)
+    value = float((V * (H @ V)).sum())
+    for _ in range(SWEEPS):
+        for i in range(len(H)):
+            g = H[i] @ V - H[i, i] * V[i]
+            length = g.norm()
+            if length > 0:
+                V[i] = g / length
+        before, value = value, float((V * (H @ V)).sum())
+        if value - before <= CLOSE * abs(value):
+            break
+    return V
+
 
 Use = tuple[int, int, int]  # of the record: by which inclusion, in which round, at which point
 Columns = Mapping[Use, Tensor]  # what each use adds to a round, [rank]
@@ -122,15 +243,15 @@ class Reading(NamedTuple):
     """How the adversary reads one round."""
 
     messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
-    whiten: LinearMap  # [n_observations, rank]: to independent noise of variance 1
-    gain: LinearMap  # [rank, width]: what whitened innovations reveal of the state
+    whiten: Matrix  # [n_observations, rank]: to independent noise of variance 1
+    gain: Matrix  # [rank, width]: what whitened innovations reveal of the state
     # what each use of the record adds here to the first innovations [m]; to others it adds nothing
     columns: dict[Use, Tensor]
     shifts: dict[int, Tensor]  # summed by inclusion: the gradient is the same at all points
     resolved: Tensor  # [rank] bool: whether an innovation is well above rounding in a run
     shown: dict[int, Tensor]  # inclusion -> combination of observations that shows it without noise
     noiseless: dict[int, str]  # inclusion -> message that shows it without noise at some point
-    draws: LinearMap  # [m, n_draws]: the noise of the round itself as it is estimated
+    draws: Matrix  # [m, n_draws]: the noise of the round itself as it is estimated
     laplace: Tensor  # [n_draws] bool
     exact: bool  # whether every Laplace draw of the round is recovered exactly
     has_laplace: bool  # whether there is any
@@ -150,7 +271,7 @@ class Reading(NamedTuple):
     def _size(self, shift: Tensor) -> float:
         if not self.has_laplace:
             return float(shift.norm())
-        return float(self.draws.of(shift)[self.laplace].abs().sum()) * sqrt(2)
+        return float(times(shift, self.draws)[self.laplace].abs().sum()) * sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -158,10 +279,10 @@ class Leak:
     """All that a view reveals about one record, in standard deviations of the noise.
 
     A record's gradient is taken at several points, which differ by model or round, and has another
-    direction at each: mu is that of the worst directions (``gradient_directions``).
+    direction at each: mu is that of the worst directions.
     """
 
-    by_use: tuple[Squared, ...]  # mu^2 of a record in that batch alone, or used in all rounds
+    by_use: tuple[Interval, ...]  # mu^2 of a record in that batch alone, or used in all rounds
     noiseless: dict[int, str]  # use -> message that shows the record without noise
     pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
     parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
@@ -246,7 +367,7 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     noiseless, parts = dict[int, str](), list[float]()
     for r in rounds:
         for j, shift in r.shifts.items():
-            draws = r.draws.of(shift)
+            draws = times(shift, r.draws)
             moved = draws[r.laplace].abs() * sqrt(2)
             is_pure = r.exact and r.has_laplace and not draws[~r.laplace].abs().sum() > NEGLIGIBLE
             pure[j] += game.filled * moved.sum().item() if is_pure else float("nan")
@@ -256,7 +377,9 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
             pure[j] = inf
             noiseless.setdefault(j, message)
     d = game.directions
-    by_use = tuple(Squared(inf, inf) if j in noiseless else worst_directions(H[j], d) for j in used)
+    by_use = tuple(
+        Interval(inf, inf) if j in noiseless else worst_directions(H[j], d) for j in used
+    )
     separate = _is_separate(rounds, game)
     together = None if separate else Together.of(columns)
     apart = {} if together is None else together.independent()

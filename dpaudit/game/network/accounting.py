@@ -8,8 +8,8 @@ its own agents' noise and gradients. With all gradients known beforehand its vie
 
     mu^2 = max over admissible rounds of S(H),   H = A' (B B')^+ A of O = A g + B z,
 
-with S as in ``directions``. H is found from innovations (``innovations``), and where noise is
-correlated over rounds from B itself (``dense``).
+with S as in ``filtering.leak``. H is found from innovations, and where noise is correlated over
+rounds from B itself (``gossip``).
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.errors import ConfigError
-from dpaudit.files.threat import ThreatModel
-from dpaudit.game.filtering.gradient_directions import GAP, ROUNDING, certified
+from dpaudit.defense import ConfigError, ThreatModel
+from dpaudit.game.filtering.leak import GAP, ROUNDING, certified
 from dpaudit.memory import available, size_text
 from dpaudit.progress import OnStep
 
-from . import stacked as dense
-from .gossip import Gossip, Participation, Schema, gossip_of, refuse_adversary
-from .innovations import Innovations
-from .stacked import StackedView
-
-NUMBER = 8  # bytes: all is float64
+from .gossip import (
+    NUMBER,
+    Gossip,
+    Innovations,
+    Participation,
+    Schema,
+    StackedView,
+    gossip_of,
+    refuse_adversary,
+    stacked_bytes,
+)
 
 
 class NetworkMu(NamedTuple):
@@ -134,10 +138,10 @@ def mu_of(grams: list[Tensor], times: int, gap: float = GAP) -> tuple[Tensor, Te
 
 
 def bytes_needed(n: int, n_rounds: int, schema: Participation, stacked: bool = False) -> int:
-    """Of one adversary at a time: errors and what they tell, halves of them, and the Grams."""
+    """Of one adversary at a time: errors and what they reveal, halves of them, and the Grams."""
     each = -(-n_rounds // schema.every)
     grams = 3 * n * schema.every * each * each
-    return NUMBER * (grams + 6 * n_rounds * n * n) + stacked * dense.bytes_needed(n, n_rounds)
+    return NUMBER * (grams + 6 * n_rounds * n * n) + stacked * stacked_bytes(n, n_rounds)
 
 
 def _refuse_size(n: int, n_rounds: int, schema: Participation, stacked: bool) -> None:

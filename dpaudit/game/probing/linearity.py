@@ -12,37 +12,93 @@ on states as they arise, with random draws of several sizes, with the record in 
 none. A norm of one number is its absolute value, so the model has several coordinates here.
 
 Where it fails, the shift of a message in units of its noise is no leak: dividing a noisy gradient
-by its own norm, rounding it or taking its sign are functions of a protected value, which tell no
+by its own norm, rounding it or taking its sign are functions of a protected value, which reveal no
 more than that value does. Runs judge them. One thing is certain whatever the step is: a value that
 differs with the record and is the same under all noise, of any size, shows the record noiseless.
+
+The game's model has one coordinate. A step that takes coordinates by number fails there, one that
+shapes them as the layers of its model needs all of them, and a standard deviation of one coordinate
+is no number. Such a step is played at the fewest coordinates at which it gives numbers.
 """
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Gradient, Round
-from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Messages
-from dpaudit.files.threat import ThreatModel
-from dpaudit.game.game import Game
+from dpaudit.defense import Defense, Gradient, Graph, Messages, Noise, Round, Setting, ThreatModel
+from dpaudit.errors import NotObservable
+from dpaudit.game.game import LENGTH, Game
 from dpaudit.game.oracles import every_agent_holds
-from dpaudit.graphs.graph import Graph
+from dpaudit.rng import Streams
 
-from .chosen_noise import ChosenNoise
 from .observer import visible_rows
-from .playable_dimension import fewest_coordinates
-from .states import flat_state, state_of
-from .wrapped_defense import WrappedDefense
+from .step_inputs import ChosenNoise, WrappedDefense, flat_state, state_of
 
 COORDINATES = 8  # of the model that is probed
 SIZES = (0.1, 1.0, 10.0)  # of the noise that is added and scaled, in standard deviations
 ANY_SIZE = (1.0, -1.0, 1e9, -1e9)  # of the noise that reaches a message at all
 ROUNDING = 1e-12  # of the largest value in a message
 RELATIVE = 1e-9  # of what noise does to it
+PLAYED = 64  # coordinates that runs play at most where one is not enough and fewer than all do
+FIRST = 2  # rounds that are played
+ENTRIES = 10**7  # numbers of a round
+
+
+def fewest_coordinates(game: Game) -> int:
+    """The fewest, of 1, ``PLAYED`` and the model's own, at which the step gives numbers; else 1.
+
+    The model's own are not played where a round has more than ``ENTRIES`` numbers.
+    """
+
+    def gives_numbers(d: int) -> bool:
+        start = partial(game.start, 1, coordinates=d)
+        return _gives_finite_numbers(game.defense, game.setting, start)
+
+    some, every = min(PLAYED, game.coordinates), game.coordinates
+    found = next((d for d in (1, some) if gives_numbers(d)), None)
+    if found is not None:
+        return found
+    graph = game.setting.network.at(1)
+    is_large = (graph.n_edges + graph.n_agents) * every > ENTRIES
+    return every if is_large or gives_numbers(every) else 1
+
+
+def refuse_several(defense: Defense, setting: Setting) -> None:
+    """For what plays a step on the model of this setting, which has few coordinates.
+
+    Raises:
+        NotObservable: it fails there, or gives no number.
+    """
+    X = torch.zeros(1, setting.n_agents, setting.d, dtype=torch.float64)
+    if not _gives_finite_numbers(defense, setting, lambda: defense.start(X, setting)):
+        raise NotObservable(
+            "DPA054",
+            f"gradients are told by algebra at d = {setting.d}, and there the step fails "
+            "or gives no number",
+        )
+
+
+def _gives_finite_numbers(defense: Defense, setting: Setting, start: Callable[[], Any]) -> bool:
+    """Whether the first rounds give them, of agents that all hold a record, under noise."""
+    gradient = every_agent_holds(LENGTH, defense.batch_size)
+    try:
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a deviation of one coordinate is none
+            state: Any = start()
+            for k in range(1, 1 + min(FIRST, defense.n_rounds)):
+                graph, noise = setting.network.at(k), Noise(Streams(0), k)
+                state, sent, *_ = defense.step(state, k, graph, gradient, noise)
+                values = [flat_state(state), *(message.payload for message in sent.values())]
+                if not all(bool(value.isfinite().all()) for value in values):
+                    return False
+    except Exception:  # whatever a step raises of coordinates that are not there
+        return False
+    return True
 
 
 class Nonlinear(NamedTuple):

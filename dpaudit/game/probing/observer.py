@@ -7,13 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.defense.transcript import Message, Messages
+from dpaudit.defense import Message, Messages, NotObservable, ThreatModel
 from dpaudit.defense.view import View, seen_links
-from dpaudit.errors import NotObservable
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 
-from .chosen_noise import AskedNoise, ChosenNoise
+from .step_inputs import AskedNoise, ChosenNoise
 
 Indices = NDArray[np.int64]
 
@@ -39,9 +37,10 @@ class Observer:
         All numbers of each row: a message has a width of its own beside a model of one coordinate.
         """
         draws = {name: AskedNoise("gaussian", u.shape) for name, u in units.items()}
-        read, own = self._rows(k, sent), self._own(k, sent, draws)
-        columns = [_picked(sent[name].payload, rows) for name, rows in read.items()]
-        columns += [_picked(units[name], rows) for name, rows in own.items()]
+        columns = [
+            _picked(units[name] if is_own else sent[name].payload, rows)
+            for name, rows, is_own in self._parts(k, sent, draws)
+        ]
         return torch.cat(columns, dim=-1)
 
     def note_shared_draws(self, k: int, known_to: Mapping[str, Tensor]) -> None:
@@ -60,31 +59,34 @@ class Observer:
         self, k: int, sent: Messages, draws: Mapping[str, AskedNoise], at_draws: Indices
     ) -> Indices:
         """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
-        rows, own = self._rows(k, sent), self._own(k, sent, draws)
         found = [np.zeros(0, dtype=np.int64)]
-        for name, read in rows.items():
-            senders = senders_by_row(sent[name]).numpy()[read.numpy()]
-            found.append(np.repeat(senders, sent[name].payload.shape[-1]))
-        ends = np.cumsum([draw.numbers for draw in draws.values()])
-        first = dict(zip(draws, [0, *ends], strict=False))
-        for name, read in own.items():
-            d = draws[name].shape[-1]
-            makers = at_draws[first[name] + d * read.numpy()]
-            found.append(np.repeat(makers, d))
+        first = dict(zip(draws, np.cumsum([0, *(d.numbers for d in draws.values())]), strict=False))
+        for name, rows, is_own in self._parts(k, sent, draws):
+            d = draws[name].shape[-1] if is_own else sent[name].payload.shape[-1]
+            if is_own:
+                made_by = at_draws[first[name] + d * rows.numpy()]
+            else:
+                made_by = senders_by_row(sent[name])[rows].numpy()
+            found.append(np.repeat(made_by, d))
         return np.concatenate(found)
 
     def named(
         self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
-        read = [
-            (name, rows, sent[name].payload.shape[-1]) for name, rows in self._rows(k, sent).items()
+        return [
+            (f"own noise of {name}" if is_own else name, row)
+            for name, rows, is_own in self._parts(k, sent, draws)
+            for row in rows.tolist()
+            for _ in range(draws[name].shape[-1] if is_own else sent[name].payload.shape[-1])
         ]
-        read += [
-            (f"own noise of {name}", rows, draws[name].shape[-1])
-            for name, rows in self._own(k, sent, draws).items()
-        ]
-        return [(name, int(row)) for name, rows, d in read for row in rows for _ in range(d)]
+
+    def _parts(
+        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]
+    ) -> list[tuple[str, Tensor, bool]]:
+        """What is read, in order: message or draw, which rows of it, whether it is a draw."""
+        read = [(name, rows, False) for name, rows in self._rows(k, sent).items()]
+        return read + [(name, rows, True) for name, rows in self._own(k, sent, draws).items()]
 
     def _own(self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender.

@@ -13,19 +13,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.defense import ConfigError, Noise
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, step_as_written
-from dpaudit.defense.noise import Noise
 from dpaudit.defense.torch_settings import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
-from dpaudit.errors import ConfigError
 from dpaudit.game.game import LENGTH
 from dpaudit.game.oracles import every_agent_holds
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
-from .chosen_noise import ChosenNoise, RecordedNoise
-from .linearity import COORDINATES, RELATIVE, ROUNDING
-from .playable_dimension import ENTRIES, PLAYED
+from .linearity import COORDINATES, ENTRIES, PLAYED, RELATIVE, ROUNDING
+from .step_inputs import ChosenNoise, RecordedNoise
 
 FIRST = 3  # rounds that are played
 OTHERS = ((0.0, 0), (-LENGTH, 0), (LENGTH, 1))  # lengths of gradients, and seeds of noise

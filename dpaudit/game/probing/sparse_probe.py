@@ -1,10 +1,11 @@
 """Rounds of a protocol as sparse matrices, measured for many agents in each trial.
 
 What an agent's state and noise do in one step is seen at the agents within a few links of it. So
-units of all agents of one colour (``locality``) are moved in one trial, and what has moved is put
-down to the agent of that colour which reaches there. That a step reaches no further is not taken
-for granted: whatever moves where no agent of the colour reaches refutes it, and so does a trial in
-which all units are moved by random amounts, of which the matrices must predict every number.
+units of agents of one colour, whose footprints do not overlap, are moved in one trial, and what has
+moved is put down to the agent of that colour which reaches there: as many trials as there are
+colours, and not as there are agents. That a step reaches no further is not taken for granted:
+whatever moves where no agent of the colour reaches refutes it, and so does a trial in which all
+units are moved by random amounts, of which the matrices must predict every number.
 
 What is exact about leaving parts out:
 
@@ -12,9 +13,14 @@ What is exact about leaving parts out:
   changes nothing that is read: its uncertainty is not carried on.
 - Nothing but noise or a record moves a state away from the run without either, so that steps are
   probed along what these may have moved alone (``live``).
+
+Source: Curtis, Powell and Reid 1974, "On the estimation of sparse Jacobian matrices".
 """
 
 import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +30,8 @@ from torch import Tensor
 
 from dpaudit.game.matrices import Array, Indices, Mask, Matrix, NotLocal
 from dpaudit.game.oracles import WatchedGradient
+from dpaudit.graphs.graph import Graph
 
-from .chosen_noise import ChosenNoise
-from .locality import HOPS, Footprints, Units, agents_of, footprints
 from .observer import Observer
 from .probed_round import (
     Answers,
@@ -38,7 +43,7 @@ from .probed_round import (
     record_at,
     refuse_infinite,
 )
-from .states import flat_state, state_of, varying
+from .step_inputs import ChosenNoise, flat_state, state_of, varying
 
 SPARSE_FROM = 256  # agents from which on steps are probed for many of them at once
 MOST_TRIALS = 4000  # of one step
@@ -46,24 +51,126 @@ NUMBERS = 2 * 10**6  # of a state that is played at once
 TINY = 1e-13  # of the largest value: what is less has not moved
 RELATIVE = 1e-9  # of the largest move: what the matrices may be off by
 CHECKS = 2  # trials that all units are moved in at random
+HOPS = (1, 2, 3)  # that a step may reach, tried in turn
+MOST_PAIRS = 2 * 10**7  # of agents that meet: 240 MB
+
+
+class Footprints(NamedTuple):
+    """Whom each agent of a graph reaches."""
+
+    colours: Indices  # [n_agents]: agents of one colour do not meet
+    owners: Indices  # [n_colours, n_agents]: the agent of that colour that reaches it, or -1
+
+
+@lru_cache(maxsize=64)
+def footprints(graph: Graph, hops: int) -> Footprints:
+    """Who reaches whom over so many links, in either direction.
+
+    Raises:
+        NotLocal: too many agents meet.
+    """
+    linked = graph.sparse + graph.sparse.T + sparse.eye_array(graph.n_agents, format="csr")
+    if graph.server is not None:
+        raise NotLocal("a server hears all agents")
+    reached = linked = sparse.csr_array(linked != 0).astype(np.int32)
+    for _ in range(hops - 1):
+        reached = _met(reached, linked)
+    meets = _met(reached, sparse.csr_array(reached.T))
+    colours = np.full(graph.n_agents, -1)
+    for i, (start, end) in enumerate(zip(meets.indptr[:-1], meets.indptr[1:], strict=True)):
+        taken = set(colours[meets.indices[start:end]].tolist())
+        colours[i] = next(c for c in range(len(taken) + 1) if c not in taken)
+    owners = np.full((int(colours.max()) + 1, graph.n_agents), -1)
+    rows, columns = reached.nonzero()
+    owners[colours[rows], columns] = rows
+    return Footprints(colours, owners)
+
+
+def _met(one: sparse.csr_array, other: sparse.csr_array) -> sparse.csr_array:
+    """Where the product of two patterns is not zero."""
+    widest = int(np.diff(one.indptr).max()) * int(np.diff(other.indptr).max())
+    if widest * one.shape[0] > MOST_PAIRS:
+        raise NotLocal("a step of an agent reaches too many others")
+    product = sparse.csr_array(one @ other)
+    product.data[:] = 1
+    return product
+
+
+class Units(NamedTuple):
+    """All that is moved, one unit each: numbers of a state, inputs, draws of noise."""
+
+    agents: Indices  # [n_units]: at which agent each stands
+    live: Indices  # those that are moved at all
+
+    def groups(self, reach: Footprints, kinds: Indices) -> list[Indices]:
+        """Which are moved in one trial: of one kind, at agents of one colour, one at each."""
+        agents, kinds = self.agents[self.live], kinds[self.live]
+        order = np.lexsort((self.live, agents, kinds))
+        same = (np.diff(agents[order]) == 0) & (np.diff(kinds[order]) == 0)
+        first = np.append(0, np.flatnonzero(~same) + 1)
+        turn = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+        keys = np.stack([kinds[order], reach.colours[agents[order]], turn], axis=1)
+        _, group = np.unique(keys, axis=0, return_inverse=True)
+        by = np.argsort(group, kind="stable")
+        cuts = np.flatnonzero(np.diff(group[by])) + 1
+        return np.split(self.live[order][by], cuts) if len(by) else []
+
+    def effects(
+        self,
+        groups: list[Indices],
+        reach: Footprints,
+        places: Indices,
+        play: Callable[[list[Indices]], Array],
+        at_once: int,
+    ) -> sparse.csr_array:
+        """What each unit does, [n_units, n_numbers], from trials in which one group is moved.
+
+        Args:
+            places: [n_numbers]: the agent at which each number stands.
+            play: what moves in one trial for each of some groups, [n_groups, n_numbers].
+            at_once: groups that are played together.
+
+        Raises:
+            NotLocal: what has moved is out of reach of the group's units.
+        """
+        found = [(np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0),)]
+        for part in in_parts(groups, at_once):
+            for group, moved in zip(part, play(part), strict=True):
+                there = np.flatnonzero(moved)
+                unit = np.full(reach.owners.shape[1] + 1, -1)
+                unit[self.agents[group]] = group
+                colour = reach.colours[self.agents[group[0]]]
+                owners = unit[reach.owners[colour][places[there]]]
+                if (owners < 0).any():
+                    raise NotLocal("its step reaches further than a few links")
+                found.append((owners, there, moved[there]))
+        rows, columns, values = (np.concatenate(part) for part in zip(*found, strict=True))
+        return sparse.csr_array((values, (rows, columns)), shape=(len(self.agents), len(places)))
+
+
+def agents_of(rows: int, graph: Graph) -> Indices:
+    """The agents of so many rows: one for each, or the senders of links. Raises NotLocal."""
+    if rows in (0, graph.n_agents):
+        return np.arange(rows)
+    if rows == graph.n_edges:
+        return np.asarray(graph.senders.numpy())
+    raise NotLocal(f"{rows} rows are neither of agents nor of links")
+
+
+def in_parts(groups: list[Indices], size: int) -> Iterator[list[Indices]]:
+    for i in range(0, len(groups), size):
+        yield groups[i : i + size]
 
 
 class SparseStep(NamedTuple):
     """A step around the run without noise and record."""
 
-    round: int
+    # Without what is unknown of the state; ``earlier`` is what each number of the state does.
+    alone: ProbedRound
     before: Any  # the state before it, of one trial
     next_state: Any
     reach: Footprints
-    messages: list[tuple[str, int]]
-    of_state: Effects
-    of_noise: Effects
-    laplace: Tensor  # [draws] bool
-    record: Effects  # at each point of the round alone
-    steps: list[int]  # of each point: the local step, whose batch it is of
-    askers: list[int]
     places: Indices  # [n_observations + width]: the agent at which each number stands
-    largest: float  # number in the messages of the run without noise and record
 
 
 class SparseProbes:
@@ -71,7 +178,7 @@ class SparseProbes:
 
     def __init__(self, observer: Observer, n_rounds: int) -> None:
         self._steps = steps_of(observer, n_rounds)
-        self._width = self._steps[0].record.state.shape[1]
+        self._width = self._steps[0].alone.record.state.shape[1]
         self._relevant: list[Mask] = []  # by round, the numbers of the state after it
         self._answers: list[Answers] = []
         relevant = np.zeros(self._width, dtype=bool)
@@ -79,7 +186,7 @@ class SparseProbes:
             answers = _answers(observer, step, relevant)
             self._relevant.insert(0, relevant)
             self._answers.insert(0, answers)
-            seen, state, models = step.of_state
+            seen, state, models = step.alone.earlier
             parts = seen, _with_columns(state, relevant), _with_columns(models, answers.shows)
             relevant = np.logical_or.reduce([np.diff(effects.indptr) > 0 for effects in parts])
 
@@ -88,24 +195,18 @@ class SparseProbes:
         return sparse.csr_array((0, self._width))
 
     def round(self, k: int, factor: Matrix, residuals: Array) -> ProbedRound:
-        step, relevant = self._steps[k - 1], self._relevant[k - 1]
-        pairs = zip(step.of_state, step.of_noise, strict=True)
+        alone, relevant = self._steps[k - 1].alone, self._relevant[k - 1]
+        pairs = zip(alone.earlier, alone.noise, strict=True)
         noise = Effects(
             *(sparse.csr_array(sparse.vstack([_product(factor, old), new])) for old, new in pairs)
         )
-        record, earlier = step.record, step.of_state.each(lambda effects: residuals @ effects)
-        return ProbedRound(
-            round=k,
-            messages=step.messages,
+        record, earlier = alone.record, alone.earlier.each(lambda effects: residuals @ effects)
+        return replace(
+            alone,
             noise=noise._replace(state=_with_columns(noise.state, relevant)),
             n_states=factor.shape[0],
-            laplace=step.laplace,
             record=record._replace(state=record.state * relevant),
-            steps=step.steps,
             earlier=earlier._replace(state=earlier.state * relevant),
-            askers=step.askers,
-            scale=max(float(np.abs(effects).max(initial=0.0)) for effects in record[:2]),
-            largest=step.largest,
         )
 
     def answers(self, k: int) -> Answers:
@@ -118,8 +219,9 @@ def steps_of(observer: Observer, n_rounds: int) -> list[SparseStep]:
     live, found = np.zeros(flat_state(state).shape[-1], dtype=bool), []
     for k in range(1, n_rounds + 1):
         step = _StepProbe(observer, state, k, live).measured()
-        live = _reached(step.of_state.state[live]) | _reached(step.of_noise.state)
-        live |= step.record.state.any(axis=0)
+        alone = step.alone
+        live = _reached(alone.earlier.state[live]) | _reached(alone.noise.state)
+        live |= alone.record.state.any(axis=0)
         found.append(step)
         state = step.next_state
     return found
@@ -159,21 +261,20 @@ class _StepProbe:
         reach, effects = self._effects()
         record, steps = self._of_record()
         payloads = (s.payload.abs() for s in self._sent.values() if s.payload.numel())
-        return SparseStep(
+        alone = ProbedRound(
             round=self._k,
-            before=self._state,
-            next_state=self._after,
-            reach=reach,
             messages=self._observer.named(self._k, self._sent, self._asked.draws),
-            of_state=self._parts(effects[: self._width]),
-            of_noise=self._parts(effects[self._width :]),
+            noise=self._parts(effects[self._width :]),
+            n_states=0,
             laplace=laplace_draws(self._asked.draws),
             record=record,
             steps=steps,
+            earlier=self._parts(effects[: self._width]),
             askers=self._askers,
-            places=self._places[: self._cuts[2]],
+            scale=max(float(np.abs(moved).max(initial=0.0)) for moved in record[:2]),
             largest=max((float(payload.max()) for payload in payloads), default=0.0),
         )
+        return SparseStep(alone, self._state, self._after, reach, self._places[: self._cuts[2]])
 
     def _makers(self, name: str) -> Indices:
         """The agent of each number of a draw; one of those that share it."""
@@ -260,14 +361,14 @@ class _StepProbe:
 
 def _answers(observer: Observer, step: SparseStep, relevant: Mask) -> Answers:
     """Raises NotLocal: an answer reaches further than the step."""
-    n_asked, n = len(step.askers), step.record.seen.shape[1]
-    units = Units(np.array(step.askers, dtype=np.int64), np.arange(n_asked))
+    n_asked, n = len(step.alone.askers), step.alone.record.seen.shape[1]
+    units = Units(np.array(step.alone.askers, dtype=np.int64), np.arange(n_asked))
 
     def moved_by(groups: list[Indices]) -> Array:
         chosen = torch.zeros(1 + len(groups), n_asked, dtype=torch.float64)
         for trial, group in enumerate(groups, start=1):
             chosen[trial, group] = 1.0
-        moved = answers_move(observer, step.before, step.round, chosen)
+        moved = answers_move(observer, step.before, step.alone.round, chosen)
         return np.asarray(torch.cat(moved, dim=1).double().numpy())
 
     groups = units.groups(step.reach, np.zeros(n_asked, dtype=np.int64))

@@ -1,1 +1,1 @@
-"""Runs of a defense with and without a record, and the scores that tell them apart."""
+"""Runs of a defense with and without a record, and the scores that separate them."""

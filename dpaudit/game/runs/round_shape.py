@@ -6,17 +6,16 @@ from dpaudit.defense.footprint import Footprint
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal
-from dpaudit.game.probing.chosen_noise import ChosenNoise
 from dpaudit.game.probing.observer import Observer, visible_rows
 from dpaudit.game.probing.sparse_probe import NUMBERS, SPARSE_FROM, steps_of
-from dpaudit.game.probing.states import flat_state
+from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state
 
 FIRST = 2  # rounds that are followed at the least
 MOST_ROUNDS = 200
 ALGEBRA = 10**9  # products, about, in which rounds are followed
 NUMBER = 8  # bytes: all is float64
 ENTRY = 16  # bytes of a number of a sparse matrix, with its places
-COPIES = 8  # of such a matrix: what is told of it, what is left of it, and those on the way
+COPIES = 8  # of such a matrix: what is observed of it, what is left of it, and those on the way
 PROBED = 2  # rounds of which the entries are counted: in the first nothing stays of earlier ones
 
 
@@ -95,4 +94,4 @@ def _entries(game: Game, threat_model: ThreatModel) -> int | None:
         steps = steps_of(Observer(game, threat_model), min(PROBED, game.defense.n_rounds))
     except NotLocal:
         return None
-    return max(sum(e.nnz for e in (*s.of_state, *s.of_noise)) for s in steps)
+    return max(sum(e.nnz for e in (*s.alone.earlier, *s.alone.noise)) for s in steps)

@@ -17,15 +17,14 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.probing.chosen_noise import ChosenNoise
+from dpaudit.game.probing.step_inputs import ChosenNoise
 from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.bugs import OneSeedForAllRounds, WrongNorm
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.statistics.bounds import ceiling
-from dpaudit.statistics.power import expected_family_bound
+from dpaudit.statistics.bounds import ceiling, expected_family_bound
 from tests.game.test_victims import OneAddsHalf, Rounded
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")

@@ -22,8 +22,14 @@ from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.rng import Streams
 from dpaudit.statistics.betting import SHARES
-from dpaudit.statistics.bounds import ceiling, family_from_scores, from_scores, mu_p_value
-from dpaudit.statistics.noise_factor import noise_factor_bound, noise_p_value
+from dpaudit.statistics.bounds import (
+    ceiling,
+    family_from_scores,
+    from_scores,
+    mu_p_value,
+    noise_factor_bound,
+    noise_p_value,
+)
 
 DECLARED = (Release(family="gaussian", noise_multiplier=1.0, sampling="none", sampling_rate=1.0),)
 N = 600

@@ -1,20 +1,23 @@
-"""Noise that is played instead of drawn, or overheard while it is drawn.
+"""What a probe hands to a step: chosen noise, a state as numbers, a defense that wraps another.
 
-A draw is measured in units of its standard deviation, which for Laplace noise is sqrt(2) times its
-scale. A name that a defense uses twice in a round gives the same noise twice, as ``Noise`` does.
+Noise is played instead of drawn, or overheard while it is drawn. A draw is measured in units of its
+standard deviation, which for Laplace noise is sqrt(2) times its scale. A name that a defense uses
+twice in a round gives the same noise twice, as ``Noise`` does.
 """
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense.noise import Noise, Scale
+from dpaudit.defense import Bracket, Defense, Gradient, Noise, Round, Scale, Setting, ThreatModel
+from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
 Family = Literal["gaussian", "laplace"]
+ROUNDING = 1e-12  # of the largest number of a state
 STD = {"gaussian": 1.0, "laplace": sqrt(2.0)}  # of noise with scale 1
 
 
@@ -94,3 +97,75 @@ class RecordedNoise(Noise):
         self.units.setdefault(message, torch.where(size > 0, drawn / size, 0.0))
         self.stds.setdefault(message, size)
         return drawn
+
+
+def flat_state(state: Any) -> Tensor:
+    """The floating tensors of a state that have trials in front, [trials, width]."""
+    return torch.cat([t.flatten(1) for t in varying(state).values()], dim=1)
+
+
+def state_of(like: Any, flat: Tensor) -> Any:
+    """The same state with these values [trials, width] in it."""
+    parts, start = {}, 0
+    for name, tensor in varying(like).items():
+        size = tensor[0].numel()
+        part = flat[:, start : start + size].to(tensor.dtype)
+        parts[name] = part.reshape(len(flat), *tensor.shape[1:])
+        start += size
+    return like._replace(**parts)
+
+
+def differs(values: Tensor) -> Tensor:
+    """Which numbers [trials, n] are others than in the first trial, [trials - 1, n].
+
+    Trials of one batch may be summed in different orders.
+    """
+    size = values.abs().where(values.isfinite(), 0.0).max().item() if values.numel() else 0.0
+    return ~torch.isclose(values[1:], values[:1], 0.0, ROUNDING * size, equal_nan=True)
+
+
+def varying(state: Any) -> dict[str, Tensor]:
+    """The floating tensors of a state that have trials in front, by name."""
+    return {
+        name: tensor
+        for name, tensor in state._asdict().items()
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim >= 3
+    }
+
+
+class WrappedDefense(Defense):
+    """Plays the steps of another defense and declares what that one declares."""
+
+    of: Defense
+
+    @classmethod
+    def playing(cls, of: Defense, **options: Any) -> Self:
+        """This class with the rounds and batches of the other defense."""
+        own = {"n_rounds": of.n_rounds, "batch_size": of.batch_size, "sampling": of.sampling}
+        return cls(of=of, **own, **options)
+
+    def start(self, X: Tensor, setting: Setting) -> Any:
+        return self.of.start(X, setting)
+
+    def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        return self.of.step(state, k, graph, gradient, noise)
+
+    def models(self, state: Any) -> Tensor:
+        return self.of.models(state)
+
+    def without_noise(self) -> Self:
+        return self.model_copy(update={"of": self.of.without_noise()})
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        return self.of.mechanism(setting, threat_model, victim)
+
+    def function_distance(self) -> float | None:
+        return self.of.function_distance()
+
+    @property
+    def drawing(self) -> str:
+        return self.of.drawing
+
+    @property
+    def batches_per_round(self) -> int:
+        return self.of.batches_per_round

@@ -4,8 +4,10 @@ Eight agents, records of five features in three classes, softmax regression (d =
 of a defense as it is, of another seed, or of a stack of trials.
 """
 
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -29,11 +31,12 @@ from dpaudit.training.classification import Classification
 
 N_AGENTS = 8  # on a ring one of them is four links away
 N_ROUNDS = 5
+ROUNDS = range(1, N_ROUNDS + 1)
 TRIALS = 3
 
 
 class BrokenPromise(AssertionError):
-    """A defense does not do what the contract says; one line tells which part, and how."""
+    """A defense does not do what the contract says; one line says which part, and how."""
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -82,9 +85,6 @@ class Case:
         """One model at every agent, [n_agents, d], in the precision of the data."""
         return self.problem.initial(self.streams).to(self.problem.dataset.x.dtype)
 
-    def noise(self, k: int) -> Noise:
-        return Noise(self.streams, k)
-
     def gradient(self, k: int) -> Gradient:
         size, sampling = self.defense.batch_size, self.defense.drawing
         return self.problem.gradient(self.streams, k, size, sampling)
@@ -99,18 +99,31 @@ class Case:
     ) -> Round:
         """Round k, with other noise or other gradients if they are given."""
         graph = self.setting.network.at(k)
-        return defense.step(state, k, graph, gradient or self.gradient(k), noise or self.noise(k))
+        return defense.step(
+            state, k, graph, gradient or self.gradient(k), noise or Noise(self.streams, k)
+        )
+
+    def rounds(
+        self,
+        defense: Defense | None = None,
+        noise: Callable[[int], Noise] | None = None,
+        gradient: Callable[[int], Gradient] | None = None,
+    ) -> Iterator[tuple[int, Any, Round]]:
+        """Every k, the state that round k starts from, and the round; with those given of k."""
+        defense = defense or self.defense
+        state = defense.start(self.initial(), self.setting)
+        for k in ROUNDS:
+            round = self.step(defense, state, k, noise and noise(k), gradient and gradient(k))
+            yield k, state, round
+            state = round.state
 
     def play(self, defense: Defense | None = None, noise_seed: int | None = None) -> list[Round]:
         """All rounds from the start, with the noise of another seed if one is given."""
-        defense = defense or self.defense
+        noise = None if noise_seed is None else partial(_Reseeded, self, noise_seed)
         rounds, forms = list[Round](), dict[str, str]()
-        state = defense.start(self.initial(), self.setting)
-        for k in range(1, N_ROUNDS + 1):
-            noise = None if noise_seed is None else _Reseeded(self, k, noise_seed)
-            rounds.append(self.step(defense, state, k, noise))
-            refuse_changed_forms(defense, k, rounds[-1].sent, forms)
-            state = rounds[-1].state
+        for k, _, round in self.rounds(defense, noise):
+            refuse_changed_forms(defense or self.defense, k, round.sent, forms)
+            rounds.append(round)
         return rounds
 
 
@@ -124,29 +137,21 @@ def small_problem(
     y = torch.arange(n + 3) % 3
     dataset = Dataset("random", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"))
     holders = N_AGENTS - servers
-    parts = partition.split(y[:n].numpy(), holders, "even", streams.numpy("partition"))
-    parts = parts.behind(servers)
-    problem = Classification(dataset, parts, "logistic", streams.device)
-    return problem, tuple(parts.sizes.tolist())
+    drawn = partition.split(y[:n].numpy(), holders, "even", streams.numpy("partition"))
+    parts = drawn.behind(servers)
+    return Classification(dataset, parts, "logistic", streams.device), tuple(parts.sizes.tolist())
 
 
 class _Reseeded(Noise):
     """Noise of another seed, but for the streams that are no noise."""
 
-    def __init__(self, case: Case, round: int, seed: int) -> None:
+    def __init__(self, case: Case, seed: int, round: int) -> None:
         super().__init__(case.streams, round)
-        self._weights = case.weights
-        self._others = Noise(Streams(seed, case.streams.device), round)
+        self._weights, self._others = case.weights, Streams(seed, case.streams.device)
 
-    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        if message in self._weights:
-            return super().gaussian(message, std, like)
-        return self._others.gaussian(message, std, like)
-
-    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        if message in self._weights:
-            return super().laplace(message, scale, like)
-        return self._others.laplace(message, scale, like)
+    def _stream(self, message: str) -> torch.Generator:
+        streams = self._streams if message in self._weights else self._others
+        return streams("noise", self._round, message)
 
 
 class TrialNoise(Noise):

@@ -1,17 +1,18 @@
 """What a defense declares about itself: options, noise, mechanism, sensitivities, observables."""
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
 import torch
 
 from dpaudit.accounting.releases import Mechanism, epsilon
-from dpaudit.defense.contract import Target
-from dpaudit.defense.transcript import Messages, Transcript, kind_of
+from dpaudit.defense.contract import Round, Target
+from dpaudit.defense.transcript import Transcript, kind_of
 from dpaudit.defense.view import View
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
-from .case import N_AGENTS, N_ROUNDS, Case, WatchedGradient, listed, require, same_rounds, shape
+from .case import N_AGENTS, ROUNDS, Case, WatchedGradient, listed, require, same_rounds, shape
 
 DELTA = 1e-5  # at which mechanisms are compared
 
@@ -73,14 +74,9 @@ def observables(case: Case) -> None:
     """Every observable can be derived from a view of just the messages it needs."""
     rounds = case.play()
     for name, observable in case.defense.observables.items():
-        k = min(N_ROUNDS, 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
-        seen = {
-            r: _of_kinds(
-                rounds[r - 1].sent, {name for name, at in observable.needs.items() if r - k in at}
-            )
-            for r in range(1, N_ROUNDS + 1)
-        }
-        view = View.of(EAVESDROPPER, Transcript(seen), set(seen))
+        k = min(ROUNDS[-1], 1 - min(o for needs in observable.needs.values() for o in needs) + 1)
+        needs = observable.needs.items()
+        view = _view(rounds, {r: {kind for kind, at in needs if r - k in at} for r in ROUNDS})
         found = [
             observable.derive(case.defense, view, case.setting, Target(k, case.victim, receiver))
             for sender, receiver in view.edges(observable.links, k)
@@ -98,19 +94,21 @@ def observables(case: Case) -> None:
         )
 
 
-def _of_kinds(sent: Messages, kinds: set[str]) -> Messages:
-    return {name: message for name, message in sent.items() if kind_of(name) in kinds}
+def _view(rounds: Sequence[Round], kinds: Mapping[int, Collection[str]]) -> View:
+    """All links, with the messages of some kinds in each round."""
+    seen = {
+        k: {name: sent for name, sent in rounds[k - 1].sent.items() if kind_of(name) in of_round}
+        for k, of_round in kinds.items()
+    }
+    return View.of(EAVESDROPPER, Transcript(seen), set(seen))
 
 
 def combinations(case: Case) -> None:
     """Every combination can be derived from a view of all rounds of its messages."""
     rounds, k = case.play(), 2
     for name, combination in case.defense.combinations.items():
-        seen = {
-            r: _of_kinds(rounds[r - 1].sent, set(combination.messages))
-            for r in range(1, k + combination.delay + 1)
-        }
-        view = View.of(EAVESDROPPER, Transcript(seen), set(seen))
+        kinds = frozenset(combination.messages)
+        view = _view(rounds, dict.fromkeys(range(1, k + combination.delay + 1), kinds))
         receiver = next(i for j, i in view.edges(combination.messages[0], k) if j == case.victim)
         value = combination.derive(
             case.defense, view, case.setting, Target(k, case.victim, receiver)
@@ -146,10 +144,8 @@ def sensitivity(case: Case) -> None:
 
 def clip_norms(case: Case) -> None:
     """The clip norm that it states of a round is the one it clips to."""
-    state = case.defense.start(case.initial(), case.setting)
-    for k in range(1, N_ROUNDS + 1):
-        gradient = WatchedGradient(case.gradient(k))
-        state = case.step(case.defense, state, k, gradient=gradient).state
+    gradients = {k: WatchedGradient(case.gradient(k)) for k in ROUNDS}
+    for k, _, _ in case.rounds(gradient=gradients.__getitem__):
         stated = case.defense.clip_norm_in(k)
-        for asked in gradient.norms:
+        for asked in gradients[k].norms:
             require(asked == stated, f"round {k} clips to {asked:g}, clip_norm_in says {stated}")

@@ -15,6 +15,7 @@ and compares two runs that differ in one record.
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Round
 from dpaudit.defense.gossip import AVERAGE
-from dpaudit.defense.transcript import kind_of
+from dpaudit.defense.noise import Noise
+from dpaudit.defense.transcript import Message, Messages, kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
 
+from . import declarations
 from .case import (
     N_AGENTS,
     N_ROUNDS,
+    ROUNDS,
     TRIALS,
     BrokenPromise,
     Case,
@@ -43,19 +47,6 @@ from .case import (
     shape,
     small_problem,
 )
-from .declarations import (
-    calibration,
-    clip_norms,
-    combinations,
-    mechanism,
-    observables,
-    options,
-    private,
-    sensitivity,
-    twin,
-)
-from .influence import changed_links, pairs, reached_from, unreached_senders
-from .rounds import batches, secrets, waiting
 
 RING = FixedGraph(name="ring", lazy=True)  # symmetric, no negative eigenvalue: allowed by most
 
@@ -121,7 +112,7 @@ def _links(case: Case) -> None:
     for k, round in enumerate(case.play(), start=1):
         graph = case.setting.network.at(k)
         for name, sent in round.sent.items():
-            what, links = f'"{name}" in round {k}', pairs(sent)
+            what, links = f'"{name}" in round {k}', _pairs(sent)
             require(not sent.payload.requires_grad, f"{what}: payload is not detached")
             require(bool(sent.payload.isfinite().all()), f"{what}: payload is not finite")
             require(len(set(links)) == len(links), f"{what}: a link carries it twice")
@@ -138,7 +129,7 @@ def _trials(case: Case) -> None:
     starts = torch.stack([X * (1 + trial) for trial in range(TRIALS)])
     stacked = defense.start(starts, case.setting)
     single = [defense.start(x, case.setting) for x in starts]
-    for k in range(1, N_ROUNDS + 1):
+    for k in ROUNDS:
         round = case.step(defense, stacked, k, noise=TrialNoise(case.streams, k, None))
         for trial in range(TRIALS):
             noise = TrialNoise(case.streams, k, trial)
@@ -168,7 +159,7 @@ def _untouched(case: Case) -> None:
     X = case.initial()
     before = X.clone()
     state = case.defense.start(X, case.setting)
-    for k in range(1, N_ROUNDS + 1):
+    for k in ROUNDS:
         kept = {name: value.clone() for name, value in fields(state).items()}
         after = case.step(case.defense, state, k).state
         for name, value in fields(state).items():
@@ -209,9 +200,9 @@ def _resumed(case: Case) -> None:
     """A round played from a checkpoint, by a new object, gives what it gave in the run."""
     rounds = case.play()
     kind = type(case.given)
-    for k in range(2, N_ROUNDS + 1):
+    for k, before in enumerate(rounds[:-1], start=2):
         fresh = kind.model_validate(case.given.model_dump(mode="json")).calibrate(case.setting)
-        state = rounds[k - 2].state
+        state = before.state
         tensors = {name: value.detach().clone() for name, value in fields(state).items()}
         again = case.step(fresh, type(state)(**tensors), k)
         what = f"differs when round {k} is played from a checkpoint"
@@ -234,20 +225,18 @@ def _precision(case: Case) -> None:
 
 def _reached(case: Case) -> None:
     """An agent's batch moves what others hold and send only by messages to them."""
-    state, source = case.defense.start(case.initial(), case.setting), case.victim
-    for k in range(1, 4):
-        plain = case.step(case.defense, state, k)
+    source = case.victim
+    for k, state, plain in islice(case.rounds(), 3):
         other = WatchedGradient(case.gradient(k), source)
         moved = case.step(case.defense, state, k, gradient=other)
-        links = changed_links(plain.sent, moved.sent)
-        reached = reached_from(links, source)
-        for name, sender, receiver in unreached_senders(links, reached):
+        links = _changed_links(plain.sent, moved.sent)
+        reached = _reached_from(links, source)
+        for name, sender, receiver in _unreached_senders(links, reached):
             raise BrokenPromise(
                 f'"{name}" on {sender} -> {receiver} in round {k} changes with the batch of agent '
                 f"0, of which no message tells agent {sender}"
             )
         _check_states(plain.state, moved.state, source, {agent for agent, _ in reached}, k)
-        state = plain.state
 
 
 def _check_states(plain: Any, moved: Any, source: int, knowing: set[int], k: int) -> None:
@@ -261,8 +250,125 @@ def _check_states(plain: Any, moved: Any, source: int, knowing: set[int], k: int
                 )
 
 
+Link = tuple[str, int, int]  # message, sender, receiver
+Reached = set[tuple[int, frozenset[str]]]  # an agent, and the messages over which it was reached
+
+
+def _pairs(sent: Message) -> list[tuple[int, int]]:
+    """(sender, receiver) of each link."""
+    return list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
+
+
+def _changed_links(one: Messages, other: Messages) -> list[Link]:
+    """The links on which the payload differs between two rounds."""
+    changed = []
+    for name, sent in one.items():
+        differs = (sent.payload != other[name].payload).any(dim=-1)[sent.rows]
+        links = _pairs(sent)
+        changed += [(name, *links[e]) for e in differs.nonzero().flatten().tolist()]
+    return changed
+
+
+def _reached_from(links: list[Link], source: int) -> Reached:
+    """Whom the source's batch may have reached over these links, itself over none."""
+    reached: Reached = {(source, frozenset())}
+    new = set(reached)
+    while new:
+        new = {
+            (receiver, used | {name})
+            for agent, used in new
+            for name, sender, receiver in links
+            if sender == agent and name not in used
+        } - reached
+        reached |= new
+    return reached
+
+
+def _unreached_senders(links: list[Link], reached: Reached) -> list[Link]:
+    """Links whose message changed although no other changed message reached its sender."""
+    return [
+        (name, sender, receiver)
+        for name, sender, receiver in links
+        if not any(agent == sender and name not in used for agent, used in reached)
+    ]
+
+
+def _batches(case: Case) -> None:
+    """It draws as many batches in a round as it says: each is accounted by itself."""
+    declared, found = case.defense.batches_per_round, set[int]()
+    gradients = {k: WatchedGradient(case.gradient(k)) for k in ROUNDS}
+    for k, _, _ in case.rounds(gradient=gradients.__getitem__):
+        beyond = sorted(s for s in gradients[k].steps if s >= declared)
+        require(
+            not beyond,
+            f"round {k} takes the batch of local step {beyond and beyond[0]}; batches_per_round is "
+            f"{declared}",
+        )
+        found |= gradients[k].steps
+    unused = sorted(set(range(declared)) - found)
+    require(
+        not unused,
+        f"batches_per_round is {declared}, but the batch of local step {unused and unused[0]} is "
+        f"never taken in {N_ROUNDS} rounds",
+    )
+
+
+def _waiting(case: Case) -> None:
+    """If agents may wait, the data of one that takes no step in a round have no effect in it."""
+    if not case.defense.waits:
+        return
+    for k, state, plain in case.rounds():
+        active, holders = case.setting.network.at(k).active, case.setting.holders
+        for agent in [i for i in holders if active is not None and i not in active][:2]:
+            other = WatchedGradient(case.gradient(k), agent)
+            moved = everything(case.defense, case.step(case.defense, state, k, gradient=other))
+            private = {f'private "{name}"' for name in plain.private}
+            for name, value in everything(case.defense, plain).items():
+                if name not in private:
+                    require(
+                        torch.equal(value, moved[name]),
+                        f"{name} in round {k} changes with the data of agent {agent}, which takes "
+                        "no step in it",
+                    )
+
+
+def _secrets(case: Case) -> None:
+    """Shared noise says of each of its rows which agents know it."""
+    noises = {k: _NotingShares(case, k) for k in ROUNDS}
+    for k, _, _ in case.rounds(noise=noises.__getitem__):
+        noise = noises[k]
+        again = noise.shares.keys() & noise.unshared
+        require(not again, f"round {k} draws {listed(set(again))} both shared and by itself")
+        for name, (rows, known_to) in noise.shares.items():
+            what = f'the shared noise "{name}" in round {k}'
+            right = known_to.ndim == 2 and len(known_to) == rows
+            require(right, f"{what} has {rows} rows, known to {shape(known_to)}")
+            inside = bool(((known_to >= 0) & (known_to < case.setting.n_agents)).all())
+            require(inside, f"{what} is known to an agent that there is not")
+
+
+class _NotingShares(Noise):
+    """The noise of a round; which draws are shared, and with whom, is noted."""
+
+    def __init__(self, case: Case, round: int) -> None:
+        super().__init__(case.streams, round)
+        self.shares: dict[str, tuple[int, Tensor]] = {}
+        self.unshared: set[str] = set()
+
+    def shared(self, message: str, std: float | Tensor, like: Tensor, known_to: Tensor) -> Tensor:
+        self.shares[message] = like.shape[-2], known_to
+        before = set(self.unshared)
+        drawn = super().shared(message, std, like, known_to)
+        self.unshared = before
+        return drawn
+
+    def gaussian(self, message: str, std: float | Tensor, like: Tensor) -> Tensor:
+        self.unshared.add(message)
+        return super().gaussian(message, std, like)
+
+
 PROMISES: Mapping[str, Callable[[Case], None]] = {
-    "options": options,
+    "options": declarations.options,
     "state": _state,
     "messages": _messages,
     "links": _links,
@@ -272,16 +378,16 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "resumed": _resumed,
     "trials": _trials,
     "precision and device": _precision,
-    "told by messages": _reached,
-    "batches": batches,
-    "waiting": waiting,
-    "secrets": secrets,
-    "calibration": calibration,
-    "mechanism": mechanism,
-    "twin": twin,
-    "sensitivity": sensitivity,
-    "clip norms": clip_norms,
-    "private": private,
-    "observables": observables,
-    "combinations": combinations,
+    "reached by messages": _reached,
+    "batches": _batches,
+    "waiting": _waiting,
+    "secrets": _secrets,
+    "calibration": declarations.calibration,
+    "mechanism": declarations.mechanism,
+    "twin": declarations.twin,
+    "sensitivity": declarations.sensitivity,
+    "clip norms": declarations.clip_norms,
+    "private": declarations.private,
+    "observables": declarations.observables,
+    "combinations": declarations.combinations,
 }

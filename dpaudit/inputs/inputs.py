@@ -25,15 +25,8 @@ class Input(NamedTuple):
     value: str
 
     @property
-    def now(self) -> str:
-        """What it is like at present."""
-        return _NOW[self.kind](self.path, self.name)
-
-    @property
-    def shown(self) -> str:
-        """What changed, for a line."""
-        sought = self.kind.startswith("sought")
-        return os.path.join(self.path, self.name) if sought else self.path
+    def has_changed(self) -> bool:
+        return _NOW[self.kind](self.path, self.name) != self.value
 
 
 _NOW: Mapping[str, Callable[[str, str], str]] = {
@@ -65,7 +58,9 @@ class Inputs(Strict):
     def read(cls, path: Path, root: Path) -> "Inputs":
         """What ``text`` made. Raises OSError or ValueError."""
         found = cls.model_validate(read_json(path))
-        return found.model_copy(update={"inputs": tuple(_absolute(i, root) for i in found.inputs)})
+        places = [os.path.normpath(root / one.path) for one in found.inputs]
+        inputs = [one._replace(path=at) for one, at in zip(found.inputs, places, strict=True)]
+        return found.model_copy(update={"inputs": tuple(inputs)})
 
     def text(self, root: Path) -> str:
         """As JSON, with paths below a folder relative to it, wherever that is moved."""
@@ -76,8 +71,11 @@ class Inputs(Strict):
         """Why what was computed from these may not stand; None if it may."""
         if self.unknown:
             return self.unknown[0]
-        changed = next((one for one in self.inputs if one.now != one.value), None)
-        return None if changed is None else f"{changed.shown} changed"
+        changed = next((one for one in self.inputs if one.has_changed), None)
+        if changed is None:
+            return None
+        sought = changed.kind.startswith("sought")
+        return f"{os.path.join(changed.path, changed.name) if sought else changed.path} changed"
 
     def digest(self, root: Path) -> str:
         """The hash of the contents that were read."""
@@ -126,10 +124,6 @@ def _without(one: Input, made: Mapping[str, list[str]]) -> Input:
 def _relative(one: Input, root: Path) -> Input:
     below = one.path == str(root) or one.path.startswith(f"{root}{os.sep}")
     return one._replace(path=os.path.relpath(one.path, root)) if below else one
-
-
-def _absolute(one: Input, root: Path) -> Input:
-    return one._replace(path=os.path.normpath(root / one.path))
 
 
 def _listing(names: Iterable[str], ignored: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The recorder: what this process, and the Python processes it starts, read of the user's files.
 
-Audit events (PEP 578) tell of each file that Python opens, each folder that it lists and each
+Audit events (PEP 578) report each file that Python opens, each folder that it lists and each
 program that it starts; a finder that finds nothing reports each module that is looked for. What
 lies in the standard library, among installed packages, in dpaudit itself or in the system's folders
 is left out. Each entry is a line of JSON, appended to the log in one write, so that processes share
@@ -25,8 +25,6 @@ from types import FrameType, ModuleType
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-
-
 MISSING, FOLDER, ENDLESS = "missing", "folder", "endless"  # in the place of a file's hash
 VARIABLE = "DPAUDIT_INPUTS"  # of the environment: JSON, {"log": a file, "exempt": [paths]}
 INSIDE = os.path.join(_HERE, "inside")
@@ -48,7 +46,7 @@ class Recorder:
 
     def say(self, kind: str, path: str, *more: str) -> None:
         """One entry, once. Those on exempt paths are left out."""
-        if kind != "unknown" and self._is_exempt(path):
+        if kind != "unknown" and _is_below(path, self.exempt):
             return
         line = json.dumps((kind, path, *more))
         if line in self._said:
@@ -74,8 +72,10 @@ class Recorder:
         for entry in pending:
             self.say(*entry)
 
-    def _is_exempt(self, path: str) -> bool:
-        return any(path == one or path.startswith(f"{one}{os.sep}") for one in self.exempt)
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    """Whether it is one of these files and folders, or lies in one."""
+    return any(path == one or path.startswith(f"{one}{os.sep}") for one in places)
 
 
 _recorder: Recorder | None = None
@@ -98,11 +98,10 @@ def start(exempt: Iterable[str] = ()) -> None:
 def follow() -> None:
     """Record as the environment says, in a process that a recorded one started."""
     global _recorder
-    if VARIABLE not in os.environ:
+    given = json.loads(os.environ.get(VARIABLE, "{}"))
+    if not given:
         _recorder = None
-    elif _recorder is None or _recorder.log != json.loads(os.environ[VARIABLE])["log"]:
-        _recorder = None
-        given = json.loads(os.environ[VARIABLE])
+    elif _recorder is None or _recorder.log != given["log"]:
         _begin(Recorder(given["log"], given["exempt"]))
 
 
@@ -176,17 +175,24 @@ class _Sought:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        recorder = _recorder
-        if recorder is None or get_ident() in _busy or (path is None and _is_fixed(name)):
-            return None
-        _busy.add(get_ident())
-        try:
-            _sought(recorder, name, sys.path if path is None else path)
-        except Exception as error:  # of a folder that cannot be read; Python will say so
-            recorder.say("unknown", f"it imports {name}, which could not be followed: {error}")
-        finally:
-            _busy.discard(get_ident())
+        if path is not None or not _is_fixed(name):
+            places = sys.path if path is None else path
+            _follow(f"it imports {name}, which could not be followed", _sought, name, places)
         return None
+
+
+def _follow(what: str, act: Callable[..., None], *arguments: Any) -> None:
+    """Note what happens, but for what the recorder itself does; raises nothing in the program."""
+    recorder, thread = _recorder, get_ident()
+    if recorder is None or thread in _busy:
+        return
+    _busy.add(thread)
+    try:
+        act(recorder, *arguments)
+    except Exception as error:  # as of a folder that cannot be read; Python will say so
+        recorder.say("unknown", f"{what}: {error}")
+    finally:
+        _busy.discard(thread)
 
 
 def _sought(recorder: Recorder, name: str, path: Iterable[str]) -> None:
@@ -212,17 +218,8 @@ def _is_fixed(name: str) -> bool:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    act = _ACTS.get(event)
-    recorder = _recorder
-    if act is None or recorder is None or get_ident() in _busy:
-        return
-    _busy.add(get_ident())
-    try:
-        act(recorder, *arguments)
-    except Exception as error:  # what is raised here would be raised in the program
-        recorder.say("unknown", f"an event could not be followed: {event}: {error}")
-    finally:
-        _busy.discard(get_ident())
+    if event in _ACTS:
+        _follow(f"an event could not be followed: {event}", _ACTS[event], *arguments)
 
 
 def _opened(recorder: Recorder, path: Any, mode: str | None, flags: int) -> None:
@@ -388,30 +385,19 @@ def _is_installed_folder(folder: str) -> bool:
 
 
 def _lies_in_installed(path: str) -> bool:
-    if any(path == root or path.startswith(f"{root}{os.sep}") for root in _roots()):
-        return True
-    return _is_package(path)
+    return _is_below(path, _roots()) or _is_package(path)
 
 
 @lru_cache(maxsize=1)
 def _roots() -> tuple[str, ...]:
     """The standard library, dpaudit, the system, and what matplotlib keeps of its fonts."""
     own = os.path.dirname(_HERE)
-    families = [os.path.join(os.path.dirname(own), name) for name in FAMILIES]
-    beside = os.path.isfile(os.path.join(os.path.dirname(own), "pyproject.toml"))
-    library = os.path.dirname(os.path.abspath(os.__file__))
-    home = os.path.expanduser("~")
+    above, library = os.path.dirname(own), os.path.dirname(os.path.abspath(os.__file__))
     fonts = [os.environ.get("MPLCONFIGDIR", "")]
-    fonts += [os.path.join(home, place, "matplotlib") for place in (".cache", ".config")]
-    scripts = os.path.join(sys.prefix, "bin")
-    places = [
-        *SYSTEM,
-        library,
-        scripts,
-        os.path.realpath(library),
-        own,
-        *(families if beside else []),
-    ]
+    fonts += [os.path.expanduser(f"~/{place}/matplotlib") for place in (".cache", ".config")]
+    places = [*SYSTEM, library, os.path.realpath(library), os.path.join(sys.prefix, "bin"), own]
+    if os.path.isfile(os.path.join(above, "pyproject.toml")):
+        places += [os.path.join(above, name) for name in FAMILIES]
     if sys.base_prefix not in ("/usr", "/usr/local", os.sep):
         places += [sys.base_prefix, os.path.realpath(sys.base_prefix)]
     return tuple(place for place in (*places, *fonts) if place)
@@ -435,9 +421,8 @@ def _is_own_look() -> bool:
     """Whether Python looks for modules or packages, or dpaudit for files of its own."""
     stack = _stack()
     first = stack[0] if stack else ""
-    if first.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in first:
-        return True
-    return _is_own(stack)
+    looks = first.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in first
+    return looks or _is_own(stack)
 
 
 def _is_own(stack: Sequence[str]) -> bool:

@@ -1,10 +1,17 @@
-"""What the measured releases of a program add up to, for a claim and an adversary."""
+"""What measured runs are evidence of: the noise that was drawn, and releases for each claim.
+
+The noise is that of the program's own generators: whether it repeats, and whether it is noise. What
+the measured releases of a program add up to is for one claim and one adversary.
+"""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import hypot, inf
 
-from dpaudit.accounting.privacy_loss import NoiseFamily
+import numpy as np
+from scipy.special import ndtri
+
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.accounting.releases import Interval, Release, epsilon
 from dpaudit.defense.claim_accounting import (
     Accounted,
@@ -12,17 +19,19 @@ from dpaudit.defense.claim_accounting import (
     claimed_epsilon,
     record_adjacency,
 )
-from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
+from dpaudit.statistics.noise_tests import white_noise_test
 
 from .measured import RoundLeak
+from .runs import NamedDraw, ProgramRun
 from .worlds import MeasuredRuns, Pair
 
 SLACK = 1e-3  # relative, of what is measured in single precision
+LEVEL = 1e-4  # of a false alarm about the noise of one program
 
 
 class VictimLeaks:
@@ -47,8 +56,8 @@ class VictimLeaks:
     def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
         rounds: defaultdict[object, list[int]] = defaultdict(list)
-        for k, record in self._worlds.records[self.victim].items():
-            rounds[record.digest or k].append(k)
+        for k, neighbours in self._worlds.rounds.items():
+            rounds[neighbours.places[self.victim].digest or k].append(k)
         found = []
         for ks in rounds.values():
             for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
@@ -111,7 +120,7 @@ def _release(family: NoiseFamily, size: float, rate: float = 1.0) -> Release:
 
 
 def measured_accounting(
-    index: int, config: CapturedConfig, worlds: MeasuredRuns, claim: Claim, model: ThreatModel
+    worlds: MeasuredRuns, index: int, claim: Claim, model: ThreatModel
 ) -> tuple[Finding, Accounted]:
     """The evidence that measured releases give; ``unsupported`` if they exceed the claim.
 
@@ -120,13 +129,13 @@ def measured_accounting(
     was sent before, or in which several draws hide one number, give an upper figure, and count
     nothing.
     """
-    victims = [v for v in config.record.victims if v not in model.agents]
+    victims = [v for v in worlds.config.record.victims if v not in model.agents]
     found = [VictimLeaks(worlds, claim, model, v) for v in victims]
     worst = max(found, key=lambda one: one.epsilon)
     low = worst.epsilon
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
-    notes = list(_notes(config, worlds, claim, worst))
+    notes = tuple(_notes(worlds, claim, worst))
     finding = Finding(
         role=Role.MEASURED,
         kind="accounting",
@@ -145,20 +154,18 @@ def measured_accounting(
             Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
         },
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
-        notes=tuple(notes),
+        notes=notes,
         series={Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
     )
-    return finding, Accounted(Interval(low, inf), delta, worst.victim, tuple(notes))
+    return finding, Accounted(Interval(low, inf), delta, worst.victim, notes)
 
 
-def _notes(
-    config: CapturedConfig, worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks
-) -> list[str]:
+def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> list[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
     pair, _ = worst.by_round[k]
     notes = [
         f"agent {worst.victim}; in round {k} the record {pair[0]} and {pair[1]} differ most, of "
-        f"{len(config.record.hows())} ways that were tried; others may differ more",
+        f"{len(worlds.config.record.hows())} ways that were tried; others may differ more",
         f"{len(worst.by_round)} rounds were measured, and others are not counted",
     ]
     if worst.noiseless is not None:
@@ -178,3 +185,81 @@ def _notes(
         )
     notes.append(worlds.sampling.unknown(claim) or worlds.sampling.premise(claim))
     return notes
+
+
+def drawn_noise(
+    plain: ProgramRun, sites: Sequence[str], same: Collection[str] = ()
+) -> list[Finding]:
+    """Whether the draws of a plain run are fresh, and of the law and scale that the program states.
+
+    A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
+    of their scale, Laplace noise by its quantiles, and tested for N(0, 1): sizes, means and
+    correlations, at ``LEVEL`` for all of a program together.
+
+    Args:
+        same: keys of draws that another agent makes too, in noise that both share; they are no
+            further draws.
+    """
+    named = [d for d in plain.draws if not sites or d.name in sites]
+    draws = [d for d in named if d.scale > 0 and d.key not in same]
+    if not draws:
+        return []
+    repeated = _repeated(plain, draws)
+    if repeated:
+        what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
+    else:
+        what, p = _least_likely(plain, draws)
+    odd = p < LEVEL
+    return [
+        Finding(
+            role=Role.NOISE,
+            kind="control",
+            title=what if odd else "the noise that was drawn",
+            world="defense",
+            metrics={
+                Name.P_VALUE: Metric(value=p, n=sum(len(plain.tape[d.key]) for d in draws)),
+                Name.FOUND: Metric(value=len(repeated), n=len(draws)),
+            },
+            verdict=Verdict.UNSUPPORTED if odd else None,
+            notes=(
+                f"{len(draws)} draws of a run with the program's own generators, held against the "
+                f"law and the scale that the program states, at level {LEVEL:g}",
+            ),
+        )
+    ]
+
+
+def _least_likely(plain: ProgramRun, draws: Sequence[NamedDraw]) -> tuple[str, float]:
+    """The draw that looks least like its law, in which test, and the p-value of all together."""
+    groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
+    for draw in draws:
+        values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
+        groups[draw.name, len(values)].append(values)
+    found = []
+    for (name, n), group in groups.items():
+        columns = np.stack(group, axis=1)  # one for each draw; those of a single number together
+        found.append((name, *white_noise_test(columns.T if n == 1 else columns)))
+    name, test, p = min(found, key=lambda one: one[2])
+    return f'"{name}": {test}', min(1.0, len(found) * p)
+
+
+def _standard(values: Array, family: str) -> Array:
+    """Standard normal, if the law is as stated."""
+    if family == "gaussian":
+        return values
+    upper = 0.5 * np.exp(-np.abs(values))  # the mass beyond
+    return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
+
+
+def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw]) -> list[str]:
+    """Draws whose numbers were all drawn before, by the same or another agent, in words."""
+    first: dict[bytes, NamedDraw] = {}
+    said = []
+    for draw in draws:
+        values = plain.tape[draw.key]
+        if len(values) < 2:
+            continue  # a single number in single precision may come twice
+        seen = first.setdefault(values.tobytes(), draw)
+        if seen is not draw:
+            said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
+    return said

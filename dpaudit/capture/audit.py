@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dpaudit.checkpoint import Checkpoint
-from dpaudit.files.captured_file import CapturedConfig, GradientInversion
+from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, Note
@@ -26,11 +26,9 @@ from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
-from .accounted import measured_accounting
-from .drawn import drawn_noise
-from .inverted import Inversion, Known, known_models
-from .kept_runs import FOLDER, KeptRuns
-from .program import Program
+from .accounted import drawn_noise, measured_accounting
+from .inverted import Inversion, KnownModel, known_models
+from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
 from .worlds import MeasuredRuns, measured_worlds
 
@@ -75,7 +73,7 @@ def run_captured(
         source = ProgramSource(config, Program(config, out / SCRATCH, cores), known_models(config))
         result = audited(source, out, config_text, resume, on_progress)
         with RunDirectory(out).held() as run:
-            run.forget(f"{FOLDER}/*")
+            run.forget(f"{KEPT}/*")
         return result
 
 
@@ -85,7 +83,7 @@ class ProgramSource(Source):
 
     config: CapturedConfig
     program: Program
-    inverted: Mapping[int, tuple[GradientInversion, Known]]  # by the index of the attack
+    inverted: Mapping[int, KnownModel]  # by the index of the attack
 
     def fingerprint(self) -> dict[str, object]:
         return {
@@ -133,17 +131,14 @@ class ProgramSource(Source):
             if claim.threat_model in (None, model.name)
         ]
         findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
-        figures = []
-        for i, claim, model in asked:
-            finding, figure = measured_accounting(i, config, worlds, claim, model)
-            findings.append(finding)
-            figures.append(figure)
+        measured = [measured_accounting(worlds, *one) for one in asked]
+        findings += [finding for finding, _ in measured]
         checkpoint = _checkpoint(run, "short-runs")
-        findings += findings_of_short_runs(config, worlds, asked, self.program, counter, checkpoint)
-        for done, (i, (attack, known)) in enumerate(self.inverted.items(), 1):
-            inversion = Inversion(i, attack, known, config, worlds, run)
+        findings += findings_of_short_runs(worlds, asked, self.program, counter, checkpoint)
+        for done, (i, known) in enumerate(self.inverted.items(), 1):
+            inversion = Inversion(i, known, worlds, run)
             findings += inversion.findings(self.program, _checkpoint(run, f"attack-{i}"))
-            on_progress(attack.name, done, len(self.inverted))
+            on_progress(known.attack.name, done, len(self.inverted))
         judgings = [
             Judging(
                 i,
@@ -154,7 +149,7 @@ class ProgramSource(Source):
                 premise=sampling.premise(claim),
                 unjudged=sampling.unknown(claim),
             )
-            for (i, claim, model), figure in zip(asked, figures, strict=True)
+            for (i, claim, model), (_, figure) in zip(asked, measured, strict=True)
         ]
         return judgings, findings
 

@@ -12,22 +12,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 OVER = "over"
 _PAUSE = 0.01  # seconds
 
 
 @contextmanager
-def guarded(mark: str) -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
-    """What is started in the block has ended after it; or after this process, if that ends first.
-
-    The block is handed a function that takes the command, whose id is that of its group.
+def guarded(mark: str, command: Sequence[str], **how: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A command, and what it starts, end after the block, or after this process if that ends first.
 
     Args:
         mark: "NAME=VALUE", which the environment of all that it is about has, and no other.
+        how: what ``subprocess.Popen`` takes beside the command.
+
+    Raises:
+        OSError, ValueError: it cannot be started.
     """
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, mark],
@@ -35,29 +38,16 @@ def guarded(mark: str) -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
         start_new_session=True,  # where no signal to this process's group reaches it
         text=True,
     )
-    commands: list[subprocess.Popen[bytes]] = []
-
-    def write(text: str) -> None:
-        assert guard.stdin is not None
-        with suppress(OSError):  # of a guard that somebody has ended
-            guard.stdin.write(text)
-            guard.stdin.flush()
-
-    def started(command: "subprocess.Popen[bytes]") -> None:
-        commands.append(command)
-        write(f"{command.pid}\n")
-
     try:
-        yield started
+        with subprocess.Popen(command, start_new_session=True, **how) as started:
+            try:
+                with suppress(OSError):  # of a guard that somebody has ended
+                    print(started.pid, file=guard.stdin, flush=True)
+                yield started
+            finally:
+                _end([started.pid], mark)
     finally:
-        for command in commands:
-            _end([command.pid], mark)
-            command.wait()
-        write(OVER)
-        assert guard.stdin is not None
-        with suppress(OSError):
-            guard.stdin.close()
-        guard.wait()
+        guard.communicate(OVER)
 
 
 def _end(groups: list[int], mark: str) -> None:

@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dpaudit.attack.contract import World as Noisy
 from dpaudit.attack.observed import ObservedGradients as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.attack.scenario import Truth, attack_streams, not_available, scored, task_of
@@ -69,26 +68,24 @@ class Seen(NamedTuple):
     batch: ImageBatch
 
 
-class Known(NamedTuple):
-    """The model of an attack, and where it is if no message brings its weights."""
+class KnownModel(NamedTuple):
+    """An attack, its model, and where that is if no message brings its weights."""
 
-    model: nn.Module
+    attack: GradientInversion
+    module: nn.Module
     weights: Tensor  # [d]
 
 
-def known_models(config: CapturedConfig) -> dict[int, tuple[GradientInversion, Known]]:
+def known_models(config: CapturedConfig) -> dict[int, KnownModel]:
     """By attack, before anything is run. Raises RunError where one cannot be made or read."""
     known = {}
     for i, attack in enumerate(config.attack):
         if isinstance(attack, GradientInversion):
-            model = named_model(attack.model, config.program, config.seed)
-            file = attack.weights
-            weights = (
-                nn.utils.parameters_to_vector(model.parameters()).detach()
-                if file is None
-                else stored_weights(file, model)
-            )
-            known[i] = attack, Known(model, weights.double())
+            module = named_model(attack.model, config.program, config.seed)
+            weights = nn.utils.parameters_to_vector(module.parameters()).detach()
+            if attack.weights is not None:
+                weights = stored_weights(attack.weights, module)
+            known[i] = KnownModel(attack, module, weights.double())
     return known
 
 
@@ -97,11 +94,13 @@ class Inversion:
     """One attack of captured.toml, and what it needs of the audit."""
 
     index: int
-    options: GradientInversion
-    known: Known
-    config: CapturedConfig
+    known: KnownModel
     worlds: MeasuredRuns
     run: RunDirectory
+
+    @property
+    def options(self) -> GradientInversion:
+        return self.known.attack
 
     def findings(self, program: Program, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Of every round and adversary, with the program's noise and without.
@@ -110,24 +109,22 @@ class Inversion:
             RunError: a run fails; there is no such message; it is not the gradient of the model, or
                 the records are no images with labels.
         """
-        for k in self.config.record.rounds:
+        for k in self.worlds.config.record.rounds:
             silent = [d.key for p in self.worlds.rounds[k].places.values() for d in p.draws]
             replay = self.worlds.replay.model_copy(update={"keeps_records": True})
-            quiet = replay.model_copy(update={"silent": tuple(silent)})
-            shown = program.each([replay, quiet], partial(self._seen, k))
-            yield from self._of_round(k, shown[0], shown[1], checkpoint.stage(k))
+            without_noise = replay.model_copy(update={"silent": tuple(silent)})
+            noisy, quiet = program.each([replay, without_noise], partial(self._seen, k))
+            worlds = {"defense": noisy} | ({"no-defense": quiet} if silent else {})
+            yield from self._of_round(k, worlds, quiet, checkpoint.stage(k))
 
     def _of_round(
-        self, k: int, noisy: "_Shown", quiet: "_Shown", checkpoint: Checkpoint
+        self, k: int, worlds: Mapping[str, "_Shown"], quiet: "_Shown", checkpoint: Checkpoint
     ) -> Iterator[Finding]:
         shape = tuple(quiet.seen[0].batch.images.shape[1:])
-        model = self.known.model
-        engine = Engine(architecture(model, shape, n_classes_of(model, shape)))
+        module = self.known.module
+        engine = Engine(architecture(module, shape, n_classes_of(module, shape)))
         factors = {one.parts: self._factor(engine, one) for one in quiet.seen}
-        worlds: dict[Noisy, _Shown] = {"defense": noisy}
-        if any(place.draws for place in self.worlds.rounds[k].places.values()):
-            worlds["no-defense"] = quiet
-        for threat_model in self.config.threat_model:
+        for threat_model in self.worlds.config.threat_model:
             stage = checkpoint.stage(threat_model.slug)
             for world, shown in worlds.items():
                 by_size: dict[int, list[Seen]] = defaultdict(list)
@@ -138,21 +135,28 @@ class Inversion:
                     yield not_available(scenario, ["it does not read the message and the weights"])
                 for size, some in by_size.items():
                     scenario = self._scenario(threat_model, world, k, size)
-                    gradients = self._gradients(scenario, some, factors)
                     where = stage.stage(world).stage(size)
-                    yield from self._attacked(scenario, engine, gradients, some, quiet, where)
+                    yield from self._attacked(scenario, engine, factors, some, quiet, where)
 
     def _attacked(
         self,
         scenario: Scenario,
         engine: Engine,
-        gradients: Gradients,
+        factors: Mapping[tuple[MessageId, ...], float],
         seen: Sequence[Seen],
         quiet: "_Shown",
         checkpoint: Checkpoint,
     ) -> list[Finding]:
         """The findings of one batch size in one world."""
-        public, streams = self._public(engine, seen, quiet), Streams(self.config.seed)
+        public, streams = self._public(engine, seen, quiet), Streams(self.worlds.config.seed)
+        noisy = scenario.world == "defense"
+        gradients = Gradients(
+            gradients=torch.stack([one.message / factors[one.parts] for one in seen]).float(),
+            models=torch.stack([one.weights for one in seen]).float(),
+            batch_size=scenario.batch_size,
+            clip_norm=self.options.clip_norm,
+            std=torch.tensor([self._std(one) / abs(factors[one.parts]) * noisy for one in seen]),
+        )
         task = task_of(engine, public, checkpoint)
         draws = attack_streams(scenario, streams)
         try:
@@ -169,35 +173,19 @@ class Inversion:
         scores = scored(scenario, found, truth, public, streams, self.run)
         return [one.model_copy(update={"notes": (*one.notes, *notes)}) for one in scores]
 
-    def _scenario(self, threat_model: ThreatModel, world: Noisy, k: int, size: int) -> Scenario:
-        attack = self.options.plugin(self.config.record.rounds)
-        assert isinstance(attack, ReconstructionAttack)
+    def _scenario(self, threat_model: ThreatModel, world: str, k: int, size: int) -> Scenario:
+        attack: ReconstructionAttack = self.options.plugin(self.worlds.config.record.rounds)
         return Scenario(
             attack_index=self.index,
             attack_name=self.options.name,
             reconstruct=attack.reconstruct,
             message=self.options.message,
             rounds=(k,),
-            n_targets=len(self.config.record.victims),
+            n_targets=len(self.worlds.config.record.victims),
             threat_model=threat_model,
             world=world,
             batch_size=size,
             is_probe=False,
-        )
-
-    def _gradients(
-        self,
-        scenario: Scenario,
-        seen: Sequence[Seen],
-        factors: Mapping[tuple[MessageId, ...], float],
-    ) -> Gradients:
-        noisy = scenario.world == "defense"
-        return Gradients(
-            gradients=torch.stack([one.message / factors[one.parts] for one in seen]).float(),
-            models=torch.stack([one.weights for one in seen]).float(),
-            batch_size=scenario.batch_size,
-            clip_norm=self.options.clip_norm,
-            std=torch.tensor([self._std(one) / abs(factors[one.parts]) * noisy for one in seen]),
         )
 
     def _std(self, one: Seen) -> float:
@@ -214,7 +202,7 @@ class Inversion:
         return float(np.sqrt(np.concatenate(squares).mean()))
 
     def _seen(self, k: int, run: ProgramRun) -> "_Shown":
-        victims = self.config.record.victims
+        victims = self.worlds.config.record.victims
         seen = [one for victim in victims for one in self._of_victim(k, victim, run)]
         return _Shown(seen, [one for parts in run.records.values() if (one := batch_in(parts))])
 
@@ -253,11 +241,8 @@ class Inversion:
         if name is None:
             return known, frozenset()
         brought = run.known_before(message, name)
-        source = next(
-            (e.source for e, _ in reversed(brought) if e.source == message.source),
-            brought[-1][0].source if brought else None,
-        )
-        own = [(event, content) for event, content in brought if event.source == source]
+        own = [one for one in brought if one[0].source == message.source]
+        own = own or [one for one in brought if one[0].source == brought[-1][0].source]
         held = np.concatenate([content for _, content in own]) if own else np.empty(0)
         if len(held) < len(known):
             raise self._error(
@@ -270,14 +255,9 @@ class Inversion:
 
     def _factor(self, engine: Engine, one: Seen) -> float:
         """Between a message without noise and the mean gradient. Raises RunError if it has none."""
-        batch = one.batch
-        summed = engine.clipped_sum(
-            one.weights.float()[None],
-            batch.images[None],
-            batch.labels[None],
-            self.options.clip_norm,
-        )
-        gradient = summed[0].detach().double() / len(batch.labels)
+        at, images, labels = one.weights.float()[None], *(part[None] for part in one.batch)
+        summed = engine.clipped_sum(at, images, labels, self.options.clip_norm)
+        gradient = summed[0].detach().double() / len(one.batch.labels)
         length = float(gradient.norm())
         factor = float(one.message @ gradient) / length**2 if length else 0.0
         off = float((one.message - factor * gradient).norm())
@@ -295,7 +275,7 @@ class Inversion:
         """What is known of images beside those that are attacked."""
         attacked = [one.batch for one in seen]
         known = others(quiet.batches, attacked, f"attack[{self.index + 1}]")
-        values = torch.cat([known.images, *(batch.images for batch in attacked)])
+        values = torch.cat([batch.images for batch in (known, *attacked)])
         n_classes = n_classes_of(engine.module, tuple(known.images.shape[1:]))
         limits = self.options.value_range or (float(values.min()), float(values.max()))
         return Dataset(

@@ -20,6 +20,7 @@ from .inside.start import LEFT, OVER
 
 Record = dict[str, Any]
 Line = TypeVar("Line", Draw, Event)
+Peers = Mapping[tuple[int, int], list[tuple[int, str]]]  # by rank and socket: ranks, and names
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
@@ -52,10 +53,10 @@ class Process:
 
     @cached_property
     def rank(self) -> int | None:
-        for record in self.of_kind("sent", "received"):
-            rank: int = record["source" if record["kind"] == "sent" else "rank"]
-            return rank
-        return None
+        ranks = (
+            r["source" if r["kind"] == "sent" else "rank"] for r in self.of_kind("sent", "received")
+        )
+        return next(ranks, None)
 
     @cached_property
     def sent(self) -> dict[int, Record]:
@@ -70,15 +71,11 @@ class Process:
     def tensors(self, record: Record) -> list[Tensor]:
         """The contents that a record has, of their shapes and dtypes."""
         found = []
-        for _, shape, dtype, at, size in record.get("tensors", ()):
-            found.append(_tensor(self.contents[at : at + size], getattr(torch, dtype), shape))
+        for _, shape, name, at, size in record.get("tensors", ()):
+            content, dtype = bytearray(self.contents[at : at + size]), getattr(torch, name)
+            flat = torch.frombuffer(content, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+            found.append(flat.reshape(shape))
         return found
-
-
-def _tensor(content: bytes, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    if not content:
-        return torch.empty(list(shape), dtype=dtype)
-    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(list(shape))
 
 
 def processes_in(folder: Path) -> list[Process]:
@@ -168,9 +165,9 @@ def addressed(processes: Sequence[Process]) -> list[Process]:
     if not any(process.of_kind("addressed") for process in processes):
         return list(processes)
     using = sorted((p for p in processes if _sockets(p)), key=_order)
-    peers = _Peers(using)
+    peers = _peers(using)
     resolved = [
-        replace(process, records=tuple(peers.resolved(rank, r) for r in process.records))
+        replace(process, records=tuple(_resolved(peers, rank, r) for r in process.records))
         for rank, process in enumerate(using)
     ]
     return resolved + [process for process in processes if not _sockets(process)]
@@ -185,33 +182,31 @@ def _order(process: Process) -> tuple[bool, list[str], list[str]]:
     return not bound, bound, sorted(r["id"] + r["address"] for r in process.of_kind("connected"))
 
 
-class _Peers:
-    """Which ranks the other ends of each socket belong to, and by which names."""
+def _peers(processes: Sequence[Process]) -> Peers:
+    ends = [
+        (_port(record["address"]), record["kind"], rank, record)
+        for rank, process in enumerate(processes)
+        for record in _sockets(process)
+    ]
+    peers: defaultdict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+    for port, kind, rank, record in ends:
+        others = [e for e in ends if e[0] == port and e[1] != kind]
+        peers[rank, record["socket"]] += [(of, other["id"]) for _, _, of, other in others]
+    return peers
 
-    def __init__(self, processes: Sequence[Process]) -> None:
-        ends = defaultdict(list)
-        for rank, process in enumerate(processes):
-            for record in _sockets(process):
-                ends[_port(record["address"])].append((record["kind"], rank, record["id"]))
-        self._peers: defaultdict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-        for rank, process in enumerate(processes):
-            for record in _sockets(process):
-                other = [e for e in ends[_port(record["address"])] if e[0] != record["kind"]]
-                self._peers[rank, record["socket"]] += [(of, name) for _, of, name in other]
 
-    def resolved(self, rank: int, record: Record) -> Record:
-        if record["kind"] != "addressed":
-            return record
-        peers = self._peers[rank, record["socket"]]
-        if record["to"] is not None:
-            peers = [peer for peer in peers if peer[1] == record["to"]] or peers
-        found = sorted({of for of, _ in peers} - {rank})
-        if not found or (len(found) > 1 and record["operator"] not in ALL):
-            raise RunError(
-                "DPA064", SEVERAL.format(**record) if found else f"{record['site']}: no peer"
-            )
-        ranks = sorted({rank, *found})
-        return {**record, "kind": "sent", "source": rank, "destinations": found, "ranks": ranks}
+def _resolved(all_peers: Peers, rank: int, record: Record) -> Record:
+    if record["kind"] != "addressed":
+        return record
+    peers = all_peers.get((rank, record["socket"]), [])
+    if record["to"] is not None:
+        peers = [peer for peer in peers if peer[1] == record["to"]] or peers
+    found = sorted({of for of, _ in peers} - {rank})
+    if not found or (len(found) > 1 and record["operator"] not in ALL):
+        several = SEVERAL.format(**record) if found else f"{record['site']}: no peer"
+        raise RunError("DPA064", several)
+    ranks = sorted({rank, *found})
+    return {**record, "kind": "sent", "source": rank, "destinations": found, "ranks": ranks}
 
 
 def _port(address: str) -> str:

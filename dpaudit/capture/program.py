@@ -1,29 +1,31 @@
 """Somebody's program, run in one world after the other, and what each run leaves."""
 
 import itertools
-import json
-import os
 import shutil
 import subprocess
 import sys
-import time
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from queue import Queue
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
 
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
-from dpaudit.files.documents import reason
 from dpaudit.files.world import ERROR, FAILED, RANKS, SAID, WORLD, World
 from dpaudit.inputs import recorder
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.seals import sealed, unsealed
 
-from .ended import guarded
-from .inside.start import OPTIONS
 from .process_logs import Process, all_over, first_failure, processes_in
-from .run import INSIDE, MOST_BYTES, RAW, port_hint, too_large, with_hooks
+from .run import MOST_BYTES, RAW, hooked, port_hint, status_of, too_large
 from .runs import ProgramRun, RoundNumbers
 from .server import TIMED_OUT
 
@@ -32,6 +34,7 @@ LAST_LINES = 5  # of what a program printed before it failed
 PORTS = 3  # runs that are tried while the port that was free is not any more
 POLL = 5e-3  # seconds
 WORLD_FILE = "world.json"  # in the folder of a run
+KEPT = "checkpoints/worlds"  # in a run directory: runs that are done, where ``--resume`` goes on
 
 
 class Program:
@@ -72,7 +75,19 @@ class Program:
         """
 
         def one(world: World) -> Found:
-            found = self._one(world, use)
+            for tried in range(PORTS):
+                out = self.scratch / str(next(self._numbers))
+                (out / RAW).mkdir(parents=True)
+                world = world.model_copy(update={"out": out, "sites": self._config.noise.sites})
+                (out / WORLD_FILE).write_text(world.model_dump_json())
+                status = self._runs.run(out / WORLD_FILE, world)
+                if not status or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
+                    break
+            try:
+                self._refuse_failure(status, out, processes_in(out / RAW))
+                found = use(self.read(out, first=world.tape is None))
+            finally:
+                shutil.rmtree(out, ignore_errors=True)
             on_done()
             return found
 
@@ -82,21 +97,6 @@ class Program:
                 return [future.result() for future in futures]
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
-
-    def _one(self, world: World, use: Callable[[ProgramRun], Found]) -> Found:
-        for tried in range(PORTS):
-            out = self.scratch / str(next(self._numbers))
-            (out / RAW).mkdir(parents=True)
-            world = world.model_copy(update={"out": out, "sites": self._config.noise.sites})
-            (out / WORLD_FILE).write_text(world.model_dump_json())
-            status = self._runs.run(out / WORLD_FILE, world)
-            if not status or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
-                break
-        try:
-            self._refuse_failure(status, out, processes_in(out / RAW))
-            return use(self.read(out, first=world.tape is None))
-        finally:
-            shutil.rmtree(out, ignore_errors=True)
 
     def read(self, out: Path, first: bool) -> ProgramRun:
         """The run that has left a folder; ``first``: the rounds of all runs are found in it."""
@@ -120,19 +120,70 @@ class Program:
         elif any(process.of_kind("full") for process in processes):
             raise too_large(MOST_BYTES)
         elif any(process.of_kind("addressed") for process in processes):
-            code, why = (
-                "DPA060",
-                (
-                    "the program sends by ZeroMQ sockets too, which an audit does not see; dpaudit "
-                    "capture records them"
-                ),
-            )
+            sockets = "the program sends by ZeroMQ sockets too, which an audit does not see"
+            code, why = "DPA060", f"{sockets}; dpaudit capture records them"
         elif not any(process.of_kind("sent") for process in processes):
             tapped = "tap.send(source, destinations, name, value) for each"
             expected = "a program that sends by torch.distributed" if self.options.ranks else tapped
             code, why = "DPA059", f"no message seen; expected {expected}"
         if why:
             raise RunError(code, f"{' '.join(self.options.command)}: {why}")
+
+
+class KeptRuns:
+    """Plays worlds, but for those that an audit which was ended has played.
+
+    Equal worlds are kept in the order in which they ended.
+    """
+
+    def __init__(self, program: Program, run: RunDirectory, on_run: Callable[[], None]) -> None:
+        self.program, self._run, self._on_run = program, run, on_run
+        self._lock = threading.Lock()
+        self._kept: Counter[str] = Counter()
+        self._asked: Counter[str] = Counter()
+
+    def loaded(self, worlds: Sequence[World]) -> list[ProgramRun]:
+        """Raises RunError for the first run that fails."""
+        found = [self._kept_run(world) for world in worlds]
+        missing = [w for w, run in zip(worlds, found, strict=True) if run is None]
+        played = iter(self.program.each(missing, self._keep, self._on_run))
+        return [next(played) if run is None else run for run in found]
+
+    def _kept_run(self, world: World) -> ProgramRun | None:
+        nth = self._asked[name := _name(world)]
+        self._asked[name] += 1
+        file = f"{KEPT}/{name}-{nth}.safetensors"
+        if not self._run.has(file):
+            return None
+        found = unsealed(self._run.read(file), f"{self._run.binding} {file}")
+        if found is None:
+            return None
+        self._kept[name] = max(self._kept[name], nth + 1)
+        out = self.program.scratch / "kept" / f"{name}-{nth}"
+        for path, content in found[0].items():
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            (out / path).write_bytes(content.numpy().tobytes())
+        self._on_run()
+        return self.program.read(out, first=world.tape is None).loaded()
+
+    def _keep(self, run: ProgramRun) -> ProgramRun:
+        name = _name(World.model_validate_json((run.path / WORLD_FILE).read_text()))
+        with self._lock:
+            file = f"{KEPT}/{name}-{self._kept[name]}.safetensors"
+            self._kept[name] += 1
+        content = {
+            str(path.relative_to(run.path)): torch.from_numpy(np.fromfile(path, np.uint8))
+            for path in sorted(run.path.rglob("*"))
+            if path.is_file()
+        }
+        self._run.write(file, sealed(content, "", f"{self._run.binding} {file}"))
+        return run.loaded()
+
+
+def _name(world: World) -> str:
+    """By all that a world changes; where its files lie, and the tape of the first run, do not."""
+    changes = world.model_dump_json(exclude={"out", "tape", "sites"}) + str(world.tape is None)
+    return sha256(changes.encode()).hexdigest()[:32]
 
 
 def _said(out: Path) -> str:
@@ -154,6 +205,8 @@ class Servers:
         self.workers = max(1, 2 * cores // ranks) if ranks else cores
         module = ["-P", "-m", "dpaudit.capture.server", str(options.seconds), str(ranks)]
         self._command = [sys.executable, *module, *script]
+        hooks = hooked(None, str(options.folder), options.cpu, world=True)
+        self._environment = {**hooks, RANKS: "1"} if ranks else None
         self._free: Queue[subprocess.Popen[str]] = Queue()
 
     @contextmanager
@@ -162,7 +215,7 @@ class Servers:
             subprocess.Popen(
                 self._command,
                 cwd=self._options.folder,
-                env=_environment(self._options) if self._options.ranks else None,
+                env=self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -212,48 +265,17 @@ class Anew:
 
     def run(self, path: Path, world: World) -> int:
         """The exit status of the world's run."""
-        environment = with_hooks({**_environment(self._options, world.out), WORLD: str(path)})
-        command = self._options.command
+        options, command = self._options, self._options.command
+        hooks = hooked(world.out / RAW, str(options.folder), options.cpu, world=True)
+        environment = {**hooks, RANKS: "1", WORLD: str(path)}
         recorder.note_unseen(command, environment)
-        with guarded(f"{OPTIONS}={environment[OPTIONS]}") as guard:
-            try:
-                with open(world.out / SAID, "wb") as output:
-                    started = subprocess.Popen(
-                        command,
-                        cwd=self._options.folder,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                raise RunError(
-                    "DPA057", f"{command[0]}: cannot be started: {reason(error)}"
-                ) from None
-            guard(started)
-            deadline = time.monotonic() + self._options.seconds
-            while time.monotonic() < deadline:
-                if world.is_over:
-                    return 0
-                if (status := started.poll()) is not None:
-                    return status
-                time.sleep(POLL)
-            return TIMED_OUT
-
-
-def _environment(options: ProgramOptions, out: Path | None = None) -> dict[str, str]:
-    """The environment of a world, with what its hooks need to know."""
-    given = {
-        "inside": None if out is None else str(INSIDE),  # a server starts them itself
-        "folder": None if out is None else str(out / RAW),
-        "origin": str(options.folder),
-        "most_bytes": MOST_BYTES,
-        "cpu": options.cpu,
-        "transport": None,
-        "world": True,
-    }
-    return {**os.environ, OPTIONS: json.dumps(given), RANKS: "1"}
+        with open(world.out / SAID, "wb") as output:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            how: dict[str, Any] = {"cwd": options.folder, **streams}
+            status = status_of(
+                command, environment, options.seconds, lambda: world.is_over, POLL, **how
+            )
+        return 0 if world.is_over else TIMED_OUT if status is None else status
 
 
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")

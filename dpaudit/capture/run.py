@@ -5,12 +5,12 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
@@ -22,14 +22,7 @@ from dpaudit.text import one_line
 
 from .ended import guarded
 from .inside.start import OPTIONS
-from .process_logs import (
-    Process,
-    addressed,
-    all_over,
-    draws_of,
-    first_failure,
-    processes_in,
-)
+from .process_logs import Process, addressed, all_over, draws_of, first_failure, processes_in
 from .recording import Recording, write_transcript
 from .rounds import counted_rounds, is_simulation, numbered, rounds_of
 
@@ -37,7 +30,7 @@ INSIDE = Path(__file__).resolve().parent / "inside"  # the package that every pr
 RAW = "raw"  # what processes write while they run
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
-_POLL = 0.1  # seconds
+_PAUSE = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -64,25 +57,24 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     if options.transport is not None:
         _refuse_unfit_adapter(options.transport)
     with _raw_folder(out) as raw:
-        environment = _environment(raw, options)
+        most_bytes, transport = options.most_bytes, options.transport
+        environment = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
         code = _run(command, environment, raw, options)
         processes = addressed(processes_in(raw))
-        _refuse_failure(command, code, processes, options.most_bytes)
+        _refuse_failure(command, code, processes, most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         sent, drawn = write_transcript(processes, out), draws_of(processes)
-        simulated = is_simulation(sent) and options.round_starts_at is None
-        rounds = (
-            counted_rounds(sent, drawn)
-            if simulated
-            else rounds_of(sent, drawn, options.round_starts_at)
-        )
+        if is_simulation(sent) and options.round_starts_at is None:
+            rounds = counted_rounds(sent, drawn)
+        else:
+            rounds = rounds_of(sent, drawn, options.round_starts_at)
     write_lines(out / EVENTS, numbered(sent, rounds))
     write_lines(out / DRAWS, numbered(drawn, rounds))
     return Recording(out, warning if code else None)
 
 
 def _refuse_unfit_adapter(path: Path) -> None:
-    """It is run inside the program, where it is too late to tell what is wrong with it."""
+    """It is run inside the program, where it is too late to say what is wrong with it."""
     try:
         body = ast.parse(text_of(path), str(path)).body
     except (OSError, ValueError, SyntaxError) as error:
@@ -101,23 +93,33 @@ def _refuse_unfit_adapter(path: Path) -> None:
         )
 
 
-def _environment(raw: Path, options: Options) -> dict[str, str]:
+def hooked(
+    folder: Path | None,
+    origin: str,
+    cpu: bool,
+    most_bytes: int = MOST_BYTES,
+    transport: Path | None = None,
+    world: bool = False,
+) -> dict[str, str]:
+    """This process's environment, in which Python starts the hooks, with what these need to know.
+
+    Args:
+        folder: for what processes write; None: a server names it and starts the hooks.
+    """
     given = {
-        "inside": str(INSIDE),
-        "folder": str(raw.resolve()),
-        "origin": os.getcwd(),
-        "most_bytes": options.most_bytes,
-        "cpu": options.cpu,
-        "transport": None if options.transport is None else str(options.transport.resolve()),
+        "inside": None if folder is None else str(INSIDE),
+        "folder": None if folder is None else str(folder.resolve()),
+        "origin": origin,
+        "most_bytes": most_bytes,
+        "cpu": cpu,
+        "transport": None if transport is None else str(transport.resolve()),
+        "world": world,
     }
-    return with_hooks({**os.environ, OPTIONS: json.dumps(given)})
-
-
-def with_hooks(environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which Python finds the hooks as it starts."""
-    before = environment.get("PYTHONPATH")
-    path = os.pathsep.join([recorder.INSIDE, *([before] if before else [])])
-    return {**environment, "PYTHONPATH": path}
+    environment = {**os.environ, OPTIONS: json.dumps(given)}
+    if folder is not None:
+        before = [path] if (path := os.environ.get("PYTHONPATH")) else []
+        environment["PYTHONPATH"] = os.pathsep.join([recorder.INSIDE, *before])
+    return environment
 
 
 @contextmanager
@@ -146,24 +148,49 @@ def _run(
     command: Sequence[str], environment: Mapping[str, str], raw: Path, options: Options
 ) -> int:
     """The exit code of a command, once it and all that it started have ended."""
-    with guarded(f"{OPTIONS}={environment[OPTIONS]}") as guard:
-        try:
-            started = subprocess.Popen(command, env=environment, start_new_session=True)
-        except (OSError, ValueError) as error:
-            raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
-        guard(started)
-        deadline = time.monotonic() + options.seconds
-        while (code := started.poll()) is None:
-            if sum(path.stat().st_size for path in raw.glob("*.bin")) > options.most_bytes:
-                raise too_large(options.most_bytes, ", or give a larger --max-bytes")
-            if time.monotonic() > deadline:
-                raise RunError(
-                    "DPA058",
-                    f"{command[0]}: still running after {options.seconds:g} seconds, and was ended",
-                    "give --seconds if it needs longer",
-                )
-            time.sleep(_POLL)
-        return code
+
+    def refuse_too_much() -> bool:
+        if sum(path.stat().st_size for path in raw.glob("*.bin")) > options.most_bytes:
+            raise too_large(options.most_bytes, ", or give a larger --max-bytes")
+        return False
+
+    code = status_of(command, environment, options.seconds, refuse_too_much, _PAUSE)
+    if code is None:
+        raise RunError(
+            "DPA058",
+            f"{command[0]}: still running after {options.seconds:g} seconds, and was ended",
+            "give --seconds if it needs longer",
+        )
+    return code
+
+
+def status_of(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    is_over: Callable[[], bool],
+    pause: float,
+    **how: Any,
+) -> int | None:
+    """The exit status of a command; None if it was ended, in time or not, with all that it started.
+
+    Args:
+        seconds: after which it is ended.
+        is_over: asked between pauses whether to end it before.
+        how: what ``subprocess.Popen`` takes beside these.
+
+    Raises RunError if it cannot be started.
+    """
+    deadline, mark = time.monotonic() + seconds, f"{OPTIONS}={environment[OPTIONS]}"
+    try:
+        with guarded(mark, command, env=environment, **how) as started:
+            while (status := started.poll()) is None and time.monotonic() < deadline:
+                if is_over():
+                    break
+                time.sleep(pause)
+            return status
+    except (OSError, ValueError) as error:
+        raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
 
 
 def too_large(most_bytes: int, remedy: str = "") -> RunError:

@@ -309,6 +309,7 @@ class AgentRound(NamedTuple):
     draws: tuple[NamedDraw, ...]  # its own, or those of all where agents share noise
     batch: int  # 1 is its first
     record: int = 0  # which of the batch
+    digest: str | None = None  # of that record; None: it may be in no other batch
     others: tuple[MessageId, ...] = ()  # messages of other agents, where agents share noise
     owners: Mapping[str, frozenset[int]] = {}  # of draws that several agents have made, by key
 

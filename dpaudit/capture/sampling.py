@@ -42,8 +42,22 @@ class Sampling(NamedTuple):
         ]
         order: list[Pattern] = ["random", "unknown", "epochs", "whole"]
         sampling = cls(record.sampling, record.sampling_rate, min(found, key=order.index))
-        if sampling.amplifies:
-            _refuse_contradiction(record, found, taken)
+        if not sampling.amplifies:
+            return sampling
+        said = f'record.sampling: "{record.sampling}" is stated, and in the recording'
+        for victim, pattern in zip(record.victims, found, strict=True):
+            if pattern in _SEEN:
+                seen = f'of agent {victim} {_SEEN[pattern]}; expected "none"'
+                raise RunError("DPA065", f"{said} {seen}")
+            sizes = [one.records for one in taken if one.agent == victim]
+            spread = 2 * pi * sizes[0] * (1 - record.sampling_rate)
+            equal = -0.5 * (len(sizes) - 1) * log(max(spread, 1.0))  # log of the chance of that
+            if record.sampling == "poisson" and len(set(sizes)) == 1 and equal < log(CHANCE):
+                raise RunError(
+                    "DPA065",
+                    f"{said} all {len(sizes)} batches of agent {victim} have {sizes[0]} records, "
+                    'which batches of other sizes would hardly have; expected "fixed" or "none"',
+                )
         return sampling
 
     @property
@@ -93,21 +107,15 @@ class Sampling(NamedTuple):
 def pattern_of(batches: Digests) -> Pattern:
     """How the batches of one agent are made, in the order in which it took them."""
     if len(batches) < 2 or any(len(set(batch)) < len(batch) for batch in batches):
-        return "unknown"  # equal records cannot be told apart
+        return "unknown"  # equal records cannot be distinguished
     if all(set(batch) == set(batches[0]) for batch in batches):
         return "whole"
-    again = len(set().union(*batches)) < sum(map(len, batches))
-    if again:
-        return _pattern_of_passes(batches)
-    sizes = [len(batch) for batch in batches]
-    even = max(sizes[:-1]) - min(sizes[:-1]) <= 1 and sizes[-1] <= max(sizes[:-1])
-    return "unknown" if even else "random"
-
-
-def _pattern_of_passes(batches: Digests) -> Pattern:
-    """Of records that come again: after all others, or at random."""
+    sizes, all_records = [len(batch) for batch in batches], set().union(*batches)
+    if len(all_records) == sum(sizes):  # no record comes again
+        even = max(sizes[:-1]) - min(sizes[:-1]) <= 1 and sizes[-1] <= max(sizes[:-1])
+        return "unknown" if even else "random"
     *passes, last = _passes(batches)
-    all_records, largest = set().union(*map(set, batches)), max(map(len, batches))
+    largest = max(sizes)
     if any(len(set().union(*one)) <= len(all_records) - largest for one in passes):
         return "random"  # a pass may drop less than a batch at its end
     n, logarithm = len(all_records), 0.0
@@ -134,24 +142,6 @@ def _log_choices(n: int, k: int) -> float:
     if not 0 <= k <= n:
         return 0.0
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-
-
-def _refuse_contradiction(
-    record: RecordOptions, found: Sequence[Pattern], taken: Sequence[TakenBatch]
-) -> None:
-    said = f'record.sampling: "{record.sampling}" is stated, and in the recording'
-    for victim, pattern in zip(record.victims, found, strict=True):
-        if pattern in _SEEN:
-            raise RunError("DPA065", f'{said} of agent {victim} {_SEEN[pattern]}; expected "none"')
-        sizes = [one.records for one in taken if one.agent == victim]
-        spread = 2 * pi * sizes[0] * (1 - record.sampling_rate)
-        equal = -0.5 * (len(sizes) - 1) * log(max(spread, 1.0))  # log of the chance of that
-        if record.sampling == "poisson" and len(set(sizes)) == 1 and equal < log(CHANCE):
-            raise RunError(
-                "DPA065",
-                f"{said} all {len(sizes)} batches of agent {victim} have {sizes[0]} records, which "
-                'batches of other sizes would hardly have; expected "fixed" or "none"',
-            )
 
 
 class ChangedRecord(NamedTuple):

@@ -137,11 +137,13 @@ def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World
     os.environ[OPTIONS] = json.dumps(
         {**json.loads(os.environ[OPTIONS]), "folder": str(world.out / RAW)}
     )
-    port, left, status = str(_free_port()), set[int](), 0
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    left, status = set[int](), 0
     for rank in range(ranks):
         left.add(child := os.fork())
         if child == 0:
-            os.environ.update(_told_by_torchrun(rank, ranks, port))
+            os.environ.update(_as_torchrun(rank, ranks, port))
             start()
             _leave(_status_of(script, arguments, world.out))
     while left and status == 0 and not world.is_over:
@@ -157,19 +159,12 @@ def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World
     return status
 
 
-def _told_by_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
-    """The variables of a process's environment."""
+def _as_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
+    """The variables that torchrun would set in the environment of a process."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
     numbers |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks}
     variables = {name: str(n) for name, n in {**numbers, "GROUP_WORLD_SIZE": 1}.items()}
     return {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def large_imports(script: Path) -> Iterator[str]:

@@ -108,10 +108,21 @@ class ShortRunScores(NamedTuple):
 class ShortRuns:
     """Runs that end with one round, in which a random bit says whether each record is there."""
 
-    config: CapturedConfig
-    replay: World
-    neighbours: Neighbours
+    worlds: MeasuredRuns
     adjacency: RecordAdjacency
+
+    @property
+    def config(self) -> CapturedConfig:
+        return self.worlds.config
+
+    @property
+    def round(self) -> int:
+        """The first of those that are measured."""
+        return self.config.record.rounds[0]
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.worlds.rounds[self.round]
 
     @cached_property
     def pairs(self) -> Mapping[int, Pair]:
@@ -133,11 +144,6 @@ class ShortRuns:
         sides = [np.arange(n) % 2 for n in (self.n_choosing, runs - self.n_choosing)]
         columns = [np.concatenate([rng.permutation(half) for half in sides]) for _ in self.pairs]
         return np.stack(columns, axis=1)
-
-    @property
-    def round(self) -> int:
-        """The first of those that are measured."""
-        return self.config.record.rounds[0]
 
     @property
     def n_choosing(self) -> int:
@@ -162,7 +168,7 @@ class ShortRuns:
             for (victim, pair), one in zip(self.pairs.items(), included, strict=True)
         )
         last = self.neighbours.base.sent_until(self.round)
-        return self.replay.model_copy(update={"changes": changes, "last": last, **update})
+        return self.worlds.replay.model_copy(update={"changes": changes, "last": last, **update})
 
     def played(
         self, program: Program, channels: Sequence[Channel], on_run: OnRun, checkpoint: Checkpoint
@@ -202,7 +208,6 @@ class ShortRuns:
 
 
 def findings_of_short_runs(
-    config: CapturedConfig,
     worlds: MeasuredRuns,
     claims: Sequence[ClaimAgainst],
     program: Program,
@@ -215,11 +220,11 @@ def findings_of_short_runs(
 
     Raises RunError if a run fails, or an attack names a message that is not sent.
     """
+    config = worlds.config
     if not config.certify.runs:
         return
-    neighbours = worlds.rounds[config.record.rounds[0]]
     attacks = [one for one in config.attack if not isinstance(one, GradientInversion)]
-    _refuse_other_names(config, neighbours)
+    _refuse_other_names(worlds)
     known = [one for one in claims if worlds.sampling.unknown(one.claim) is None]
     tested = [] if worlds.sampling.amplifies else known  # a record is in the batch, or is not
     adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in tested)
@@ -227,7 +232,7 @@ def findings_of_short_runs(
     tests = dict.fromkeys([None, *(one.message for one in attacks if one not in informing)])
     names = dict.fromkeys([*tests, *(one.message for one in informing)])
     for adjacency in adjacencies or ({"add-remove": None} if informing else {}):
-        runs = ShortRuns(config, worlds.replay, neighbours, adjacency)
+        runs = ShortRuns(worlds, adjacency)
         every = [Channel(model, name) for model in config.threat_model for name in names]
         channels = [channel for channel in every if runs.can_test(channel)]
         if not channels:
@@ -266,16 +271,17 @@ def certified(
     )
 
 
-def _refuse_other_names(config: CapturedConfig, neighbours: Neighbours) -> None:
-    names = dict.fromkeys(m.name for p in neighbours.places.values() for m in p.messages)
-    for i, attack in enumerate(config.attack, 1):
+def _refuse_other_names(worlds: MeasuredRuns) -> None:
+    k = worlds.config.record.rounds[0]
+    places = worlds.rounds[k].places.values()
+    names = dict.fromkeys(message.name for place in places for message in place.messages)
+    for i, attack in enumerate(worlds.config.attack, 1):
         if not isinstance(attack, GradientInversion) and attack.message not in (None, *names):
             assert attack.message is not None
             raise RunError(
                 "DPA064",
                 f'attack[{i}].message: no victim sends "{attack.message}" in round '
-                f"{config.record.rounds[0]}{nearest(attack.message, names)}; sent are "
-                f"{', '.join(names)}",
+                f"{k}{nearest(attack.message, names)}; sent are {', '.join(names)}",
             )
 
 

@@ -14,8 +14,8 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
-from .kept_runs import KeptRuns
 from .measured import NO_LEAK, Response, RoundLeak, leak, noise_of
+from .program import KeptRuns
 from .runs import (
     AgentRound,
     MessageId,
@@ -107,8 +107,8 @@ class Neighbours:
 class MeasuredRuns(NamedTuple):
     """The plain run, the same replayed, and neighbours in each round."""
 
+    config: CapturedConfig
     sampling: Sampling
-    records: Mapping[int, Mapping[int, ChangedRecord]]  # by victim and round
     plain: ProgramRun
     base: ProgramRun
     replay: World  # by which runs share every draw
@@ -133,7 +133,7 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
     rounds = {k: _neighbours(config, runs, replay, base, records, k) for k in config.record.rounds}
-    return MeasuredRuns(sampling, records, plain, base, replay, rounds)
+    return MeasuredRuns(config, sampling, plain, base, replay, rounds)
 
 
 def _records(config: CapturedConfig, plain: ProgramRun) -> dict[int, dict[int, ChangedRecord]]:
@@ -164,6 +164,7 @@ def _neighbours(
         places[victim] = place._replace(
             draws=tuple(dict.fromkeys(draws)),
             record=records[victim][k].place,
+            digest=records[victim][k].digest,
             owners=owners(of_all, replay.same),
         )
     hows = [how for how in config.record.hows() if how != "present"]

@@ -1,7 +1,6 @@
 """How one record of a batch is changed, whatever the form that the batch has."""
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dpaudit.files.world import How
 
 from .tape import as_tensor
 
-FACTOR = 10.0  # of a record that is scaled up
+FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
 
 
 def n_records(batch: Any) -> int:
@@ -46,12 +45,28 @@ def changed(batch: Any, how: How, i: int = 0) -> Any:
     """The batch with its i-th record changed; the same one where a change has no place in it."""
     if how == "present":
         return batch
+    if isinstance(batch, Tensor | np.ndarray):
+        return _changed(batch, how, i)
+    if isinstance(batch, dict):
+        return {key: _changed(part, how, i) for key, part in batch.items()}
+    parts = [_changed(part, how, i) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _changed(part: Any, how: How, i: int) -> Any:
+    """One tensor or array of a batch: inputs are of floating point, and labels are not."""
     if how == "absent":
-        return _mapped(batch, lambda part: _without(part, i))
-    if how == "other-label":
-        return _mapped(batch, lambda part: _with_other_label(part, i))
-    factor = {"scaled": FACTOR, "negated": -FACTOR, "zeroed": 0.0}[how]
-    return _mapped(batch, lambda part: _times(part, factor, i))
+        return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
+    tensor = isinstance(part, Tensor)
+    inputs = part.is_floating_point() if tensor else np.issubdtype(part.dtype, np.floating)
+    if inputs != (how in FACTORS):
+        return part
+    part = part.clone() if tensor else part.copy()
+    if inputs:
+        part[i] = part[i] * FACTORS[how]
+    else:
+        part[i] = next((label for label in part if not (label == part[i]).all()), part[i])
+    return part
 
 
 def _parts(batch: Any) -> list[Any]:
@@ -66,46 +81,3 @@ def _parts(batch: Any) -> list[Any]:
         "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such; got "
         f"{type(batch).__name__}",
     )
-
-
-def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(batch, Tensor | np.ndarray):
-        return change(batch)
-    if isinstance(batch, dict):
-        return {key: change(part) for key, part in batch.items()}
-    parts = [change(part) for part in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-
-
-def _is_float(part: Any) -> bool:
-    if isinstance(part, Tensor):
-        return part.is_floating_point()
-    return bool(np.issubdtype(part.dtype, np.floating))
-
-
-def _copy(part: Any) -> Any:
-    return part.clone() if isinstance(part, Tensor) else part.copy()
-
-
-def _without(part: Any, i: int) -> Any:
-    return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
-
-
-def _times(part: Any, factor: float, i: int) -> Any:
-    """Of inputs; labels stay."""
-    if not _is_float(part):
-        return part
-    part = _copy(part)
-    part[i] *= factor
-    return part
-
-
-def _with_other_label(part: Any, i: int) -> Any:
-    if _is_float(part):
-        return part
-    others = [j for j in range(len(part)) if not (part[j] == part[i]).all()]
-    if not others:
-        return part
-    part = _copy(part)
-    part[i] = part[others[0]]
-    return part

@@ -9,8 +9,7 @@ t = -sign(u) log(1 - |u|).
 
 import os
 import signal
-import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,7 +61,7 @@ class TapPlayer:
         """A draw of noise, or what takes its place."""
         own = as_noise(name, draw)
         with self._log.lock:
-            about = self._about("drawn", family, name, ("drawn", agent, name))
+            about = self._log.begun("drawn", family, name, ("drawn", agent, name))
             about |= {"shape": tuple(own.shape), "dtype": _name(own.dtype), "rank": agent}
             if self._world is not None:
                 return like(self._replayed(about, agent, own, float(scale), family), draw)
@@ -75,7 +74,7 @@ class TapPlayer:
         with self._log.lock:
             ends = {"source": source, "destinations": to, "ranks": sorted({source, *to})}
             link = {"group": "tap", "number": None, "tag": None}
-            about = self._about("sent", "tap", name, ("tap", name))
+            about = self._log.begun("sent", "tap", name, ("tap", name))
             self._log.write({**about, **link, **ends}, [content_of(as_tensor(value))])
             self.sent(source)
 
@@ -134,10 +133,6 @@ class TapPlayer:
         assert self._world is not None
         (self._world.out / ERROR).write_text(why)
         os._exit(REFUSED)
-
-    def _about(self, kind: str, operator: str, name: str, counted: Hashable) -> dict[str, Any]:
-        begun = {"kind": kind, "sequence": self._log.number(), "time": time.time()}
-        return {**begun, "operator": operator, "site": name, "occurrence": self._log.count(counted)}
 
     def _replayed(
         self, record: dict[str, Any], rank: int, own: Tensor, scale: float, family: Noise

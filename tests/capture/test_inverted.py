@@ -185,6 +185,6 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
     base = SimpleNamespace(messages={message: np.zeros(10)})
     found = Neighbours({0: place}, {0: {message: (half,)}}, {}, base)
     worlds = SimpleNamespace(rounds={2: found})
-    inversion = Inversion(0, None, None, None, worlds, None)
+    inversion = Inversion(0, None, worlds, None)
     seen = Seen(Target(2, 0, 1), (message,), None, None, frozenset(), None)
     assert inversion._std(seen) == pytest.approx(std / 2**0.5)

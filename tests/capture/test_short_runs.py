@@ -1,6 +1,7 @@
 """Short runs: which records they hold, which of them count, and what the counts prove."""
 
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def test_every_victim_has_as_many_runs_with_its_record() -> None:
     config = CapturedConfig.model_validate(
         {"program": {"command": ("python", "x.py")}, "certify": {"runs": 61}}
     )
-    runs = ShortRuns(config, None, None, "add-remove")
+    runs = ShortRuns(SimpleNamespace(config=config), "add-remove")
     runs.__dict__["pairs"] = dict.fromkeys(range(3), ("absent", "present"))
     included, n = runs.included, runs.n_choosing
     assert (included.shape, n) == ((61, 3), 6)

@@ -96,23 +96,16 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
             named["device"] = "cpu"
         if isinstance(named.get("map_location"), str | dict):
             named["map_location"] = "cpu"
-        named.pop("pin_memory", None)
-        return function(
-            *map(_without_cuda, given), **{key: _without_cuda(v) for key, v in named.items()}
-        )
+        for asked in ("pin_memory", "non_blocking"):
+            named.pop(asked, None)
+        cpu = {key: _without_cuda(value) for key, value in named.items()}
+        return function(*map(_without_cuda, given), **cpu)
 
     return answered
 
 
 def _answer_of_devices() -> None:
     """A function of its own for every name: torch keeps a table of them, each with one entry."""
-
-    def doing_nothing() -> Callable[..., None]:
-        return lambda *given, **named: None
-
-    def seeding() -> Callable[[Any], Any]:
-        return lambda seed: torch.default_generator.manual_seed(int(seed))
-
     count = int(os.environ.get("LOCAL_WORLD_SIZE", DEVICES))
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -130,9 +123,9 @@ def _answer_of_devices() -> None:
         "memory_reserved": lambda device=None: 0,
     }
     for name in ("init", "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
-        answers[name] = doing_nothing()
+        answers[name] = lambda *given, **named: None
     for name in ("manual_seed", "manual_seed_all"):
-        answers[name] = seeding()
+        answers[name] = lambda seed: torch.default_generator.manual_seed(int(seed))
     for name in ("current_stream", "default_stream", "stream", "device", "Stream", "Event"):
         answers[name] = type(name, (Idle,), {})
     for name, answer in answers.items():
@@ -142,16 +135,12 @@ def _answer_of_devices() -> None:
 
 
 def _answer_of_tensors() -> None:
-    to = _TENSOR.to
+    to = _on_cpu(_TENSOR.to)
 
     def moved(tensor: Any, *given: Any, **named: Any) -> Any:
-        devices = [v for v in (*given, *named.values()) if isinstance(v, str | torch.device)]
-        named.pop("non_blocking", None)
-        if isinstance(named.get("device"), int):
-            named["device"] = "cpu"
-        cpu = {key: _without_cuda(value) for key, value in named.items()}
-        result = to(tensor, *map(_without_cuda, given), **cpu)
-        return result.clone() if devices and result is tensor else result
+        moves = any(isinstance(v, str | torch.device) for v in (*given, *named.values()))
+        result = to(tensor, *given, **named)
+        return result.clone() if moves and result is tensor else result
 
     def copied(tensor: Any, *given: Any, **named: Any) -> Any:
         return tensor.clone()
@@ -166,15 +155,13 @@ def _answer_of_tensors() -> None:
 def _answer_of_distributed() -> None:
     """gloo for nccl, and no devices where it takes none."""
 
-    def without(*names: str, nccl: bool = True) -> Callable[[Callable[..., Any]], Any]:
+    def without(*names: str) -> Callable[[Callable[..., Any]], Any]:
         def change(function: Callable[..., Any]) -> Callable[..., Any]:
             def answered(*given: Any, **named: Any) -> Any:
-                for name in names:
-                    named.pop(name, None)
-                if not nccl:
-                    given = tuple(map(_gloo, given))
-                    named = {k: _gloo(v) if k == "backend" else v for k, v in named.items()}
-                return function(*given, **named)
+                kept = {key: value for key, value in named.items() if key not in names}
+                if "backend" in kept:
+                    kept["backend"] = _gloo(kept["backend"])
+                return function(*map(_gloo, given), **kept)
 
             return functools.wraps(function)(answered)
 
@@ -182,7 +169,7 @@ def _answer_of_distributed() -> None:
 
     for module in (dist, dist.distributed_c10d):
         for name in ("init_process_group", "new_group"):
-            _replace(module, name, without("device_id", nccl=False))
+            _replace(module, name, without("device_id"))
         _replace(module, "barrier", without("device_ids"))
         _replace(module, "is_nccl_available", lambda function: lambda: True)
     _replace(DistributedDataParallel, "__init__", without("device_ids", "output_device"))

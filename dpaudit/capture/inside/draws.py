@@ -7,7 +7,6 @@ few operators here, whoever calls them. Parameters are those of the operator.
 """
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -75,13 +74,7 @@ def _kernel(name: str, log: Log, sites: Sites, player: Any) -> Callable[..., Any
     def drawn(result: Tensor, parameters: list[Any]) -> None:
         site = sites.here()
         with log.lock:
-            record = {
-                "kind": "drawn",
-                "sequence": log.number(),
-                "time": time.time(),
-                "operator": family,
-                "site": site,
-                "occurrence": log.count(("drawn", site)),
+            record = log.begun("drawn", family, site, ("drawn", site)) | {
                 "shape": tuple(result.shape),
                 "dtype": str(result.dtype).removeprefix("torch."),
                 "parameters": list(map(_number, parameters)),

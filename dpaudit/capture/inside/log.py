@@ -69,6 +69,11 @@ class Log:
             self._counts[what] += 1
             return self._counts[what] - 1
 
+    def begun(self, kind: str, operator: str, site: str, counted: Hashable) -> dict[str, Any]:
+        """How a record of a message or a draw begins; ``counted``: of what earlier ones count."""
+        begun = {"kind": kind, "sequence": self.number(), "time": time.time()}
+        return {**begun, "operator": operator, "site": site, "occurrence": self.count(counted)}
+
     def note(self, kind: str, text: str) -> None:
         """Something about the process itself."""
         self.write({"kind": kind, "text": text, "time": time.time()})

@@ -25,7 +25,7 @@ from .operators import OPERATORS, Arguments, Operator, nothing
 
 MOST_AWAITED = 1000
 _WORK: Any = dist.Work
-_WAIT, _SYNCHRONIZE, _IS_COMPLETED = _WORK.wait, _WORK.synchronize, _WORK.is_completed
+_IS_COMPLETED = _WORK.is_completed
 _LIBRARY = Library("c10d", "IMPL")
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
@@ -176,24 +176,17 @@ def record(log: Log, sites: Sites, player: Any = None) -> None:
     for name, operator in OPERATORS.items():
         _LIBRARY.impl(name, recorder.kernel(name, operator), "BackendSelect", with_keyset=True)
 
-    def wait(work: Any, *given: Any, **named: Any) -> Any:
-        done = _WAIT(work, *given, **named)
-        recorder.completed(work)
-        return done
+    def noted(own: Any) -> Any:
+        def call(work: Any, *given: Any, **named: Any) -> Any:
+            done = own(work, *given, **named)
+            if done is not False:
+                recorder.completed(work)
+            return done
 
-    def synchronize(work: Any) -> None:
-        _SYNCHRONIZE(work)
-        recorder.completed(work)
+        return call
 
-    def is_completed(work: Any) -> bool:
-        done: bool = _IS_COMPLETED(work)
-        if done:
-            recorder.completed(work)
-        return done
-
-    _WORK.wait = wait
-    _WORK.synchronize = synchronize
-    _WORK.is_completed = is_completed
+    for name in ("wait", "synchronize", "is_completed"):
+        setattr(_WORK, name, noted(getattr(_WORK, name)))
 
 
 def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
@@ -206,12 +199,7 @@ def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
     """The CRC-32 of each content."""
-    found = []
-    for tensor in tensors:
-        for _, part in _dense("", tensor):
-            held = _in_memory(part)
-            found.append(zlib.crc32(_bytes_of(held)))
-    return found
+    return [zlib.crc32(content.data) for content in contents(tensors)]
 
 
 def _dense(name: str, tensor: Tensor) -> Sequence[tuple[str, Tensor]]:

@@ -30,7 +30,7 @@ def nothing(call: Arguments, me: int, n: int) -> Sides:
     yield from ()
 
 
-def _others(me: int, n: int) -> list[int]:
+def _others(call: Arguments, me: int, n: int) -> list[int]:
     return [rank for rank in range(n) if rank != me]
 
 
@@ -38,77 +38,60 @@ def _listed(argument: Any) -> Sequence[Tensor]:
     return [argument] if isinstance(argument, Tensor) else argument
 
 
+def _whole(argument: str, ranks: Callable[[Arguments, int, int], list[int]] = _others) -> Reader:
+    """The same tensors to or from several ranks, all others if it is not said which."""
+
+    def sides(call: Arguments, me: int, n: int) -> Sides:
+        yield ranks(call, me, n), _listed(call[argument])
+
+    return sides
+
+
 def _peer(argument: str) -> Reader:
     """All tensors, to or from the one rank that an argument names."""
-
-    def sides(call: Arguments, me: int, n: int) -> Sides:
-        yield [call[argument]], call["tensors"]
-
-    return sides
-
-
-def _from_anyone(call: Arguments, me: int, n: int) -> Sides:
-    yield [], call["tensors"]
-
-
-def _all(argument: str) -> Reader:
-    """The same tensors to all others."""
-
-    def sides(call: Arguments, me: int, n: int) -> Sides:
-        yield _others(me, n), _listed(call[argument])
-
-    return sides
+    return _whole("tensors", lambda call, me, n: [call[argument]])
 
 
 def _root(argument: str) -> Reader:
     """All tensors, to or from the root, of every other rank."""
+    return _if_root(False, _whole(argument, lambda call, me, n: [call["root_rank"]]))
+
+
+def _if_root(is_root: bool, reader: Reader) -> Reader:
+    """What passes at the root alone, or at all others."""
 
     def sides(call: Arguments, me: int, n: int) -> Sides:
-        if call["root_rank"] != me:
-            yield [call["root_rank"]], _listed(call[argument])
+        if (call["root_rank"] == me) is is_root:
+            yield from reader(call, me, n)
 
     return sides
 
 
-def _at_root(of_root: Reader) -> Reader:
-    """What passes at the root alone."""
+def _each(argument: str, part: Callable[[Any, int, int], list[Tensor]]) -> Reader:
+    """To or from each other rank its own part of an argument."""
 
     def sides(call: Arguments, me: int, n: int) -> Sides:
-        if call["root_rank"] == me:
-            yield from of_root(call, me, n)
+        for rank in _others(call, me, n):
+            yield [rank], part(call[argument], rank, n)
 
     return sides
+
+
+def _own(argument: str) -> Reader:
+    """One tensor for each rank."""
+    return _each(argument, lambda given, rank, n: [given[rank]])
 
 
 def _places(argument: str) -> Reader:
     """Lists in which each rank has its place, one for each tensor."""
-
-    def sides(call: Arguments, me: int, n: int) -> Sides:
-        for rank in _others(me, n):
-            yield [rank], [each[rank] for each in call[argument] if len(each) > rank]
-
-    return sides
-
-
-def _one_each(argument: str) -> Reader:
-    """One tensor for each rank."""
-
-    def sides(call: Arguments, me: int, n: int) -> Sides:
-        for rank in _others(me, n):
-            yield [rank], [call[argument][rank]]
-
-    return sides
+    return _each(argument, lambda lists, rank, n: [one[rank] for one in lists if len(one) > rank])
 
 
 def _parts(argument: str) -> Reader:
     """Tensors that hold as many equal parts as there are ranks, a part for or from each."""
-
-    def sides(call: Arguments, me: int, n: int) -> Sides:
-        rows = [tensor.detach().reshape(n, -1) for tensor in _listed(call[argument])]
-        for rank in _others(me, n):
-            yield [rank], [row[rank] for row in rows]
-
-    return sides
+    return _each(
+        argument, lambda given, rank, n: [t.detach().reshape(n, -1)[rank] for t in _listed(given)]
+    )
 
 
 def _split(argument: str, sizes: str) -> Reader:
@@ -129,30 +112,34 @@ def _reduced(name: str, sends: Reader) -> Operator:
     return Operator(name, sends, nothing)
 
 
-def _gathered(sends: Reader, receives: Reader) -> Operator:
-    return Operator("all_gather", sends, receives, False)
+def _gathered(sends: str, receives: Reader) -> Operator:
+    return Operator("all_gather", _whole(sends), receives, False)
 
 
 OPERATORS = {
     "send": Operator("send", _peer("dst"), nothing, False),
     "recv_": Operator("recv", nothing, _peer("src")),
-    "recv_any_source_": Operator("recv", nothing, _from_anyone),
-    "broadcast_": Operator("broadcast", _at_root(_all("tensors")), _root("tensors"), False),
-    "allreduce_": _reduced("all_reduce", _all("tensors")),
-    "allreduce_coalesced_": _reduced("all_reduce", _all("tensors")),
+    "recv_any_source_": Operator(
+        "recv", nothing, _whole("tensors", lambda call, me, n: [])
+    ),  # from anyone
+    "broadcast_": Operator("broadcast", _if_root(True, _whole("tensors")), _root("tensors"), False),
+    "allreduce_": _reduced("all_reduce", _whole("tensors")),
+    "allreduce_coalesced_": _reduced("all_reduce", _whole("tensors")),
     "reduce_": _reduced("reduce", _root("tensors")),
-    "allgather_": _gathered(_all("input_tensors"), _places("output_tensors")),
-    "allgather_coalesced_": _gathered(_all("input_list"), _places("output_lists")),
-    "_allgather_base_": _gathered(_all("input_tensor"), _parts("output_tensor")),
-    "allgather_into_tensor_coalesced_": _gathered(_all("inputs"), _parts("outputs")),
+    "allgather_": _gathered("input_tensors", _places("output_tensors")),
+    "allgather_coalesced_": _gathered("input_list", _places("output_lists")),
+    "_allgather_base_": _gathered("input_tensor", _parts("output_tensor")),
+    "allgather_into_tensor_coalesced_": _gathered("inputs", _parts("outputs")),
     "gather_": Operator(
-        "gather", _root("input_tensors"), _at_root(_places("output_tensors")), False
+        "gather", _root("input_tensors"), _if_root(True, _places("output_tensors")), False
     ),
-    "scatter_": Operator("scatter", _at_root(_places("input_tensors")), _root("output_tensors")),
+    "scatter_": Operator(
+        "scatter", _if_root(True, _places("input_tensors")), _root("output_tensors")
+    ),
     "reduce_scatter_": _reduced("reduce_scatter", _places("input_tensors")),
     "_reduce_scatter_base_": _reduced("reduce_scatter", _parts("input_tensor")),
     "reduce_scatter_tensor_coalesced_": _reduced("reduce_scatter", _parts("inputs")),
-    "alltoall_": Operator("all_to_all", _one_each("input_tensors"), _one_each("output_tensors")),
+    "alltoall_": Operator("all_to_all", _own("input_tensors"), _own("output_tensors")),
     "alltoall_base_": Operator(
         "all_to_all",
         _split("input", "input_split_sizes"),

@@ -4,6 +4,7 @@ import atexit
 import importlib.util
 import json
 import os
+import runpy
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def _record_torch(torch: ModuleType, log: Log, options: dict[str, Any]) -> None:
     from . import draws, messages
 
     where = Sites(options["origin"])
-    player = _player(log) if options.get("world") else None
+    player = _player(log) if options["world"] else None
     messages.record(log, where, player)
     draws.record(log, where, player)
     if player is not None:
@@ -116,12 +117,8 @@ def _player(log: Log) -> Any:
 
 def _adapter(file: str) -> tuple[str, Callable[..., None]]:
     """The module that an adapter hooks, and its hook."""
-    spec = importlib.util.spec_from_file_location("_dpaudit_transport", file)
-    assert spec is not None
-    assert spec.loader is not None
-    adapter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(adapter)
-    return adapter.MODULE, adapter.hook
+    adapter = runpy.run_path(file, run_name="_dpaudit_transport")
+    return adapter["MODULE"], adapter["hook"]
 
 
 def _note_what_ends_it(log: Log) -> None:

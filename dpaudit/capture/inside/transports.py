@@ -5,7 +5,6 @@ address belongs to is known when all have written down theirs.
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,18 +32,8 @@ class OtherTransport:
         """A record of a message, with what its transport knows of its ends."""
         site = self._sites.here()
         with self._log.lock:
-            record = {
-                "kind": kind,
-                "sequence": self._log.number(),
-                "time": time.time(),
-                "operator": name,
-                "site": site,
-                "occurrence": self._log.count((name, site)),
-                "group": "transport",
-                "number": None,
-                "tag": None,
-                **more,
-            }
+            begun = self._log.begun(kind, name, site, (name, site))
+            record = {**begun, "group": "transport", "number": None, "tag": None, **more}
             self._log.write(record, [_content(i, part) for i, part in enumerate(parts)])
 
 

@@ -13,7 +13,7 @@ from dpaudit.files.world import Noise
 from dpaudit.tap.player import is_laplace
 
 from .program import refuse_missing_script, torchrun
-from .recording import Recording
+from .recording import CaptureFolder
 from .rounds import is_simulation, start_site
 from .run import Options
 
@@ -68,7 +68,7 @@ kind = "external"  # reads every link
 """
 
 
-def draft(command: Sequence[str], recording: Recording, options: Options) -> str:
+def draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str:
     """The text of a captured.toml that lies in the folder of the recording."""
     rounds = sorted({event.round for event in recording.events if event.round is not None})
     return _DRAFT.format(
@@ -86,7 +86,7 @@ def draft(command: Sequence[str], recording: Recording, options: Options) -> str
     )
 
 
-def why_no_draft(command: Sequence[str], recording: Recording, options: Options) -> str | None:
+def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str | None:
     """Why no audit can run this command, in words; None: an audit can."""
     if options.transport is not None:
         return "an audit does not see the messages that a --transport adapter shows"
@@ -103,7 +103,7 @@ def why_no_draft(command: Sequence[str], recording: Recording, options: Options)
     return None
 
 
-def noise_sites(recording: Recording) -> list[str]:
+def noise_sites(recording: CaptureFolder) -> list[str]:
     """Lines that drew continuous numbers between two messages of one process, as first met.
 
     They count from the first message of round 1 on, where there are rounds: what is drawn before
@@ -124,7 +124,7 @@ def noise_sites(recording: Recording) -> list[str]:
     return list(dict.fromkeys(between))
 
 
-def _start(recording: Recording, given: str | None) -> str:
+def _start(recording: CaptureFolder, given: str | None) -> str:
     """Where rounds start: as given, or as found; or why nothing is proposed."""
     if is_simulation(recording.events):
         return "# rounds: the k-th message of a name from one agent to the same receivers is of k"
@@ -136,7 +136,7 @@ def _start(recording: Recording, given: str | None) -> str:
     return 'round_starts_at = ""  # no rounds were found: name a line that sends or draws'
 
 
-def _sites(recording: Recording) -> str:
+def _sites(recording: CaptureFolder) -> str:
     if any(draw.operator in get_args(Noise) for draw in recording.draws):
         return "sites = []  # none: the noise is what tap.noise is called with"
     drawn = noise_sites(recording)

@@ -35,7 +35,7 @@ DTYPES = {"bfloat16": "BF16", "bool": "BOOL"} | {
 }  # of safetensors; of others the bytes are stored
 
 
-class Recording:
+class CaptureFolder:
     """The folder of a capture, read when asked. Raises RunError for what is missing or damaged."""
 
     def __init__(self, path: Path, warning: str | None = None) -> None:

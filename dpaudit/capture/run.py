@@ -23,7 +23,7 @@ from dpaudit.text import one_line
 from .ended import guarded
 from .inside.start import OPTIONS
 from .process_logs import Process, addressed, all_over, draws_of, first_failure, processes_in
-from .recording import Recording, write_transcript
+from .recording import CaptureFolder, write_transcript
 from .rounds import counted_rounds, is_simulation, numbered, rounds_of
 
 INSIDE = Path(__file__).resolve().parent / "inside"  # the package that every process loads
@@ -44,7 +44,7 @@ class Options:
     transport: Path | None = None  # the adapter of another transport: docs/capture.md
 
 
-def capture(command: Sequence[str], out: Path, options: Options = Options()) -> Recording:
+def capture(command: Sequence[str], out: Path, options: Options = Options()) -> CaptureFolder:
     """Run a command to its end, and keep what its processes sent and drew.
 
     It has this process's input, output and working folder. What it leaves running is ended.
@@ -70,7 +70,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
             rounds = rounds_of(sent, drawn, options.round_starts_at)
     write_lines(out / EVENTS, numbered(sent, rounds))
     write_lines(out / DRAWS, numbered(drawn, rounds))
-    return Recording(out, warning if code else None)
+    return CaptureFolder(out, warning if code else None)
 
 
 def _refuse_unfit_adapter(path: Path) -> None:

@@ -15,7 +15,7 @@ from dpaudit.memory import bytes_of
 from .terminal import complain, errors_as_exit_codes
 
 if TYPE_CHECKING:
-    from dpaudit.capture.recording import Recording
+    from dpaudit.capture.recording import CaptureFolder
 
 
 def capture(
@@ -62,7 +62,7 @@ def capture(
             complain(line)
 
 
-def _said(recording: "Recording", state: str) -> Iterator[str]:
+def _said(recording: "CaptureFolder", state: str) -> Iterator[str]:
     """What was recorded, on stderr: stdout is the program's."""
     events, out = recording.events, recording.path
     rounds = max((event.round or 0 for event in events), default=0)

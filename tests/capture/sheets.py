@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dpaudit.capture.recording import Recording
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.files.recorded import Event
 
 GUESTS = Path(__file__).parent / "guests"
@@ -22,7 +22,7 @@ def on_the_sheet(events: Iterable[Event]) -> list[Event]:
     return [e for e in events if OMITTED not in _line(e.call_site)]
 
 
-def assert_every_message_on_its_link(recording: Recording, sheets: Path) -> None:
+def assert_every_message_on_its_link(recording: CaptureFolder, sheets: Path) -> None:
     """In order and bit for bit; of reductions, that the contributions give the sum."""
     sent: dict[tuple[int, int], list[tuple[str, tuple[int, ...], bytes]]] = defaultdict(list)
     for event in on_the_sheet(recording.events):
@@ -44,7 +44,7 @@ def assert_every_message_on_its_link(recording: Recording, sheets: Path) -> None
         assert sent[link] == got[link], link
 
 
-def assert_every_sum(recording: Recording, sheets: Path) -> None:
+def assert_every_sum(recording: CaptureFolder, sheets: Path) -> None:
     """The contributions of others that a rank was sent, and its own, are what it got."""
     reduced = [e for e in recording.events if e.operator in REDUCTIONS]
     for rank in recording.ranks:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.capture.recording import Recording
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 from dpaudit.errors import RunError
 
@@ -32,7 +32,7 @@ class Courier:
 """
 
 
-def told(recording: Recording) -> dict[tuple[int, int], list[str]]:
+def told(recording: CaptureFolder) -> dict[tuple[int, int], list[str]]:
     """What was sent on each link, frame by frame, in hexadecimal digits."""
     found = defaultdict(list)
     for event in recording.events:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.capture.draft import draft, noise_sites
-from dpaudit.capture.recording import Recording
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, write_lines
@@ -13,12 +13,12 @@ from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, write_lines
 from .test_rounds import recorded, with_rounds
 
 
-def recording(folder: Path, lines: str) -> Recording:
+def recording(folder: Path, lines: str) -> CaptureFolder:
     """Calls of one rank, a letter each: small ones draw, others send."""
     events, draws = with_rounds(*recorded(lines))
     write_lines(folder / EVENTS, events)
     write_lines(folder / DRAWS, draws)
-    return Recording(folder)
+    return CaptureFolder(folder)
 
 
 def test_noise_is_what_is_drawn_between_the_messages_of_rounds(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_noise_of_a_distribution_is_noise(tmp_path: Path) -> None:
     events, draws = with_rounds(*recorded("nSnSnS"))
     write_lines(tmp_path / EVENTS, events)
     write_lines(tmp_path / DRAWS, [d.model_copy(update={"operator": "normal"}) for d in draws])
-    assert noise_sites(Recording(tmp_path)) == ["train.py:n"]
+    assert noise_sites(CaptureFolder(tmp_path)) == ["train.py:n"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_draw_that_may_be_no_noise_is_proposed_with_a_doubt(
     changed = {"operator": operator, "parameters": parameters}
     write_lines(tmp_path / EVENTS, events)
     write_lines(tmp_path / DRAWS, [draw.model_copy(update=changed) for draw in draws])
-    text = draft(["c"], Recording(tmp_path), Options())
+    text = draft(["c"], CaptureFolder(tmp_path), Options())
     assert (f'"train.py:n",  # by {operator}: leave it out if it draws batches' in text) == doubted
     assert '"train.py:n",' in text
 

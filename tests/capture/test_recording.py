@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpaudit.capture.recording import DRAWS, EVENTS, Recording
+from dpaudit.capture.recording import DRAWS, EVENTS, CaptureFolder
 from dpaudit.errors import RunError
 from dpaudit.files.recorded import Draw, Event, SentTensor, write_lines
 
@@ -47,7 +47,7 @@ DRAW = Draw(
 def test_a_recording_reads_what_was_written(tmp_path: Path) -> None:
     write_lines(tmp_path / EVENTS, [EVENT, EVENT])
     write_lines(tmp_path / DRAWS, [DRAW])
-    recording = Recording(tmp_path)
+    recording = CaptureFolder(tmp_path)
     assert recording.events == (EVENT, EVENT)
     assert recording.draws == (DRAW,)
     assert recording.ranks == (0, 1)
@@ -58,7 +58,7 @@ def test_content_stored_as_bytes_has_its_dtype_and_shape(tmp_path: Path) -> None
     (tmp_path / "transcript").mkdir()
     for stored in (content, content.view(torch.uint8).flatten()):
         save_file({"7": stored}, tmp_path / SENT.file)
-        found = Recording(tmp_path).content(SENT)
+        found = CaptureFolder(tmp_path).content(SENT)
         assert found.dtype == torch.bfloat16
         assert torch.equal(found, content)
 
@@ -68,7 +68,7 @@ def test_content_that_is_not_there_is_one_line(change: dict[str, str], tmp_path:
     (tmp_path / "transcript").mkdir()
     save_file({"7": torch.zeros(4)}, tmp_path / SENT.file)
     with pytest.raises(RunError) as error:
-        Recording(tmp_path).content(SENT.model_copy(update=change))
+        CaptureFolder(tmp_path).content(SENT.model_copy(update=change))
     assert "\n" not in str(error.value)
 
 
@@ -77,6 +77,6 @@ def test_a_damaged_line_is_told_with_its_number(tmp_path: Path) -> None:
     with (tmp_path / EVENTS).open("a") as file:
         file.write(EVENT.model_dump_json().replace('"source":1', '"source":-1') + "\n")
     with pytest.raises(RunError, match=r"events\.jsonl:2: source: "):
-        _ = Recording(tmp_path).events
+        _ = CaptureFolder(tmp_path).events
     with pytest.raises(RunError, match=r"draws\.jsonl: No such file"):
-        _ = Recording(tmp_path).draws
+        _ = CaptureFolder(tmp_path).draws

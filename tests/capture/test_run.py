@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dpaudit.capture.draft import noise_sites
-from dpaudit.capture.recording import Recording
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 
 from .sheets import GUESTS, assert_every_message_on_its_link, assert_every_sum
 
-Run = Callable[..., Recording]
+Run = Callable[..., CaptureFolder]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("SHEETS", str(tmp_path / "sheets"))
     (tmp_path / "sheets").mkdir()
 
-    def started(*arguments: str, **options: Any) -> Recording:
+    def started(*arguments: str, **options: Any) -> CaptureFolder:
         told = Options(**{"seconds": 120.0, **options})
         return capture([sys.executable, *arguments], tmp_path / "out", told)
 

@@ -115,17 +115,20 @@ def test_a_part_takes_about_what_it_is_said_to_take(
 
 
 @pytest.mark.parametrize("size", [200 * 10**6, 280 * 10**6])
-def test_the_number_of_agents_that_is_named_fits_about(size: int) -> None:
+def test_the_number_of_agents_that_is_named_fits_about(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this process holds, which changes from call to call, is put at nothing."""
+    monkeypatch.setattr("dpaudit.pipeline.jobs.resident", lambda: 0)
     config = audit(model="mlp", n_agents=300).model_copy(update={"claim": ()})
     prepared = prepare(config, Runtime())
     with pytest.raises(ConfigError) as refused:
-        estimate_costs(config, prepared, resident() + size)
+        estimate_costs(config, prepared, size)
     remedy = r"lower n_agents or batch_size; about n_agents = (\d+) would fit"
     n = int(re.fullmatch(remedy, refused.value.problems[0].help)[1])  # type: ignore[index]
     fits = audit(model="mlp", n_agents=n).model_copy(update={"claim": ()})
-    costs = estimate_costs(fits, prepare(fits, Runtime()), 10**15)
-    # in proportion: what does not grow with the agents makes the named number too small, not too large
-    assert 0.5 * size < max(part.size for part in costs.training) <= 1.1 * size
+    found = estimate_costs(fits, prepare(fits, Runtime()), 10**15)
+    assert 0.95 * size < max(part.size for part in found.training) <= size
 
 
 def test_an_attack_that_grows_beyond_the_limit_is_ended_after_a_step(

@@ -3,7 +3,7 @@
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ NOTE = Note(
     "A program was audited by its runs: what it promises can be refuted or left unsupported by "
     "what was measured, and is never supported by it.",
 )
+IGNORED = "Messages of {} were left out as diagnostics: whatever they show is not judged."
 
 
 def run_audit_of(
@@ -101,6 +102,7 @@ class ProgramSource(Source):
 
     def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
         began, config = time.perf_counter(), self.config
+        ignored = config.messages.ignore
         with self.program.running() as program:
             counter = partial(_counter, on_progress)
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
@@ -111,7 +113,7 @@ class ProgramSource(Source):
             findings,
             _graph(worlds),
             provenance_of("the program's own data", self._code(), config.seed, torch.device("cpu")),
-            (NOTE, *_ignored(config)),
+            (NOTE, Note("DPA130", IGNORED.format(", ".join(ignored)))) if ignored else (NOTE,),
             {"runs": time.perf_counter() - began},
         )
 
@@ -166,15 +168,6 @@ def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], Non
 
 def _checkpoint(run: RunDirectory, job: str) -> Checkpoint:
     return StoredCheckpoint.of(run, job, run.binding, torch.device("cpu"))
-
-
-def _ignored(config: CapturedConfig) -> Iterator[Note]:
-    if config.messages.ignore:
-        names = ", ".join(config.messages.ignore)
-        text = (
-            f"Messages of {names} were left out as diagnostics: whatever they show is not judged."
-        )
-        yield Note("DPA130", text)
 
 
 def _graph(worlds: MeasuredRuns) -> GraphSummary:

@@ -20,8 +20,7 @@ from torch import Tensor
 from dpaudit.errors import DpauditError
 from dpaudit.files.world import DONE, ERROR, PROCESS, RANKS, WORLD, Noise, World, draw_key
 
-from .changes import changed, digests_of, n_records, parts_of
-from .tape import NoiseTape, as_noise, as_tensor, like, seed_all
+from . import changes
 
 REFUSED = 2  # exit status
 NEAR = 1e-4  # a bound of a uniform draw is -1 or 1, but for what single precision leaves out
@@ -37,34 +36,34 @@ class TapPlayer:
 
     def __init__(self, log: Any, world: World | None = None) -> None:
         self._log, self._world = log, world
-        self._tape = None if world is None else NoiseTape(world)
+        self._tape = None if world is None else changes.NoiseTape(world)
 
     def batch(self, agent: int, records: Any) -> Any:
         """The records of an agent's next step."""
         if self._world is None:
             return records
-        n = n_records(records)
+        n = changes.n_records(records)
         with self._log.lock:
             number = self._log.count(("batch", agent)) + 1
             record = {"kind": "batch", "number": number, "agent": agent, "records": n}
             record["sequence"] = self._log.number()
             if self._world.tape is None:
-                record["digests"] = digests_of(records)
+                record["digests"] = changes.digests_of(records)
             for change in self._world.changes:
                 if (change.agent, change.batch) == (agent, number):
-                    records = changed(records, change.how, change.record)
-            parts = parts_of(records) if self._world.keeps_records else ()
+                    records = changes.changed(records, change.how, change.record)
+            parts = changes.parts_of(records) if self._world.keeps_records else ()
             self._log.write(record, map(content_of, parts))
         return records
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: Noise) -> Any:
         """A draw of noise, or what takes its place."""
-        own = as_noise(name, draw)
+        own = changes.as_noise(name, draw)
         with self._log.lock:
             about = self._log.begun("drawn", family, name, ("drawn", agent, name))
             about |= {"shape": tuple(own.shape), "dtype": _name(own.dtype), "rank": agent}
             if self._world is not None:
-                return like(self._replayed(about, agent, own, float(scale), family), draw)
+                return changes.like(self._replayed(about, agent, own, float(scale), family), draw)
             self._log.write({**about, "parameters": (0.0, float(scale))})
         return draw
 
@@ -75,7 +74,7 @@ class TapPlayer:
             ends = {"source": source, "destinations": to, "ranks": sorted({source, *to})}
             link = {"group": "tap", "number": None, "tag": None}
             about = self._log.begun("sent", "tap", name, ("tap", name))
-            self._log.write({**about, **link, **ends}, [content_of(as_tensor(value))])
+            self._log.write({**about, **link, **ends}, [content_of(changes.as_tensor(value))])
             self.sent(source)
 
     def sent(self, agent: int | None = None) -> None:
@@ -174,7 +173,7 @@ _here: list[TapPlayer] = []
 def begin(log: Any) -> TapPlayer:
     """Play the world of this process, from the seed that it wants."""
     world = World.model_validate_json(Path(os.environ[WORLD]).read_text())
-    seed_all(world.seed)
+    changes.seed_all(world.seed)
     _here[:] = [TapPlayer(log, world)]
     return _here[0]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.library import Library
 from torch.utils.data import dataloader
 
@@ -66,13 +65,9 @@ def _kernel(name: str, log: Log, sites: Sites, player: Any) -> Callable[..., Any
 
     def handed_on(keys: Any, *given: Any, **named: Any) -> Any:
         result = op.redispatch(keys & _BELOW, *given, **named)
-        if result.device.type != "meta":
-            parameters = [*given[first:], *defaults[max(len(given), first) :]]
-            drawn(result, parameters)
-        return result
-
-    def drawn(result: Tensor, parameters: list[Any]) -> None:
-        site = sites.here()
+        if result.device.type == "meta":
+            return result
+        parameters, site = [*given[first:], *defaults[max(len(given), first) :]], sites.here()
         with log.lock:
             record = log.begun("drawn", family, site, ("drawn", site)) | {
                 "shape": tuple(result.shape),
@@ -83,6 +78,7 @@ def _kernel(name: str, log: Log, sites: Sites, player: Any) -> Callable[..., Any
                 log.write(record)
             else:
                 player.drawn(record, result, parameters)
+        return result
 
     return handed_on
 

@@ -37,12 +37,6 @@ class Group(NamedTuple):
     ranks: list[int]  # of the default group, by rank in this group
     me: int  # rank in this group
 
-    @classmethod
-    def of(cls, group: Any, known: dict[int, int] | None) -> "Group":
-        """Of torch's group, and its ranks there by those of the default group."""
-        ranks = list(range(group.size())) if known is None else sorted(known, key=known.__getitem__)
-        return cls(group.group_name, ranks, group.rank())
-
 
 class Awaited(NamedTuple):
     """A call whose results are not there yet; it holds the work, so that no other has its place."""
@@ -107,19 +101,19 @@ class MessageRecorder:
         group = dist.ProcessGroup.unbox(boxed)
         known = dist.distributed_c10d._world.pg_group_ranks.get(group)
         if known is None:
-            return Group.of(group, known)
-        if id(known) not in self._groups:
-            self._groups[id(known)] = known, Group.of(group, known)  # held, and so no other's id
+            return Group(group.group_name, list(range(group.size())), group.rank())
+        if id(known) not in self._groups:  # it is held, and so no other has its id
+            ranks = sorted(known, key=known.__getitem__)
+            self._groups[id(known)] = known, Group(group.group_name, ranks, group.rank())
         return self._groups[id(known)][1]
 
     def _number(self, call: Arguments, group: Group) -> int:
         """How many calls came before it: collective ones of its group, or others on its link."""
         if "tag" not in call:
             return self._log.count(group.name)
-        if "dst" in call:
-            return self._log.count((group.name, call["tag"], "to", call["dst"]))
-        if "src" in call:
-            return self._log.count((group.name, call["tag"], "from", call["src"]))
+        for end, way in (("dst", "to"), ("src", "from")):
+            if end in call:
+                return self._log.count((group.name, call["tag"], way, call[end]))
         return 0  # of a receive from anyone it is known when it is complete
 
     def _record_sent(

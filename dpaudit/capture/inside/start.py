@@ -73,23 +73,18 @@ def start() -> None:
     log = Log(options["folder"], options["most_bytes"])
     _log[:] = [log]
 
-    def hook_torch(torch: ModuleType) -> None:
-        _record_torch(torch, log, options)
-
-    def hook_zmq(zmq: ModuleType) -> None:
-        record_sockets(zmq, log, Sites(options["origin"]))
-
+    hooks: dict[str, Callable[[ModuleType], None]] = {
+        "torch": lambda torch: _record_torch(torch, log, options),
+        "zmq": lambda zmq: record_sockets(zmq, log, Sites(options["origin"])),
+    }
     if "torch" in sys.modules:  # by the fork of a process that had imported it
-        hook_torch(sys.modules["torch"])
-    hooks = {"torch": hook_torch, "zmq": hook_zmq}
+        hooks["torch"](sys.modules["torch"])
     if options["transport"]:
         del hooks["zmq"]  # the adapter shows what is sent, and each message counts once
-        module, hook = _adapter(options["transport"])
-
-        def hook_transport(found: ModuleType) -> None:
-            hook(found, OtherTransport(log, Sites(options["origin"])))
-
-        hooks[module] = hook_transport
+        adapter = runpy.run_path(options["transport"], run_name="_dpaudit_transport")
+        hooks[adapter["MODULE"]] = lambda found: adapter["hook"](
+            found, OtherTransport(log, Sites(options["origin"]))
+        )
     sys.meta_path.insert(0, AfterImport(hooks))
     _note_what_ends_it(log)
     _note_that_it_is_over(log)
@@ -113,12 +108,6 @@ def _player(log: Log) -> Any:
         log.note("refused", f"the program's Python cannot import dpaudit: {error}")
         os._exit(REFUSED)
     return tap.begin(log)
-
-
-def _adapter(file: str) -> tuple[str, Callable[..., None]]:
-    """The module that an adapter hooks, and its hook."""
-    adapter = runpy.run_path(file, run_name="_dpaudit_transport")
-    return adapter["MODULE"], adapter["hook"]
 
 
 def _note_what_ends_it(log: Log) -> None:

@@ -1,1 +1,1 @@
-"""Runs with and without one record, told apart by the strongest adversary of a view."""
+"""Runs with and without one record, distinguished by the strongest adversary of a view."""

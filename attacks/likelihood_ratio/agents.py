@@ -94,31 +94,13 @@ def game_on_agents(
     None: the defense states no distance between agents for a message that the adversary sees.
     """
     alone = setting.stand_in(1)
-    queries = _queries(defense, alone, threat_model, n_rounds, streams)
-    query = max(queries, key=lambda query: query.loss, default=None)
+    found = queries(defense, alone, threat_model, n_rounds, streams)
+    query = max(found, key=lambda query: query.loss, default=None)
     if query is None:
         return None
     one = replace(alone, network=alone.network.only(query.round))
     asked = OneQuery(n_rounds=1, asked=defense, query=query)
     return Game(asked, one, query.victim, "agent-identity", query.distance, 1.0, "none")
-
-
-def states_distances(
-    defense: Defense, setting: Setting, threat_model: ThreatModel, streams: Streams
-) -> bool:
-    """Whether there is such a query in the first round, without looking for the worst."""
-    return any(True for _ in _queries(defense, setting.stand_in(1), threat_model, 1, streams))
-
-
-def whole_agent(defense: Defense, setting: Setting, victim: int) -> Game:
-    """The game of a whole run in which an agent's data are another's.
-
-    Where functions are protected within a distance, the two agents' differ by as much.
-    """
-    alone, distance = setting.stand_in(1), defense.function_distance()
-    length = LENGTH if distance is None else float(distance)
-    game = Game(defense, alone, victim, "agent-identity", length, 1.0, "none")
-    return replace(game, coordinates=setting.d, layers=setting.layers)
 
 
 def _apart(message: Message, rows: Tensor) -> float:
@@ -150,7 +132,7 @@ def _data(defense: Defense, holder: int, state: Any) -> Gradient:
     return CanaryGradient(holder, LENGTH, drawn, defense.batch_size)
 
 
-def _queries(
+def queries(
     defense: Defense,
     setting: Setting,
     threat_model: ThreatModel,

@@ -1,4 +1,4 @@
-"""Empirical epsilon: which world a run came from, told by the strongest adversary of a view."""
+"""Empirical epsilon: which world a run came from, as the strongest adversary of a view decides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +23,10 @@ from dpaudit.progress import OnStep
 from dpaudit.training.costs import seconds_of
 
 from . import bound
-from .agents import as_asked, states_distances
+from .agents import as_asked, queries
 from .exact import exact_leak
-from .noise import no_noise_test, noise_findings
 from .question import WORK, Asking, Question
-from .runs import NOISE_RUNS, TRAINING, Player, Runs, Score
+from .runs import NOISE_RUNS, TRAINING, Player, Runs, Score, no_noise_test, noise_findings
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 FEWEST = 40  # runs of each world that can be counted
@@ -45,14 +44,14 @@ class LikelihoodRatio(Attack):
     """Plays the canary game many times and bounds epsilon from how often the adversary errs.
 
     The scores are log likelihood ratios under the noise that the defense asks for; where a score
-    learned from other runs tells the worlds apart better, that one is taken. Those other runs
+    learned from other runs distinguishes the worlds better, that one is taken. Those other runs
     choose threshold and direction too, so that errors are counted on all ``trials``. Rounds beyond
     the first ``n_rounds`` are left out, which only loses power: what a part of a run leaks, it
     leaks. With ``stop_early`` claims are tested by bets, which allow that, and not by the number of
     errors in all ``trials``. Claims that are tested by the same game, as those that differ in
     epsilon alone, share their runs; what is found on a claim does not depend on which others there
     are, but that runs which stop early go on until all are decided. With ``candidates`` the same
-    runs also tell how often one of so many is found out (``matched``).
+    runs also say how often one of so many is found out (``matched``).
 
     With ``trials = 0`` no run is counted and nothing is certified: there is the exact leak, and
     the test of the noise by a few runs. Every audit with a claim has these.
@@ -227,4 +226,5 @@ def _is_tested(asking: Asking, claim: Claim) -> bool:
         return False
     if claim.adjacency != "agent-identity" or claim.scope == "run":
         return True
-    return states_distances(context.defense, context.setting, threat_model, asking.streams)
+    alone = context.setting.stand_in(1)
+    return any(True for _ in queries(context.defense, alone, threat_model, 1, asking.streams))

@@ -64,12 +64,12 @@ def untested(question: Question, why: str) -> Finding:
 def matched_bound(
     question: Question, counted: Counted, candidates: int, streams: Streams
 ) -> Finding:
-    """The test of the claim by how often the run with the record is told from all others.
+    """The test of the claim by how often the run with the record is named among all others.
 
     The record is in one of M runs, each as likely, and the adversary names the run with the highest
     score. All M runs together are one mechanism on a secret among M, and if Q is their law without
     the record in any, the law with it in one of them differs from Q in that run alone: they are as
-    hard to tell apart as two worlds of one run. So the success is gamma(1 / M) at most under a
+    hard to distinguish as two worlds of one run. So the success is gamma(1 / M) at most under a
     claim on one run (``dpaudit.accounting.reconstruction``), whatever the mechanism. For Gaussian
     noise it is the same as matching M candidates whose gradients are orthogonal to one another, in
     a single run.
@@ -101,7 +101,7 @@ def n_matched(used: Array, others: Array, rng: np.random.Generator) -> int:
     Args:
         used: [n], its score.
         others: [n, m - 1], those of the other candidates.
-        rng: by which equal scores are told apart, as by a guess.
+        rng: by which one of equal scores is chosen, as by a guess.
     """
     ties = (others == used[:, None]).sum(axis=1)
     best = (others <= used[:, None]).all(axis=1)

@@ -4,12 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from dpaudit.accounting.releases import (
-    Interval,
-    Mechanism,
-    epsilon,
-    epsilon_where_batches_meet,
-)
+from dpaudit.accounting.releases import Interval, Mechanism, epsilon_where_batches_meet
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -20,7 +15,6 @@ from .question import Question
 
 KNOWN = {"knows_draws": True}
 ONCE = {"count": 1}
-EVERY_LINK = ThreatModel(name="every link")
 
 
 def exact_leak(question: Question) -> Finding:
@@ -108,9 +102,9 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
         least = max(least, _of_one_direction(question, delta))
         most = min(_of_part(question, delta), _of_every_link(question, delta))
     wider = question.wider
-    if wider is not None:  # what a message tells by itself at the model's own dimension
-        own = epsilon([wider.release], delta, question.adjacency).low if wider.release else 0.0
-        return Interval(max(least, own), inf)
+    if wider is not None:  # what a message reveals by itself at the model's own dimension
+        own = (wider.release,) if wider.release else ()
+        return Interval(max(least, worst_epsilon(own, 1, delta, question.adjacency).low), inf)
     alone = question.revealed is None or question.revealed.alone
     return Interval(least, most if question.nonlinear is None and alone else inf)
 
@@ -143,11 +137,11 @@ def _pure_loss_of_all(question: Question) -> float:
     """What the record costs against an eavesdropper who is given every draw's sum, at delta 0."""
     if question.worst > 1 or question.nonlinear is not None:
         return inf
-    leak = Adversary(question.game, EVERY_LINK, question.n_rounds).leak
+    leak = Adversary(question.game, ThreatModel(name="every link"), question.n_rounds).leak
     if not leak.is_pure or leak.noiseless:
         return inf
     losses = leak.mechanism(question.game, question.in_round)
-    return epsilon(losses, 0.0, question.adjacency).high if losses else 0.0
+    return worst_epsilon(losses, 1, 0.0, question.adjacency).high
 
 
 def _no_figure(question: Question) -> Finding:

@@ -29,12 +29,11 @@ from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import PLAYED, Nonlinear, defined, nonlinearity
 from dpaudit.game.runs.play import ProjectionAdversary, play
-from dpaudit.game.worst_case import record
-from dpaudit.game.worst_case.layers import Wider, in_layers, wider
+from dpaudit.game.worst_case import layers, record
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import Tradeoff
 
-from .agents import game_on_agents, whole_agent
+from .agents import game_on_agents
 
 WORK = 2 * 10**8  # messages simulated, in both worlds together: about 20 s of one CPU core
 FOLLOWED = 50  # runs of each world by which it is seen whether all have numbers
@@ -56,7 +55,7 @@ class Question:
     revealed: RevealedBatch | None = None  # of the only round with the record; None: in any
     mechanism: Mechanism = ()  # the exact leak of a record in one coordinate; () without one
     worst: int = 1  # coordinates of the worst record; runs may play fewer
-    wider: Wider | None = None  # what the model's own dimension shows beyond one coordinate
+    wider: layers.Wider | None = None  # what the model's own dimension shows beyond one coordinate
 
     @property
     def in_round(self) -> int | None:
@@ -221,11 +220,11 @@ class Asking:
         defense, setting = self.context.defense, self.context.setting
         victim = worst_off(claim, self.threat_model, defense, setting)
         game = Game.of(defense, setting, victim, claim.adjacency)
-        if claim.adjacency == "agent-identity":
-            game = whole_agent(defense, setting, victim)
+        if claim.adjacency == "agent-identity":  # all of its data are another agent's
+            game = replace(game, sampling_rate=1.0, sampling="none", cycle=1)
         if claim.scope != "run":  # whatever batch is taken there
             game = replace(game, in_one_round=True, cycle=1)
-        return in_layers(game)
+        return layers.in_layers(game)
 
     def _projected(self, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
         """Of a step that one coordinate does not play, or that no algebra follows."""
@@ -259,14 +258,14 @@ class Asking:
 
     def _played(
         self, game: Game, claim: Claim, nonlinear: Nonlinear | None
-    ) -> tuple[Game, int, Wider | None]:
+    ) -> tuple[Game, int, layers.Wider | None]:
         """The game that runs play, the coordinates of the worst record, and what more shows.
 
         The last is what messages reveal at the model's own dimension.
         """
         game = self._of_victim(game, claim, nonlinear)
         if nonlinear is None:
-            worst, more = record.coordinates(game), wider(game, self.threat_model)
+            worst, more = record.coordinates(game), layers.wider(game, self.threat_model)
             if more is not None and more.mixes and worst == 1 and claim.scope != "message":
                 return replace(game, width=min(PLAYED, game.coordinates)), worst, more
             return replace(game, spread=min(worst, PLAYED)), worst, more

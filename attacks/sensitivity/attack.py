@@ -21,6 +21,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
 from dpaudit.progress import OnStep
+from dpaudit.training.classification import Classification
 
 from .examination import Examination, Row
 from .replay import EVERY_LINK
@@ -130,7 +131,7 @@ class Sensitivity(Attack):
             if ("agent-identity", False) in rows:  # cheap, so in every round
                 rows["agent-identity", False] += examination.agents(state, k)
             for adjacency in adjacencies if k in rounds else ():
-                if adjacency == "function" and coupled.holds_records:
+                if adjacency == "function" and isinstance(coupled.problem, Classification):
                     replaced = examination.record(state, k, "replace-one", stated_for="function")
                     rows.setdefault((adjacency, True), []).extend(replaced)
                 elif adjacency in ("add-remove", "replace-one"):

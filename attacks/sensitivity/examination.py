@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -167,44 +166,6 @@ class Examination:
         self.found |= dict.fromkeys(found)
         return any(found.values())
 
-    def rows(
-        self,
-        k: int,
-        here: Played,
-        differences: Mapping[str, list[dict[str, Tensor]]],
-        adjacency: Adjacency,
-        norm: int,
-        noiseless: frozenset[str] = frozenset(),
-        declared: Mapping[str, Stated] = MappingProxyType({}),
-    ) -> list[Row]:
-        """A row for each message: the largest of its differences, by kind of neighbour.
-
-        ``declared``: bounds by the releases, which count where none is stated or a larger one.
-        """
-        stated = self.stated(k, adjacency, here.sent)
-        rows = []
-        for name, sent in here.sent.items():
-            bound, beyond = _lesser(stated.get(name), declared.get(name))
-            p, value = (norm, None) if bound is None else bound
-            moved = {
-                kind: max(
-                    lengths(difference[name], p).nan_to_num(inf, inf).item()  # of no number: inf
-                    for difference in several
-                )
-                for kind, several in differences.items()
-            }
-            size = lengths(self.coupled.own(sent), p).item()
-            part = max([value or 0.0, *moved.values()])
-            tolerance = 0.0 if value == 0 else self._tolerance(size, part)
-            row = Row(name, k, p, moved, value, tolerance, beyond=beyond)
-            rows.append(
-                row._replace(
-                    noiseless=name in noiseless and row.measured != 0,
-                    by_releases=bound is not None and bound is declared.get(name),
-                )
-            )
-        return rows
-
     def judged(
         self,
         k: int,
@@ -213,27 +174,52 @@ class Examination:
         norm: int,
         noiseless: frozenset[str] = frozenset(),
     ) -> list[Row]:
-        """The rows of worlds, by kind of neighbour; post-processing of noisy values is marked."""
-        silent, worlds = self.silent, [pair for of in pairs.values() for pair in of]
-        differences = {
-            kind: [
-                self.coupled.differences(one.play(silent).sent, other.play(silent).sent)
-                for one, other in several
-            ]
-            for kind, several in pairs.items()
-        }
+        """A row for each message: the largest difference of two worlds, by kind of neighbour.
+
+        Post-processing of noisy values is marked.
+        """
+        coupled, silent = self.coupled, self.silent
+        worlds = [pair for several in pairs.values() for pair in several]
         here, there = worlds[0]
         first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
         declared = declared_bounds(here, there, adjacency, first)
         for name in declared.unlike:
             self._note(f'how much noise "{name}" carries depends on the data')
-        rows = self.rows(
-            k, here.play(silent), differences, adjacency, norm, noiseless, declared.bounds
-        )
-        return [
-            row._replace(processed=row.counts and explained(worlds, row.message, adjacency))
-            for row in rows
-        ]
+        differences = {
+            kind: [
+                coupled.differences(one.play(silent).sent, other.play(silent).sent)
+                for one, other in several
+            ]
+            for kind, several in pairs.items()
+        }
+        sent, rows = here.play(silent).sent, []
+        stated = self.stated(k, adjacency, sent)
+        for name, message in sent.items():
+            by_releases = declared.bounds.get(name)
+            bound, beyond = _lesser(stated.get(name), by_releases)
+            p, value = (norm, None) if bound is None else bound
+            moved = {
+                kind: max(
+                    lengths(difference[name], p).nan_to_num(inf, inf).item()  # of no number: inf
+                    for difference in several
+                )
+                for kind, several in differences.items()
+            }
+            size = lengths(coupled.own(message), p).item()
+            part = max([value or 0.0, *moved.values()])
+            row = Row(
+                name,
+                k,
+                p,
+                moved,
+                value,
+                tolerance=0.0 if value == 0 else self._tolerance(size, part),
+                noiseless=name in noiseless and max(moved.values()) != 0,
+                by_releases=bound is not None and bound is by_releases,
+                beyond=beyond,
+            )
+            rows.append(row._replace(processed=row.counts and explained(worlds, name, adjacency)))
+        return rows
 
     def stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:
         """The bounds on the victim's messages, by name."""

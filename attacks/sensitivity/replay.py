@@ -1,4 +1,4 @@
-"""Post-processing of a protected value, told from a choice that depends on the data.
+"""Post-processing of a protected value, as opposed to a choice that depends on the data.
 
 Clipping, rounding or masking a value under noise may move a message further than the value itself
 moves, and reveals no more than the value does. So where a message moves too far, the other world is
@@ -18,8 +18,7 @@ from dpaudit.defense.contract import CHANGED_RECORDS
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
-from .noise import Key, Moves
-from .worlds import Coupled, Played, Watched, World, lengths
+from .worlds import Coupled, Key, Moves, Played, Watched, World, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding

@@ -8,9 +8,14 @@ The papers bound a message's sensitivity given all messages before it. Here that
 a round starts from one state in all worlds, or, where a world keeps a state of its own, its noise
 is moved until its messages are those that were observed (`Coupled.replayed`).
 
+Where noise is added is seen while a round is played: a draw is handed out as a tensor that notes
+what it is added to. Only the move of noise comes from that. The judgement is on a real step under
+real noise, so a draw that is used twice, or a value that is sent without noise too, is not hidden.
+
 All is computed in float64, where rounding is far below any effect.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,15 +24,128 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Defense, Gradient, Setting
+from dpaudit.defense.noise import Noise, Scale
 from dpaudit.defense.transcript import Message, Messages
 from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.game.oracles import WrappedGradient
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Batch, BatchGradient, Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 
-from .noise import Draw, Key, Moves, Witness
-
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
+
+Key = tuple[int, str]  # a round, and a stream of noise in it
+Moves = Mapping[Key, Tensor]  # what is added to its draws
+
+
+class Draw(NamedTuple):
+    """What a defense asked of its noise."""
+
+    stream: str
+    family: str
+    shape: torch.Size
+    scale: Scale
+
+
+class Witness(Noise):
+    """The noise of a round, noted as it is drawn, and the same in all trials of a stack.
+
+    Args:
+        silent: every draw is 0, while scales are what they are: messages before noise.
+        moves: what is added to draws; those of other rounds are left aside.
+        watched: whether it notes the value that each of its draws is added to first.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        round: int,
+        silent: bool = False,
+        moves: Moves | None = None,
+        watched: bool = False,
+    ) -> None:
+        super().__init__(streams, round)
+        self.draws: list[Draw] = []
+        self.values: dict[Key, Tensor] = {}  # in units of the draw
+        self._silent, self._moves, self._watched = silent, moves or {}, watched
+
+    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
+        return self._noted(super().gaussian, Draw(message, "gaussian", like.shape, std), like)
+
+    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
+        return self._noted(super().laplace, Draw(message, "laplace", like.shape, scale), like)
+
+    def _noted(
+        self, draw: Callable[[str, Scale, Tensor], Tensor], asked: Draw, like: Tensor
+    ) -> Tensor:
+        self.draws.append(asked)
+        if self._silent:
+            return torch.zeros_like(like)
+        key = self._round, asked.stream
+        one_trial = like.detach().reshape(-1, *like.shape[-2:])[0]
+        drawn = (draw(asked.stream, 1.0, one_trial) * asked.scale).expand_as(like)
+        drawn = drawn + self._moves.get(key, 0.0)
+        if not self._watched:
+            return drawn
+
+        def note(value: Tensor) -> None:
+            if value.shape == drawn.shape:
+                self.values.setdefault(key, value.detach().clone())
+
+        return Marked.of(drawn.clone(), note)
+
+
+class Marked(Tensor):
+    """A draw of noise, perhaps scaled, that notes the value which it is added to."""
+
+    note: Callable[[Tensor], None]  # of that value, in units of the draw
+    factor: Any  # that the draw was multiplied by
+
+    @classmethod
+    def of(cls, drawn: Tensor, note: Callable[[Tensor], None], factor: Any = 1.0) -> "Marked":
+        marked = drawn.as_subclass(cls)
+        marked.note, marked.factor = note, factor
+        return marked
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Sums are noted, multiples stay marked, and everything else is a plain tensor."""
+        marked = next((a for a in args if isinstance(a, cls)), None)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            if marked is None or kwargs or len(args) > 2 or not isinstance(result, Tensor):
+                return _plain(result)
+            name, first = func.__name__.strip("_"), args[0] is marked
+            other = _plain(args[-1] if first else args[0])
+            if name == "neg":
+                return cls.of(_plain(result), marked.note, -marked.factor)
+            if name in ("mul", "rmul") or (name in ("div", "truediv") and first):
+                factor = marked.factor * other if "mul" in name else marked.factor / other
+                return cls.of(_plain(result), marked.note, factor)
+            added = _added(name, first, other, _plain(result), _plain(marked))
+            if added is not None:
+                value, sign = added
+                marked.note(value / (sign * marked.factor))
+        return _plain(result)
+
+
+def _added(
+    name: str, first: bool, other: Any, result: Tensor, noise: Tensor
+) -> tuple[Tensor, float] | None:
+    """The value in a sum of value and noise, and the sign of the noise; None: it is no sum."""
+    if name in ("add", "radd", "iadd"):  # in place the value is overwritten, or the noise is
+        return (torch.as_tensor(other) if first else result - noise), 1.0
+    if name in ("sub", "isub") and first:
+        return -torch.as_tensor(other), 1.0
+    if name in ("sub", "isub", "rsub"):
+        return (torch.as_tensor(other) if name == "rsub" else result + noise), -1.0
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return value.as_subclass(Tensor) if isinstance(value, Marked) else value
 
 
 class Record(NamedTuple):
@@ -46,25 +164,19 @@ class Played(NamedTuple):
     values: dict[Key, Tensor]  # that its noise was added to, if it was watched
 
 
-@dataclass(frozen=True)
-class FunctionChange(Gradient):
+@dataclass(eq=False)
+class FunctionChange(WrappedGradient):
     """The oracle of a world in which one agent's f has ``slope``' x added to it."""
 
-    oracle: Gradient
     victim: int
     slope: Tensor  # [d]
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        return self.oracle.batch_size
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         rows = torch.arange(X.shape[-2], device=X.device) if holders is None else holders
         changed = (rows == self.victim).to(X)[:, None]
-        return self.oracle(X, holders) + changed * self.slope
+        return self.of(X, holders) + changed * self.slope
 
-    def at_step(self, s: int) -> "FunctionChange":
-        return replace(self, oracle=self.oracle.at_step(s))
+    per_record = Gradient.per_record  # a function has no records
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
@@ -104,10 +216,6 @@ class Coupled:
         drawn = problem.gradient(self.streams, k, defense.batch_size, defense.drawing)
         inputs = drawn.batch.inputs
         return replace(drawn, batch=drawn.batch._replace(inputs=inputs.double()))
-
-    @property
-    def holds_records(self) -> bool:
-        return isinstance(self.problem, Classification)
 
     @property
     def classification(self) -> Classification:

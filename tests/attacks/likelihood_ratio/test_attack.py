@@ -22,13 +22,16 @@ from dpaudit.game.runs.play import play
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.bugs import OneSeedForAllRounds, WrongNorm
+from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.statistics.bounds import ceiling, expected_family_bound
 from tests.game.test_victims import OneAddsHalf, Rounded
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
+PLANTED: dict[str, Any] = {bug.name: type(bug.planted.defense) for bug in BUGS}
+WrongNorm = PLANTED["L2 clip under L1 accounting"]
+OneSeedForAllRounds = PLANTED["same seed for all rounds"]
 LikelihoodRatio = load_plugin("attacks", "likelihood-ratio")
 DPDPSGD = load_plugin("defenses", "dp-dpsgd")
 

@@ -15,8 +15,13 @@ from dpaudit.attacks.likelihood_ratio.bound import (
     best_of,
     controls,
 )
-from dpaudit.attacks.likelihood_ratio.noise import DIFFERENT, noise_by_runs
-from dpaudit.attacks.likelihood_ratio.runs import Counted, Drawn, Score
+from dpaudit.attacks.likelihood_ratio.runs import (
+    DIFFERENT,
+    Counted,
+    Drawn,
+    Score,
+    noise_by_runs,
+)
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict

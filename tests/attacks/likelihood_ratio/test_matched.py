@@ -22,10 +22,11 @@ from dpaudit.pipeline.judge import judge
 from dpaudit.pipeline.rules import Judging
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.bugs import NoiseHalved
+from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+NoiseHalved = next(type(bug.planted.defense) for bug in BUGS if bug.name == "noise halved")
 LikelihoodRatio = load_plugin("attacks", "likelihood-ratio")
 SETTING = Setting(build_graph("ring", 5), (8,) * 5, 1)
 FALSE_FAILURE = 1e-9  # probability that a correct program fails a test, over fresh seeds

@@ -18,9 +18,8 @@ from dpaudit.attacks.sensitivity.declared import (
     declared_bounds,
 )
 from dpaudit.attacks.sensitivity.examination import Row, _lesser
-from dpaudit.attacks.sensitivity.noise import Draw
 from dpaudit.attacks.sensitivity.replay import _moved
-from dpaudit.attacks.sensitivity.worlds import Coupled, World, rounding
+from dpaudit.attacks.sensitivity.worlds import Coupled, Draw, World, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
 

@@ -4,23 +4,24 @@ import numpy as np
 import torch
 
 from dpaudit.attacks.sensitivity.examination import Examination, Row
-from dpaudit.attacks.sensitivity.worlds import Coupled
+from dpaudit.attacks.sensitivity.worlds import Coupled, World
 from dpaudit.defenses.dpsgd import DPDPSGD
 
 
-def test_rounding_alone_does_not_exceed_a_bound(setting_of, streams) -> None:
+def test_rounding_alone_does_not_exceed_a_bound(setting_of, streams, monkeypatch) -> None:
     """A message may move by the stated bound, which rounding can push up: not a millionth above."""
     problem, setting = setting_of("ring", 4, "logistic")
     defense = DPDPSGD(n_rounds=5, batch_size=3, noise_multiplier=1.0, clip_norm=0.1)
     coupled = Coupled(defense, problem, setting, streams, victim=1)
     examination = Examination(coupled, restarts=0, steps=0)
-    here = coupled.play(coupled.start(), 1, coupled.oracle(1))
-    stated = coupled.defense.sensitivity(1, setting, "add-remove", 1, here.sent)["x"].value
+    here = World(coupled, coupled.start(), 1, coupled.batches(1))
+    stated = coupled.defense.sensitivity(1, setting, "add-remove", 1, here.noisy.sent)["x"].value
 
     def row(moved: float) -> Row:
         difference = torch.zeros(1, setting.d, dtype=torch.float64)
         difference[0, 0] = moved
-        (found,) = examination.rows(1, here, {"natural": [{"x": difference}]}, "add-remove", 2)
+        monkeypatch.setattr(Coupled, "differences", lambda *worlds: {"x": difference})
+        (found,) = examination.judged(1, {"natural": [(here, here)]}, "add-remove", 2)
         return found
 
     rounded = row(np.nextafter(stated, np.inf))

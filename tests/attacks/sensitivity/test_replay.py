@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity.noise import Marked
 from dpaudit.attacks.sensitivity.replay import ALLOWED, explained, is_linear, replay
-from dpaudit.attacks.sensitivity.worlds import Coupled, Record, World, placed
+from dpaudit.attacks.sensitivity.worlds import Coupled, Marked, Record, World, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
 from dpaudit.selftest.correct import PrivateGossip
 

@@ -8,12 +8,12 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from dpaudit.attacks.sensitivity.examination import Examination, Pair
-from dpaudit.attacks.sensitivity.noise import Witness
 from dpaudit.attacks.sensitivity.search import Candidates, ascent, stacked
 from dpaudit.attacks.sensitivity.worlds import (
     Coupled,
     FunctionChange,
     Record,
+    Witness,
     lengths,
     placed,
     reordered,

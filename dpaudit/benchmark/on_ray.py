@@ -147,7 +147,7 @@ def connected(
     Raises:
         ConfigError: Ray is not installed, no cluster answers, or it has no such device.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is told to anybody
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
     try:
         import ray
     except ImportError:
@@ -172,19 +172,13 @@ def connected(
     try:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # Ray leaves with a code of its own
-        yield _cluster(device, workers)
+        has = ray.cluster_resources()
+        places = int(has.get("CPU" if device == "cpu" else "GPU", 0))
+        if device != "cpu" and not places:
+            raise ConfigError("DPA024", f"--device {device}: the Ray cluster has no GPU")
+        yield Cluster(workers or max(1, places), int(device != "cpu"))
     finally:
         ray.shutdown()
-
-
-def _cluster(device: str, workers: int | None) -> Cluster:
-    import ray
-
-    has = ray.cluster_resources()
-    places = int(has.get("CPU" if device == "cpu" else "GPU", 0))
-    if device != "cpu" and not places:
-        raise ConfigError("DPA024", f"--device {device}: the Ray cluster has no GPU")
-    return Cluster(workers or max(1, places), int(device != "cpu"))
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -40,31 +40,22 @@ class QuietDirection(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    rows: tuple[int, ...]
-    weights: Tensor  # [rows, d]
-
-
-def _squares(samples: Tensor, candidate: _Candidate) -> Tensor:
-    """Sums of squares of samples [n, rows, d] along a candidate, [3].
+    """A direction of rows, and the sums of squares along it, [3].
 
     As they are, as they would be if coordinates were independent, and if rows were, too.
     """
-    weighted = samples[:, candidate.rows] * candidate.weights
-    by_coordinate = weighted.sum(dim=1)
-    each = by_coordinate.sum(dim=1), by_coordinate, weighted
-    return torch.stack([x.square().sum() for x in each])
 
+    rows: tuple[int, ...]
+    weights: Tensor  # [rows, d]
+    noise: Tensor = torch.zeros(3, dtype=torch.float64)
+    data: Tensor = torch.zeros(3, dtype=torch.float64)
 
-def _share(squares: Tensor) -> float:
-    return float(squares[0] / squares[1]) if squares[1] > 0 else 1.0
-
-
-class _Tested(NamedTuple):
-    """A candidate, and the sums of squares of noise and of data along it."""
-
-    candidate: _Candidate
-    noise: Tensor
-    data: Tensor
+    def squares(self, samples: Tensor) -> Tensor:
+        """Those of samples [n, rows, d]."""
+        weighted = samples[:, self.rows] * self.weights
+        by_coordinate = weighted.sum(dim=1)
+        each = by_coordinate.sum(dim=1), by_coordinate, weighted
+        return torch.stack([x.square().sum() for x in each])
 
     @property
     def share(self) -> float:
@@ -73,6 +64,10 @@ class _Tested(NamedTuple):
 
     def p_value(self, n: int) -> float:
         return float(fdtr(n / 2, n / 2, self.share / SLACK))
+
+
+def _share(squares: Tensor) -> float:
+    return float(squares[0] / squares[1]) if squares[1] > 0 else 1.0
 
 
 def quiet_direction(
@@ -251,27 +246,29 @@ class _Directions:
         usable = [c for c in candidates if bool(c.weights.isfinite().all() and c.weights.any())]
         if not self._own and usable:
             first = (self._message.play(PLAYED) - self._silent).double()
-            usable = [c for c in usable if _share(_squares(first, c)) <= 0.6]
-        nothing = torch.zeros(3, dtype=torch.float64)
-        left, n, streams = [_Tested(c, nothing, nothing) for c in usable], 0, len(self._silent)
+            usable = [c for c in usable if _share(c.squares(first)) <= 0.6]
+        left, n, streams = usable, 0, len(self._silent)
         for i in range(min(PLAYS, -(-CONFIRMED // streams))):
             if not left:
                 return None
             noise, data = self._noise(10_000 + i), self._response(i)
-            left = [_Tested(c, x + _squares(noise, c), y + _squares(data, c)) for c, x, y in left]
+            left = [
+                c._replace(noise=c.noise + c.squares(noise), data=c.data + c.squares(data))
+                for c in left
+            ]
             n += streams
             if n < 16:
                 continue
             # data show in it, and do not cancel between rows in every coordinate
-            left = [t for t in left if t.data[1] > UNMOVED * t.data[2]]
-            left = [t for t in left if n >= 3 * 16 or t.share <= 0.6]
-            if any(t.p_value(n) < CERTAIN for t in left):
+            left = [c for c in left if c.data[1] > UNMOVED * c.data[2]]
+            left = [c for c in left if n >= 3 * 16 or c.share <= 0.6]
+            if any(c.p_value(n) < CERTAIN for c in left):
                 break
-        quiet = [t for t in left if t.share <= SUSPECT]
+        quiet = [c for c in left if c.share <= SUSPECT]
         if not quiet:
             return None
-        least = min(quiet, key=lambda t: t.p_value(n))
-        rows = _heard_in(least.candidate, noise)
+        least = min(quiet, key=lambda c: c.p_value(n))
+        rows = _heard_in(least, noise)
         return QuietDirection(least.p_value(n), len(candidates), rows, least.share)
 
 

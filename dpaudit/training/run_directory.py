@@ -53,20 +53,17 @@ class RunDirectory(Folder):
                 run._clear()
                 run.write_text("config.toml", config_text)
                 run.write_json("run.json", fingerprint)
-            elif run.recorded() != json.loads(json.dumps(fingerprint)):
-                raise RunError(
-                    "DPA017",
-                    f"{self.path}: cannot resume: config, seed, device, data or the code of "
-                    "dpaudit differ from the run that is in it",
-                    "give another --out, or run without --resume",
+            recorded, doubt = run.recorded(), None
+            if resume and recorded != json.loads(json.dumps(fingerprint)):
+                doubt = (
+                    "config, seed, device, data or the code of dpaudit differ from the run that is "
+                    "in it"
                 )
-            elif doubt := Inputs.of_log(self.path).doubt():
-                raise RunError(
-                    "DPA017",
-                    f"{self.path}: cannot resume: {doubt}",
-                    "give another --out, or run without --resume",
-                )
-            run.recorded()
+            elif resume:
+                doubt = Inputs.of_log(self.path).doubt()
+            if doubt is not None:
+                remedy = "give another --out, or run without --resume"
+                raise RunError("DPA017", f"{self.path}: cannot resume: {doubt}", remedy)
             recorder.write_to(str(self.path / INPUTS), [str(self.path)])
             yield run
 
@@ -146,12 +143,18 @@ class RunDirectory(Folder):
     def has_messages(
         self, world: str, round: int, batch_size: int | None, names: frozenset[str]
     ) -> bool:
-        """Whether these messages of a round were recorded."""
+        """Whether these messages of a round were recorded. Raises RunError if that is damaged."""
         path = self.at(_capture_name(world, round, batch_size))
         if not path.exists():
             return False
-        with _reading(path), safetensors.safe_open(path, "pt") as file:
-            held = {key.removesuffix("/payload") for key in file.keys()}  # noqa: SIM118
+        try:
+            if not path.is_file():
+                raise ValueError("not a regular file")
+            with safetensors.safe_open(path, "pt") as file:
+                held = {key.removesuffix("/payload") for key in file.keys()}  # noqa: SIM118
+        except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
+            what = " ".join(str(error).split())
+            raise RunError("DPA020", f"{path}: missing or damaged: {what}") from None
         return names <= held | {kind_of(name) for name in held}
 
     def transcript(self, world: str, device: torch.device) -> Transcript:
@@ -182,15 +185,3 @@ class _Stored(Mapping[int, Messages]):
 def _capture_name(world: str, round: int, batch_size: int | None) -> str:
     batch = "" if batch_size is None else f"-batch-{batch_size}"
     return f"transcript/{world}/round-{round:06d}{batch}.safetensors"
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever is wrong with a file of tensors is one line."""
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("not a regular file")
-        yield
-    except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
-        what = " ".join(str(error).split())
-        raise RunError("DPA020", f"{path}: missing or damaged: {what}") from None

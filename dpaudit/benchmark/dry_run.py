@@ -11,8 +11,8 @@ from typing import Any
 from dpaudit.errors import Problem
 from dpaudit.files.finding import Name
 from dpaudit.pipeline.caller_objects import NOTHING
-from dpaudit.pipeline.costs import AuditCosts
-from dpaudit.pipeline.dry_run import Power, costs_ahead, powers_of
+from dpaudit.pipeline.costs import AuditCosts, costs_ahead
+from dpaudit.pipeline.jobs import Power, powers_of
 from dpaudit.pipeline.run import Runtime, prepare
 from dpaudit.unforeseen import problems_of
 
@@ -79,8 +79,8 @@ def cells_ahead(
             source, dataset = here, prepared.learned.dataset
             key = repr(_without(config.model_dump(mode="json"), COSTS_NOTHING))
             if key not in costs:
-                costs[key] = costs_ahead(config, prepared, runtime.max_memory)
-            powers = list(powers_of(config, prepared, POWER_SECONDS / len(groups)))
+                costs[key] = costs_ahead(prepared, runtime.max_memory)
+            powers = list(powers_of(prepared, POWER_SECONDS / len(groups)))
             found.append(CellAhead(group, len(cells), costs[key], powers))
         except Exception as error:  # of a plug-in, too
             said = problems_of(error)

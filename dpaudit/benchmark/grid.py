@@ -50,7 +50,7 @@ class PlannedCell:
     """One audit of a benchmark, before it is run."""
 
     name: str  # of its folder
-    values: dict[str, Any]  # by the keys that tell cells apart
+    values: dict[str, Any]  # by the keys that distinguish cells
     group: str  # the name without the seed
     content: dict[str, Any]  # of its audit file
     config: AuditConfig
@@ -58,7 +58,7 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class BenchmarkPlan:
-    """All cells of a benchmark, in order, and the keys that tell them apart."""
+    """All cells of a benchmark, in order, and the keys that distinguish them."""
 
     name: str
     axes: tuple[str, ...]

@@ -78,8 +78,8 @@ class LocalProcesses:
         share = share_of_memory(self.max_memory, abreast, self.device)
 
         def order(job: CellJob) -> Order:
-            told = job.model_copy(update={"cores": cores, "max_memory": share})
-            return Order(told.model_dump_json(), job.folder / "progress.json")
+            complete = job.model_copy(update={"cores": cores, "max_memory": share})
+            return Order(complete.model_dump_json(), job.folder / "progress.json")
 
         orders = {name: order(job) for name, job in jobs.items()}
         return side_by_side(COMMAND, orders, places, waiting)

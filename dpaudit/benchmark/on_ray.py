@@ -248,10 +248,10 @@ def _do(job: CellJob, out: Path, stage: Stage, name: str) -> Parts:
     config = AuditConfig.from_dict(job.config)
     if stage == "begin":
         prepared = pipeline.prepare(config, runtime)
-        estimate_costs(config, prepared, runtime.max_memory)
-        fingerprint = pipeline.fingerprint_of(config, prepared, runtime)
+        estimate_costs(prepared, runtime.max_memory)
+        fingerprint = pipeline.fingerprint_of(prepared, runtime)
         with RunDirectory(out).begun(job.text, fingerprint, (out / "run.json").exists()):
-            return WORLDS, tuple(names_of_attacks(config, prepared))
+            return WORLDS, tuple(names_of_attacks(prepared))
     elif stage == "part":
         with RunDirectory(out).held() as run, one_thread():
             run.recorded()

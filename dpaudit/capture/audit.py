@@ -17,7 +17,7 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, GraphSummary, Note
 from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
-from dpaudit.pipeline.judge import Evidence, Source, audited, bearing_on
+from dpaudit.pipeline.judge import Evidence, audited, bearing_on
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -72,14 +72,15 @@ def run_captured(
     """
     with recording():
         source = ProgramSource(config, Program(config, out / SCRATCH, cores), known_models(config))
-        result = audited(source, out, config_text, resume, on_progress)
+        fingerprint, evidence = source.fingerprint(), partial(source.evidence, on_progress)
+        result = audited(config, out, config_text, resume, fingerprint, evidence)
         with RunDirectory(out).held() as run:
             run.forget(f"{KEPT}/*")
         return result
 
 
 @dataclass(frozen=True)
-class ProgramSource(Source):
+class ProgramSource:
     """A program, run as often as its record and its noise need."""
 
     config: CapturedConfig
@@ -100,7 +101,7 @@ class ProgramSource(Source):
         folder = self.config.program.folder
         return hash_of(below(folder, ".py"), folder)
 
-    def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
+    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
         ignored = config.messages.ignore
         with self.program.running() as program:

@@ -28,7 +28,7 @@ from .evidence import Stake, claim_label
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
 
-# Which metrics tell how much leaks, and on which side is more. Those whose error is unknown, such
+# Which metrics say how much leaks, and on which side is more. Those whose error is unknown, such
 # as a measured sensitivity, a maximum over what was tried, would cry wolf.
 KEY_METRICS: Mapping[Role, Mapping[str, Side]] = {
     Role.DECLARED: {Name.EPSILON: "above"},

@@ -2,8 +2,8 @@
 
 An entry is a folder named by the hash of everything that decides its audit.json, and sealed: one
 that was not made with this machine's key, or was changed since, is not taken. It appears by one
-rename, so it is whole or not there; an audit on its way is in a folder whose name only the key can
-tell, where a killed one goes on, and KEY.lock lets only one process work on it at a time.
+rename, so it is whole or not there; an audit on its way is in a folder whose name only the key
+gives, where a killed one goes on, and KEY.lock lets only one process work on it at a time.
 
 The key is the text of DPAUDIT_CACHE_KEY, which machines that share a cache have in common, or else
 a file in the user's state folder, made when it is first needed. Where neither can be had, a key is

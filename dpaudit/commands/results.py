@@ -17,7 +17,7 @@ from .report import result_of
 from .terminal import errors_as_exit_codes, print_result, say
 
 if TYPE_CHECKING:
-    from dpaudit.pipeline.dry_run import Power
+    from dpaudit.pipeline.jobs import Power
     from dpaudit.pipeline.run import Runtime
 
 
@@ -45,7 +45,7 @@ def _open(page: Path) -> None:
 
 def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:
     """Time, memory and power of an audit that was not begun."""
-    from dpaudit.pipeline.dry_run import outlook
+    from dpaudit.pipeline.run import outlook
 
     costs, powers = outlook(config, runtime)
     say(f"{'time':>8}  {'memory':>8}  part")

@@ -3,23 +3,30 @@
 Memory follows from the shapes of the rounds that a part plays or reads, time from one measured
 round. Parts that do not fit side by side are done one after the other. An audit with a part that
 does not fit by itself is refused. What an attack takes beyond its rounds is measured while it runs
-(``jobs``), or by its first steps (``dry_run``).
+(``jobs``), or by its first steps (``costs_ahead``).
 """
 
+import signal
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import current_thread, main_thread
 from typing import NamedTuple
 
+from dpaudit.attack.contract import AttackContext
 from dpaudit.counted import LEAST, UNSEEN
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import size_text
 from dpaudit.text import duration
-from dpaudit.training.costs import examination_bytes, examination_plays, pace_of, training_bytes
-from dpaudit.training.noise_rounds import left_out
+from dpaudit.training.costs import examination_bytes, pace_of, training_bytes
+from dpaudit.training.noise_rounds import PLAYED_WAYS, left_out, streams_of
 from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.train import train
 from dpaudit.training.woven import global_randomness
 
 from .jobs import (
@@ -41,7 +48,9 @@ LARGE = 10**9  # bytes of a part that are worth a line before the run
 LONG = 10  # seconds of an audit that are worth a line before it
 SHORT = 5  # seconds of an audit on one core for which no process is started: a start takes some
 SHOWN = 1  # seconds of a part that are worth a word
-UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
+ENOUGH = 0.3  # seconds of an attack that show its time
+PATIENCE = 2.0  # seconds in which it must have reported a step
+_UNPLAYABLE = (DpauditError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError)
 
 
 class PartCost(NamedTuple):
@@ -128,7 +137,6 @@ class AuditCosts(NamedTuple):
 
 
 def estimate_costs(
-    config: AuditConfig,
     prepared: Prepared,
     max_memory: int | None,
     trains: bool = True,
@@ -139,8 +147,8 @@ def estimate_costs(
     Raises:
         ConfigError: a part does not fit by itself; the line says what to lower.
     """
-    setting, problem = prepared.setting, prepared.learned.problem
-    defense, sizes = prepared.defenses["defense"], dict[str, int]()
+    setting, problem, defense = prepared.setting, prepared.learned.problem, prepared.defense
+    sizes = dict[str, int]()
 
     def training(world: str) -> int:
         recording = recording_for(prepared)
@@ -149,7 +157,7 @@ def estimate_costs(
     def attacking(job: AttackJob) -> int:
         """About what the rounds take that it reads or plays."""
         if job.index is not None:
-            context = context_of(config, prepared, RunDirectory(Path()), job)  # writes nothing
+            context = context_of(prepared, RunDirectory(Path()), job)  # writes nothing
             job.attack.refuse_too_large(context, job.threat_model)
         if job.of not in sizes:
             recording = job.attack.recording(defense)
@@ -160,8 +168,8 @@ def estimate_costs(
         return examination_bytes(defense, problem, setting, n_examined(defense.n_rounds))
 
     worlds = [_cost(f"training ({world})", partial(training, world)) for world in WORLDS]
-    attacks = [_cost(j.of, partial(attacking, j), j) for j in jobs_of(config, prepared)]
-    if config.claim:
+    attacks = [_cost(j.of, partial(attacking, j), j) for j in jobs_of(prepared)]
+    if prepared.config.claim:
         attacks.append(_cost(NOISE_OF_THE_RUN, examination))
     report = PartCost("report", REPORT_BYTES + CURVE_BYTES * setting.n_agents)
     limit = Limit.of(max_memory, prepared.streams.device)
@@ -171,7 +179,7 @@ def estimate_costs(
         raise ConfigError(
             "DPA021",
             f"{largest.part} takes about {size_text(largest.size)} of memory, and {limit.reason}",
-            f"lower {_remedy(config, largest, limit.free)}",
+            f"lower {_remedy(prepared.config, largest, limit.free)}",
         )
     return _with_times(costs, prepared) if timed else costs
 
@@ -197,18 +205,104 @@ def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
     Nothing is known of a defense, or of gradients, that cannot be played; the run will say why. Nor
     of attacks, before they have begun.
     """
-    defense, setting = prepared.defenses["defense"], prepared.setting
+    defense, setting = prepared.defense, prepared.setting
     rounds = n_examined(defense.n_rounds)
     with one_thread(), global_randomness(0):
         try:
             pace = pace_of(defense, prepared.learned.problem, setting, prepared.streams)
-        except UNPLAYABLE:
+        except _UNPLAYABLE:
             return costs
     trained = pace.training(defense.n_rounds, recording_for(prepared))
-    examined = rounds * (2 * pace.round + examination_plays(setting, rounds) * pace.step)
+    plays = PLAYED_WAYS * streams_of(setting, rounds)
+    examined = rounds * (2 * pace.round + plays * pace.step)
     if left_out(setting, rounds) is not None:
         examined = 0.0
     return costs._replace(
         training=[part._replace(seconds=trained) for part in costs.training],
         attacks=[p if p.job else p._replace(seconds=examined) for p in costs.attacks],
     )
+
+
+def costs_ahead(prepared: Prepared, max_memory: int | None) -> AuditCosts:
+    """What an audit takes, with the time of each attack by its first steps.
+
+    These are played in a folder that is thrown away. An attack that reads rounds of the training is
+    timed if they are soon played, and batches of one size take as long with noise as without.
+    """
+    costs = estimate_costs(prepared, max_memory, timed=True)
+    found: dict[object, float | None] = {}
+    with TemporaryDirectory() as folder, one_thread(), global_randomness(0):
+        run = RunDirectory(Path(folder))
+        _record(prepared, run)
+        for job in (part.job for part in costs.attacks if part.job is not None):
+            key = job.of, job.part.batch_size
+            if key not in found:
+                found[key] = _seconds(job, context_of(prepared, run, job))
+    return costs._replace(
+        attacks=[
+            part._replace(seconds=found[part.job.of, part.job.part.batch_size])
+            if part.job is not None
+            else part
+            for part in costs.attacks
+        ]
+    )
+
+
+def _record(prepared: Prepared, run: RunDirectory) -> None:
+    """The rounds that attacks read, if they are soon played."""
+    recording = recording_for(prepared)
+
+    def on_round(done: int, total: int) -> None:
+        if done >= max(recording.messages):
+            raise _Enough
+
+    given = prepared.learned.problem, prepared.setting, prepared.streams, recording, run, "defense"
+    if recording.messages:
+        with suppress(_Enough, Exception), _soon():
+            train(prepared.defense, *given, on_round)
+
+
+def _seconds(job: AttackJob, context: AttackContext) -> float | None:
+    """On one thread; None: it reports no step soon, or cannot be played, as the run will say."""
+    began, steps = time.perf_counter(), list[tuple[float, int, int]]()
+
+    def on_step(done: int, total: int) -> None:
+        steps.append((time.perf_counter() - began, done, total))
+        if len(steps) > 1 and steps[-1][0] > ENOUGH:
+            raise _Enough
+
+    try:
+        with _soon():
+            job.attack.measure(context, job.threat_model, on_step)
+        return time.perf_counter() - began
+    except _Enough:
+        if not steps:
+            return None
+        (first, start, _), (last, done, total) = steps[0], steps[-1]
+        each = last / done if done == start else (last - first) / (done - start)
+        return last + each * (total - done)
+    except Exception:
+        return None
+
+
+class _Enough(BaseException):
+    """Enough steps were played: no error that anything within handles."""
+
+
+@contextmanager
+def _soon() -> Iterator[None]:
+    """Ends what takes longer than ``PATIENCE``, where the system has alarms."""
+
+    def late(*given: object) -> None:
+        raise _Enough
+
+    if not hasattr(signal, "setitimer") or current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -4,7 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from math import inf
 from operator import or_
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import torch
@@ -14,31 +17,110 @@ from dpaudit.attack.contract import Attack, AttackContext, Part
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defense.returned import kind
 from dpaudit.defense.torch_settings import unchanged_settings
-from dpaudit.errors import PluginError, RunError, is_out_of_memory
-from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Finding, Role
+from dpaudit.errors import DpauditError, PluginError, RunError, is_out_of_memory
+from dpaudit.files.config import AuditConfig, Plugin
+from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import GraphSummary, Note
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.filtering.adversary import with_every_link
+from dpaudit.game.game import Game
+from dpaudit.game.probing.linearity import fewest_coordinates
+from dpaudit.game.runs.round_shape import GameShape
+from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.memory import available, resident, size_text
 from dpaudit.progress import OnProgress, OnStep
 from dpaudit.rng import Streams
 from dpaudit.training.checkpoints import StoredCheckpoint
+from dpaudit.training.costs import distances_bytes
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, Recording, train
 
-from .examinations import (
-    EXAMINES,
-    MOST_BYTES,
-    Examination,
-    examined_bytes,
-    reason_not_examined,
-)
-
+LEAK = "likelihood-ratio"
+DISTANCE = "sensitivity"
+EXAMINES = {LEAK: "the exact leak of the view", DISTANCE: "how far a record moves messages"}
+NUMBERS = 2 * 10**6  # of the gradients of all rounds that are examined for distances, about
+REACH = 20  # rounds that are played where not all of a run are examined
 LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit into float32
 WORLDS = ("defense", "no-defense")
 NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
 EXAMINATION = "claim"  # begins the name of a job that every audit with a claim has
+MOST_BYTES = 5 * 10**8  # of tensors, beyond which one is left out
+
+Examination = tuple[str, Attack]  # by the name of the attack that it is a short form of
+
+
+def examinations(
+    config: AuditConfig, defense: Defense, setting: Setting, streams: Streams
+) -> Iterator[Examination]:
+    """What every audit with a claim examines, whatever attacks its file asks for.
+
+    Two attacks have a short form that tests what a claim rests on. The exact leak and the noise,
+    by `likelihood-ratio` without counted runs, are examined against each adversary that no such
+    attack of the file has. The distance that a record moves a message is examined by
+    `sensitivity`, on as many rounds as take little time, unless the file asks for it.
+    """
+    if not config.claim:
+        return
+    claimed = {claim.threat_model for claim in config.claim}
+    options = [attack.options for attack in config.attack if attack.name == LEAK]
+    asked = [given.get("threat_models") for given in options]  # whose exact leak the file asks for
+    unread = tuple(
+        model.name
+        for model in config.threat_model
+        if claimed & {None, model.name}
+        and not any(names is None or model.name in names for names in asked)
+    )
+    if unread:
+        yield _examination(LEAK, trials=0, threat_models=unread)
+    if all(attack.name != DISTANCE for attack in config.attack):
+        rounds = examined_for_distances(defense, setting, streams)
+        yield _examination(DISTANCE, rounds=rounds, restarts=2, steps=0)
+
+
+def examined_for_distances(defense: Defense, setting: Setting, streams: Streams) -> tuple[int, ...]:
+    """All rounds of a small run; else the first, and others that are drawn from the first ones."""
+    one = setting.n_agents * setting.d * defense.batch_size
+    n, n_rounds = max(2, NUMBERS // one), defense.n_rounds
+    if n >= n_rounds:
+        return tuple(range(1, n_rounds + 1))
+    reach = min(n_rounds, max(n, REACH))
+    drawn = streams.numpy("rounds of distances").choice(reach - 1, min(n, reach) - 1, False)
+    return tuple(sorted({1, *(int(k) + 2 for k in drawn)}))
+
+
+def _examination(name: str, **options: Any) -> Examination:
+    return name, Plugin(name=name, **options).create("attacks")
+
+
+def examined_bytes(name: str, context: AttackContext, threat_model: ThreatModel) -> int:
+    """What the examination of this name holds at once, by shapes alone: nothing is allocated."""
+    defense, setting = context.defense, context.setting
+    if name == DISTANCE:
+        return distances_bytes(defense, context.problem, setting)
+    honest = next((i for i in setting.holders if i not in threat_model.agents), None)
+    if honest is None:
+        return 0
+    game = in_layers(Game.of(defense, setting, honest, "add-remove"))
+    fewest = fewest_coordinates(game)
+    game = replace(game, width=fewest) if fewest > 1 else game
+    shapes = [GameShape.of(game, view) for view in (threat_model, with_every_link(threat_model))]
+    n_rounds = shapes[0].followed(defense.n_rounds)
+    return sum(shape.adversary(n_rounds) for shape in shapes)
+
+
+def reason_not_examined(error: Exception) -> str:
+    """Why something is not examined, which the defense made impossible; else the error is raised.
+
+    A step may raise anything on other data or at other coordinates. Lack of memory, a run directory
+    that is gone and an error of dpaudit's own code are no reasons.
+    """
+    frames = walk_tb(error.__traceback__)
+    by_defense = any(isinstance(frame.f_locals.get("self"), Defense) for frame, _ in frames)
+    numerical = isinstance(error, DpauditError | ArithmeticError | RuntimeError | ValueError)
+    if isinstance(error, RunError) or is_out_of_memory(error) or not (by_defense or numerical):
+        raise error
+    return (str(error) or repr(error)).splitlines()[0]
 
 
 @dataclass(frozen=True)
@@ -89,6 +171,7 @@ class Limit(NamedTuple):
 class Prepared(NamedTuple):
     """Everything that a config determines before the first round."""
 
+    config: AuditConfig
     learned: LoadedProblem
     setting: Setting
     defenses: dict[str, Defense]  # by world
@@ -97,6 +180,11 @@ class Prepared(NamedTuple):
     streams: Streams
     notes: tuple[Note, ...]  # what a reader must know before any number
     graph: GraphSummary
+
+    @property
+    def defense(self) -> Defense:
+        """The one that is audited; the other world has no noise."""
+        return self.defenses["defense"]
 
 
 def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: OnProgress) -> None:
@@ -121,7 +209,6 @@ def train_world(prepared: Prepared, run: RunDirectory, world: str, on_progress: 
 
 
 def run_attack(
-    config: AuditConfig,
     prepared: Prepared,
     run: RunDirectory,
     job: AttackJob,
@@ -149,7 +236,7 @@ def run_attack(
         on_progress(f"attack {job.name}", done, total)
 
     checkpoint = StoredCheckpoint.of(run, job.name, binding, device)
-    context = replace(context_of(config, prepared, run, job), checkpoint=checkpoint)
+    context = replace(context_of(prepared, run, job), checkpoint=checkpoint)
     by = f'attack "{job.attack_name}": measure'
     measure = job.attack.measure if job.index is not None else partial(_examined, job)
     with (
@@ -189,17 +276,15 @@ def _examined(
     ]
 
 
-def context_of(
-    config: AuditConfig, prepared: Prepared, run: RunDirectory, job: AttackJob
-) -> AttackContext:
+def context_of(prepared: Prepared, run: RunDirectory, job: AttackJob) -> AttackContext:
     """What an attack works on in one of its jobs."""
-    own = prepared.streams.numpy("measurement", job.name).integers(2**62).item()
+    config = prepared.config
     return AttackContext(
         prepared.learned.problem,
         prepared.setting,
-        prepared.defenses["defense"],
+        prepared.defense,
         config.claim,
-        Streams(own, prepared.streams.device),
+        prepared.streams.child("measurement", job.name),
         run,
         job.part,
         job.attack_name,
@@ -245,8 +330,9 @@ def _numbers(value: Any) -> Iterator[float]:
         yield value
 
 
-def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
+def jobs_of(prepared: Prepared) -> Iterator[AttackJob]:
     """Every part of every attack by every adversary it is meant for."""
+    config = prepared.config
     asked = [(i, config.attack[i].name, attack) for i, attack in enumerate(prepared.attacks)]
     for i, name, attack in (*asked, *((None, *e) for e in prepared.examinations)):
         adversaries = [
@@ -255,17 +341,41 @@ def jobs_of(config: AuditConfig, prepared: Prepared) -> Iterator[AttackJob]:
             if attack.threat_models is None or model.name in attack.threat_models
         ]
         for model in adversaries[: None if attack.per_threat_model else 1]:
-            for part in attack.parts(prepared.defenses["defense"]):
+            for part in attack.parts(prepared.defense):
                 yield AttackJob(i, name, attack, model, part)
 
 
-def names_of_attacks(config: AuditConfig, prepared: Prepared) -> list[str]:
+def names_of_attacks(prepared: Prepared) -> list[str]:
     """The jobs that come after training."""
-    names = [job.name for job in jobs_of(config, prepared)]
-    return [*names, NOISE_OF_THE_RUN] if config.claim else names
+    names = [job.name for job in jobs_of(prepared)]
+    return [*names, NOISE_OF_THE_RUN] if prepared.config.claim else names
 
 
 def recording_for(prepared: Prepared) -> Recording:
     """All that the attacks read of the training."""
-    defense = prepared.defenses["defense"]
-    return reduce(or_, (a.recording(defense) for a in prepared.attacks), NOTHING_RECORDED)
+    return reduce(or_, (a.recording(prepared.defense) for a in prepared.attacks), NOTHING_RECORDED)
+
+
+class Power(NamedTuple):
+    """What one attack is expected to prove of one claim against one adversary."""
+
+    attack: str
+    claim: int  # index into the config's claims
+    threat_model: str
+    metrics: Mapping[str, Metric]
+
+
+def powers_of(prepared: Prepared, patience: float = inf) -> Iterator[Power]:
+    """Each attack once for each adversary, whatever the parts of its work.
+
+    Args:
+        patience: seconds that each may take, about.
+    """
+    seen = set()
+    for job in jobs_of(prepared):
+        key = job.index, job.threat_model.name
+        if key not in seen:
+            seen.add(key)
+            context = context_of(prepared, RunDirectory(Path()), job)  # writes nothing
+            for claim, metrics in job.attack.power(context, job.threat_model, patience):
+                yield Power(job.attack_name, claim, job.threat_model.name, metrics)

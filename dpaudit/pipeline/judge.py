@@ -1,7 +1,6 @@
 """From claims, declared mechanisms and evidence to verdicts, and to the result of an audit."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,6 @@ from dpaudit.files.result import (
 )
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict, worst
-from dpaudit.progress import OnProgress
 from dpaudit.registry import load_plugin
 from dpaudit.statistics.p_values import holm
 from dpaudit.training.run_directory import RunDirectory
@@ -159,11 +157,11 @@ def _judged(
 
 
 def accounted(
-    config: AuditConfig, prepared: Prepared, evidence: Sequence[Finding]
+    prepared: Prepared, evidence: Sequence[Finding]
 ) -> tuple[list[Judging], list[Finding]]:
     """What is to be judged, and the evidence with accounting and without void figures."""
     findings, judgings = list(evidence), []
-    defense, setting = prepared.defenses["defense"], prepared.setting
+    config, defense, setting = prepared.config, prepared.defense, prepared.setting
     for i, claim in enumerate(config.claim):
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
@@ -180,7 +178,7 @@ def accounted(
 
 
 class Evidence(NamedTuple):
-    """What a source has found, and what a result shows beside the verdicts on it."""
+    """What an audit has found, and what a result shows beside the verdicts on it."""
 
     judgings: Sequence[Judging]
     findings: Sequence[Finding]
@@ -192,36 +190,33 @@ class Evidence(NamedTuple):
     utility: Mapping[str, Curve] = {}  # of trained models
 
 
-class Source(ABC):
-    """Where the evidence of an audit comes from."""
-
-    config: AuditConfig | CapturedConfig
-
-    @abstractmethod
-    def fingerprint(self) -> dict[str, object]:
-        """Everything that decides what comes out: no other run is resumed."""
-
-    @abstractmethod
-    def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
-        """Run what is audited and attack it. Raises DpauditError."""
-
-
 def audited(
-    source: Source, out: Path, config_text: str, resume: bool, on_progress: OnProgress
+    config: AuditConfig | CapturedConfig,
+    out: Path,
+    config_text: str,
+    resume: bool,
+    fingerprint: Mapping[str, object],
+    evidence: Callable[[RunDirectory], Evidence],
 ) -> AuditResult:
-    """Take the evidence of a source and judge it; writes the run directory.
+    """Take the evidence of an audit and judge it; writes the run directory.
+
+    Args:
+        fingerprint: everything that decides what comes out: no other run is resumed.
+        evidence: runs what is audited and attacks it.
 
     Raises:
-        DpauditError: the source or the run directory does not allow it.
+        DpauditError: what is audited or the run directory does not allow it.
     """
     load_plugin("reports", "html")  # refused now and not after the last attack
-    with RunDirectory(out).begun(config_text, source.fingerprint(), resume) as run:
-        return concluded(source, run, source.evidence(run, on_progress))
+    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+        return concluded(config, run, evidence(run))
 
 
-def concluded(source: Source, run: RunDirectory, evidence: Evidence) -> AuditResult:
+def concluded(
+    config: AuditConfig | CapturedConfig, run: RunDirectory, evidence: Evidence
+) -> AuditResult:
     """Judge the claims by the evidence; writes audit.json and report.html."""
-    config, graph = source.config, evidence.graph
+    graph = evidence.graph
     claims = judge(evidence.judgings, evidence.findings)
     result = AuditResult(
         config=config.model_dump(mode="json"),

@@ -4,12 +4,12 @@ A linear step adds what ``Noise`` draws. Any other may choose among draws, clip 
 of another law. Two questions are asked of the messages of a round that is played many times:
 
 1. Do they have the declared law, at any location and scale? Then accounting stands on its premise.
-2. Do runs with one record in the batch tell more of it than the declared releases allow? Any test
+2. Do runs with one record in the batch reveal more of it than the declared releases allow? Any test
    of any step may not, so that this alone refutes the declaration. A law that hides as much or
    more, as noise of a random larger scale, is not accused.
 
-A message that has another law and does not tell more, as one that is rounded or of which signs are
-sent, leaves the premise unconfirmed, which the verdict says.
+A message that has another law and does not reveal more, as one that is rounded or of which signs
+are sent, leaves the premise unconfirmed, which the verdict says.
 """
 
 from collections.abc import Iterator
@@ -48,8 +48,7 @@ from dpaudit.statistics.bounds import (
 from dpaudit.statistics.noise_tests import law_p_value, scores_of_a_shift
 from dpaudit.training.woven import global_randomness
 
-from .examinations import reason_not_examined
-from .jobs import Prepared
+from .jobs import Prepared, reason_not_examined
 
 DIFFERENT = 1e-6  # p-value, of all tests of one question together
 PROBED = 50  # rounds, at most, in which it is seen whether a step is linear
@@ -87,7 +86,7 @@ def examine_law(prepared: Prepared, adversaries: tuple[ThreatModel, ...]) -> Fin
     Args:
         adversaries: adversaries; what none of them reads is not looked at.
     """
-    defense, setting = prepared.defenses["defense"], prepared.setting
+    defense, setting = prepared.defense, prepared.setting
     seed = prepared.streams.numpy("law of the noise").integers(2**62).item()
     try:
         with global_randomness(0):
@@ -145,7 +144,7 @@ def _law(sample: Array, family: NoiseFamily, rng: Generator) -> tuple[float, str
 def _record_test(
     round: RepeatedRound, game: Game, tested: LawTest, silent: Array
 ) -> RecordTest | None:
-    """What the best of some scores, fitted and chosen in other runs, tells of a record."""
+    """What the best of some scores, fitted and chosen in other runs, reveals of a record."""
     place = tested.place
     declared = declared_of_a_round(replace(game, victim=place.sender), EVERYBODY)
     holds = game.setting.sizes[place.sender] > 0
@@ -192,7 +191,7 @@ def _records(declared: Mechanism, game: Game, victim: int) -> int:
 
     Step by step, one record more or less is what the declaration is about. So by group privacy m
     records and m opposite ones are as far apart as Gaussian releases with 1 / m of the noise, which
-    is exact for these; noise that is not as declared tells most where that is about mu = 2.
+    is exact for these; noise that is not as declared shows most where that is about mu = 2.
     """
     if any(release.family != "gaussian" for release in declared):
         return 0

@@ -28,8 +28,7 @@ from dpaudit.statistics.noise_tests import (
 from dpaudit.training.noise_heard import Heard, heard
 from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out, streams_of
 
-from .examinations import reason_not_examined
-from .jobs import Prepared
+from .jobs import Prepared, reason_not_examined
 
 ROUNDS = 2  # the first ones, that are examined beside the last
 DRAWN = 12  # rounds between them: all of them miss what is in a third with probability 0.8%
@@ -87,7 +86,7 @@ def examine_noise(
     found = _examined(prepared, adversaries, on_step)
     if found.verdict is None:
         return found
-    defense = prepared.defenses["defense"]
+    defense = prepared.defense
     for fewer in hiding_without(defense, prepared.setting, adversaries, defense.n_rounds):
         without = prepared._replace(defenses={**prepared.defenses, "defense": fewer})
         again = _examined(without, adversaries)
@@ -105,7 +104,7 @@ def _examined(
 ) -> Finding:
     seed = prepared.streams
     own = seed.child("noise of the run")
-    defense, setting = prepared.defenses["defense"], prepared.setting
+    defense, setting = prepared.defense, prepared.setting
     rounds = examined_rounds(defense.n_rounds, own)
     reason = left_out(setting, len(rounds))
     some: list[Heard] = []

@@ -293,7 +293,7 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
 
 
 def _not_found(case: ClaimCase) -> str:
-    """Why a run without noise was not refuted: too few runs, or too little that they tell."""
+    """Why a run without noise was not refuted: too few runs, or too little that they reveal."""
     best = max(control.metrics[Name.CEILING].value for control in case.of(Role.POSITIVE_CONTROL))
     if best <= case.claimed:
         return (

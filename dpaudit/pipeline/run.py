@@ -28,20 +28,22 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
-from .costs import SHORT, AuditCosts, estimate_costs
-from .examinations import examinations
+from .costs import SHORT, AuditCosts, costs_ahead, estimate_costs
 from .jobs import (
     NOISE_OF_THE_RUN,
     WORLDS,
+    Power,
     Prepared,
+    examinations,
     faults_in_a_line,
     jobs_of,
     names_of_attacks,
+    powers_of,
     recording_for,
     run_attack,
     train_world,
 )
-from .judge import Evidence, Source, accounted, audited, concluded
+from .judge import Evidence, accounted, audited, concluded
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .notes import learning_notes, problem_notes, vacuous_notes
@@ -82,7 +84,7 @@ def run_audit(
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
     ``own`` holds objects of the caller that stand in the place of what the config names; ``say`` is
-    told, before anything is run, what takes much memory or time.
+    called with a line for all that takes much memory or time, before anything is run.
 
     Raises:
         DpauditError: the config, the data, the run directory or the memory does not allow it.
@@ -90,9 +92,14 @@ def run_audit(
     with recording():
         prepared = prepare(config, runtime, own)
         timed = say is not None and not resume
-        costs = estimate_costs(config, prepared, runtime.max_memory, timed=timed)
-        source = Trained(config, prepared, runtime, costs, own, say)
-        return audited(source, out, config_text, resume, on_progress)
+        costs = estimate_costs(prepared, runtime.max_memory, timed=timed)
+        trained = _Trained(prepared, runtime, costs, own)
+        fingerprint = fingerprint_of(prepared, runtime)
+
+        def evidence(run: RunDirectory) -> Evidence:
+            return trained.evidence(run, _noted(run, on_progress), say)
+
+        return audited(config, out, config_text, resume, fingerprint, evidence)
 
 
 def attack_again(
@@ -117,42 +124,50 @@ def attack_again(
         recorded = _recorded(run)
         config = _edited(out, recorded["config"], names)
         prepared = prepare(config, runtime)
-        now = fingerprint_of(config, prepared, runtime)
+        now = fingerprint_of(prepared, runtime)
         if any(now[key] != recorded.get(key) for key in ("data", "device")):
             raise RunError("DPA017", f"{out}: data or device differ from those of the recorded run")
         _refuse_unrecorded(run, prepared)
-        costs = estimate_costs(config, prepared, runtime.max_memory, trains=False)
+        costs = estimate_costs(prepared, runtime.max_memory, trains=False)
         run.forget("findings/[0-9]*.json")
-        source = Trained(config, prepared, runtime, costs)
-        return concluded(source, run, source.attacked(run, bound_to(now), _noted(run, on_progress)))
+        trained = _Trained(prepared, runtime, costs)
+        found = trained.attacked(run, bound_to(now), _noted(run, on_progress))
+        return concluded(config, run, found)
+
+
+def outlook(config: AuditConfig, runtime: Runtime) -> tuple[AuditCosts, list[Power]]:
+    """What ``run_audit`` would take and could prove; no more than first steps are played.
+
+    Raises:
+        DpauditError: the config, the data or the memory does not allow the audit.
+    """
+    prepared = prepare(config, runtime)
+    costs = costs_ahead(prepared, runtime.max_memory)
+    return costs, list(powers_of(prepared))
 
 
 @dataclass(frozen=True)
-class Trained(Source):
+class _Trained:
     """A defense that is trained here, and its twin without noise."""
 
-    config: AuditConfig
     prepared: Prepared
     runtime: Runtime
     costs: AuditCosts
     own: CallerObjects = NOTHING
-    say: Callable[[str], None] | None = None
 
-    def fingerprint(self) -> dict[str, object]:
-        return fingerprint_of(self.config, self.prepared, self.runtime)
-
-    def evidence(self, run: RunDirectory, on_progress: OnProgress) -> Evidence:
+    def evidence(
+        self, run: RunDirectory, on_progress: OnProgress, say: Callable[[str], None] | None
+    ) -> Evidence:
         began = time.perf_counter()
         costs, runtime = self.costs, self.runtime
         alone = SHORT if costs.is_short else 0.0
         if runtime.workers > 1 and not alone:
             begin()
-        if self.say is not None:
+        if say is not None:
             for line in costs.lines(runtime.workers):
-                self.say(line)
-        on_progress = _noted(run, on_progress)
+                say(line)
         workers = costs.workers(costs.training, 1 if alone else runtime.workers)
-        arguments = (self.config, run, run.binding, runtime, self.own)
+        arguments = (self.prepared.config, run, run.binding, runtime, self.own)
         run_jobs(worker, arguments, WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
         return self.attacked(run, run.binding, on_progress, seconds, alone)
@@ -167,14 +182,14 @@ class Trained(Source):
     ) -> Evidence:
         """The evidence of all attacks on what was recorded, and of accounting."""
         began = time.perf_counter()
-        config, prepared, runtime, costs = self.config, self.prepared, self.runtime, self.costs
-        jobs = names_of_attacks(config, prepared)
-        arguments = (config, run, binding, runtime, self.own)
+        prepared, runtime, costs = self.prepared, self.runtime, self.costs
+        jobs = names_of_attacks(prepared)
+        arguments = (prepared.config, run, binding, runtime, self.own)
         workers = costs.workers(costs.attacks, runtime.workers)
         run_jobs(worker, arguments, jobs, workers, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
-        judgings, findings = accounted(config, prepared, found)
+        judgings, findings = accounted(prepared, found)
         curves = {
             world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS
         }
@@ -185,14 +200,14 @@ class Trained(Source):
             provenance_of(
                 learned.name,
                 learned.fingerprint,
-                config.seed,
+                prepared.config.seed,
                 runtime.device,
                 learned.n_records,
                 learned.sizes,
             ),
             (*prepared.notes, *problem_notes(learned), *learning_notes(curves)),
             {**seconds, "attacks": time.perf_counter() - began},
-            prepared.defenses["defense"].model_dump(mode="json"),
+            prepared.defense.model_dump(mode="json"),
             curves,
         )
 
@@ -303,7 +318,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     examined = tuple(examinations(config, calibrated, setting, streams))
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     notes = tuple(_notes(config, defense, setting))
-    return Prepared(learned, setting, worlds, attacks, examined, streams, notes, drawn)
+    return Prepared(config, learned, setting, worlds, attacks, examined, streams, notes, drawn)
 
 
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[Note]:
@@ -337,7 +352,7 @@ def worker(
     ``binding`` is of all that decides the findings; the transcript has its own, which is the run's.
     """
     prepared = prepare(config, runtime, own)
-    jobs = {job.name: job for job in jobs_of(config, prepared)}
+    jobs = {job.name: job for job in jobs_of(prepared)}
 
     def work(job: str, on_progress: OnProgress) -> None:
         if run.read_result(f"findings/{job}.json", binding) is not None:
@@ -345,14 +360,13 @@ def worker(
         if job in WORLDS:
             train_world(prepared, run, job, on_progress)
         elif job == NOISE_OF_THE_RUN:
-            with faults_in_a_line(job, prepared.defenses["defense"]):
+            with faults_in_a_line(job, prepared.defense):
                 finding = examine_noise(prepared, config.threat_model, partial(on_progress, job))
                 law = examine_law(prepared, config.threat_model)
             found = [f.model_dump(mode="json") for f in (finding, law) if f is not None]
             run.write_result(f"findings/{job}.json", found, binding)
         else:
-            asked = config, prepared, run, jobs[job], binding, on_progress
-            run_attack(*asked, runtime.max_memory)
+            run_attack(prepared, run, jobs[job], binding, on_progress, runtime.max_memory)
 
     return work
 
@@ -368,11 +382,11 @@ def _result_of(run: RunDirectory, job: str, binding: str) -> Any:
     return found
 
 
-def fingerprint_of(config: AuditConfig, prepared: Prepared, runtime: Runtime) -> dict[str, object]:
+def fingerprint_of(prepared: Prepared, runtime: Runtime) -> dict[str, object]:
     """All that decides what comes out: no other run is resumed."""
     return {
-        "config": config.model_dump(mode="json"),
+        "config": prepared.config.model_dump(mode="json"),
         "device": runtime.device.type,
         "data": prepared.learned.fingerprint,
-        "code": code_of(type(prepared.defenses["defense"]), *map(type, prepared.attacks)),
+        "code": code_of(type(prepared.defense), *map(type, prepared.attacks)),
     }

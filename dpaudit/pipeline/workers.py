@@ -43,7 +43,7 @@ _USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processe
 _work: Any = None
 _progress: Any = None
 _failure: BaseException | None = None
-_origin: TracebackType | None = None  # of the failure, which a pool takes from it once it is told
+_origin: TracebackType | None = None  # of the failure, which a pool takes from it with its report
 
 
 def run_jobs(
@@ -208,7 +208,9 @@ def _start(
 
     try:
         _work, _progress = prepare(*arguments), report
-    except BaseException as failure:  # told with the first job: a pool hides what its start raises
+    except (
+        BaseException
+    ) as failure:  # raised with the first job: a pool hides what its start raises
         _failure, _origin = failure, failure.__traceback__
 
 
@@ -232,7 +234,7 @@ def _do(job: Any) -> None:
 
 
 def _travels(error: BaseException) -> bool:
-    """Whether the caller's process can be told this error; else the pool would break for it."""
+    """Whether the caller's process can receive this error; else the pool would break for it."""
     try:
         return type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:

@@ -88,11 +88,6 @@ def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int
     return held + playing + dtype.itemsize * records * problem.dataset.x.shape[1:].numel()
 
 
-def examination_plays(setting: Setting, n_rounds: int) -> int:
-    """How many runs of a round ``RealRounds`` plays for each of so many rounds."""
-    return PLAYED_WAYS * streams_of(setting, n_rounds)
-
-
 class Pace(NamedTuple):
     """Seconds of what an audit is made of, on one thread."""
 
@@ -131,22 +126,18 @@ def pace_of(
     Raises:
         DpauditError: the defense cannot be played.
     """
-    own = Streams(streams.numpy("pace").integers(2**62).item(), streams.device)
+    own = streams.child("pace")
     footprint, X = Footprint.of(defense, setting), problem.initial(own)
-    pace = Pace(0.0, footprint.gradients, NUMBER * footprint.step * setting.d)
+    gradient, n_gradients, evaluation = 0.0, footprint.gradients, 0.0
     if isinstance(problem, Classification):
         data = problem.dataset
         n = min(len(data.x), max(4, min(RECORDS, PASS // setting.d)))
         x, y = (t[None, :n].to(X.device) for t in (data.x, data.y))
         problem.gradients.mean(X[:1], x[:, :1], y[:, :1])  # which loads code
         gradient = seconds_of(lambda: problem.gradients.mean(X[:1], x, y), clock) / n
-        evaluated = len(X) * min(len(data.x_test), n_evaluated(len(X)))
-        pace = Pace(
-            gradient,
-            footprint.gradients * defense.batch_size,
-            pace.step,
-            evaluated * gradient / FORWARD,
-        )
+        n_gradients *= defense.batch_size
+        evaluation = len(X) * min(len(data.x_test), n_evaluated(len(X))) * gradient / FORWARD
+    pace = Pace(gradient, n_gradients, NUMBER * footprint.step * setting.d, evaluation)
     if pace.round > PATIENCE:
         return pace
 

@@ -178,7 +178,7 @@ class _Directions:
         return _structured(self._samples(3 * len(self._silent), (row,))[:, 0])
 
     def _is_whole(self, width: int) -> bool:
-        """Whether samples tell the covariance of as many numbers."""
+        """Whether samples determine the covariance of as many numbers."""
         return width <= WHOLE and 4 * PLAYS * len(self._silent) > 1.3 * width
 
     def _contrasts(self, rows: tuple[int, ...], along: list[Tensor]) -> list[_Candidate]:

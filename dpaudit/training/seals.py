@@ -1,6 +1,6 @@
 """Files that are believed only as they were written, in their place, for the same computation.
 
-A seal is a hash, no signature: it tells what is stale, damaged or edited by hand from what is not,
+A seal is a hash, no signature: it separates what is stale, damaged or edited by hand from the rest,
 and does not keep out whoever computes the hash anew.
 """
 

@@ -14,8 +14,7 @@ from dpaudit.commands.cli import app
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.files.finding import Name
 from dpaudit.pipeline import run
-from dpaudit.pipeline.dry_run import outlook
-from dpaudit.pipeline.run import Runtime
+from dpaudit.pipeline.run import Runtime, outlook
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
 from tests.said import without_help
 

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
-from dpaudit.pipeline.dry_run import outlook
-from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.pipeline.run import Runtime, outlook, prepare, run_audit
 from tests.said import without_help
 
 PACKAGES = {"whisper": "cvxpy"}

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from dpaudit.files.config import AuditConfig
-from dpaudit.pipeline.costs import AuditCosts, PartCost, estimate_costs
-from dpaudit.pipeline.dry_run import costs_ahead
+from dpaudit.pipeline.costs import AuditCosts, PartCost, costs_ahead, estimate_costs
 from dpaudit.pipeline.jobs import WORLDS, Limit, jobs_of, run_attack, train_world
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.pipeline.workers import one_thread
@@ -37,7 +36,7 @@ def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def estimated(config: AuditConfig) -> AuditCosts:
-    return estimate_costs(config, prepare(config, Runtime()), 10**15, timed=True)
+    return estimate_costs(prepare(config, Runtime()), 10**15, timed=True)
 
 
 def of_times(training: list[float], attacks: dict[str, float | None]) -> AuditCosts:
@@ -148,7 +147,7 @@ def test_what_is_timed_leaves_the_generators_of_the_process_alone() -> None:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpaudit.pipeline.costs.pace_of", _that_draws)
-        assert estimate_costs(config, prepared, 10**15, timed=True).seconds(1)
+        assert estimate_costs(prepared, 10**15, timed=True).seconds(1)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
 
@@ -188,14 +187,14 @@ def test_an_audit_takes_about_as_long_as_it_is_said_to(tmp_path: Path) -> None:
         n_rounds=300,
     )  # fmt: skip
     prepared = prepare(config, Runtime())
-    costs = costs_ahead(config, prepared, 10**15)
+    costs = costs_ahead(prepared, 10**15)
     took: list[float] = []
     run_directory = RunDirectory(tmp_path / "run")
     with one_thread(), run_directory.begun("", {}, False) as run:
         for world in WORLDS:
             took.append(_seconds(lambda w=world: train_world(prepared, run, w, _silent)))
-        for job in jobs_of(config, prepared):
-            took.append(_seconds(lambda j=job: run_attack(config, prepared, run, j, "", _silent)))
+        for job in jobs_of(prepared):
+            took.append(_seconds(lambda j=job: run_attack(prepared, run, j, "", _silent)))
     for part, real in zip(costs.parts, took, strict=False):  # the noise is not examined here
         assert part.seconds is not None
         assert real / WITHIN <= part.seconds <= real * WITHIN, (costs.parts, took)

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name, Role
-from dpaudit.pipeline import dry_run
-from dpaudit.pipeline.dry_run import outlook, powers_of
-from dpaudit.pipeline.run import Runtime, prepare, run_audit
+from dpaudit.pipeline import costs
+from dpaudit.pipeline.jobs import powers_of
+from dpaudit.pipeline.run import Runtime, outlook, prepare, run_audit
 from tests.said import without_help
 from tests.small_audits import digits_config
 
@@ -70,7 +70,7 @@ class Reports:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_steps: int, total: int) -> None:
         self.now, self.n_steps, self.total = 0.0, n_steps, total
-        monkeypatch.setattr(dry_run.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(costs.time, "perf_counter", lambda: self.now)
 
     def measure(self, context: object, threat_model: object, on_step: Any) -> None:
         self.now += 0.2  # before the first step
@@ -87,7 +87,7 @@ def test_first_steps_tell_the_time_of_an_attack(
 ) -> None:
     """One that ends soon takes what it took."""
     job: Any = SimpleNamespace(attack=Reports(monkeypatch, n_steps, total), threat_model=None)
-    assert dry_run._seconds(job, None) == pytest.approx(expected)  # type: ignore[arg-type]
+    assert costs._seconds(job, None) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("act", ["falls", "is late"])
@@ -99,10 +99,10 @@ def test_of_an_attack_that_reports_nothing_soon_no_time_is_known(
             raise ZeroDivisionError
         time.sleep(10)
 
-    monkeypatch.setattr(dry_run, "PATIENCE", 0.1)
+    monkeypatch.setattr(costs, "PATIENCE", 0.1)
     job: Any = SimpleNamespace(attack=SimpleNamespace(measure=measure), threat_model=None)
     before = signal.getsignal(signal.SIGALRM)
-    assert dry_run._seconds(job, None) is None  # type: ignore[arg-type]
+    assert costs._seconds(job, None) is None  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -137,7 +137,7 @@ def test_with_little_time_nothing_is_told_of_claims_that_would_be_left_aside(
     config = AuditConfig.from_dict(asked)
     prepared = prepare(config, Runtime(cores=1))
     for patience in (inf, 0.0):
-        assert [power.claim for power in powers_of(config, prepared, patience)] == told
+        assert [power.claim for power in powers_of(prepared, patience)] == told
 
 
 CONFIG = """\

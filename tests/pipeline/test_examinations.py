@@ -8,9 +8,13 @@ from dpaudit.defense import Gradient, Noise
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline import examinations
 from dpaudit.pipeline.caller_objects import CallerObjects
-from dpaudit.pipeline.jobs import NOISE_OF_THE_RUN, names_of_attacks
+from dpaudit.pipeline.jobs import (
+    NOISE_OF_THE_RUN,
+    REACH,
+    examined_for_distances,
+    names_of_attacks,
+)
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.rng import Streams
 from dpaudit.selftest.catalogue import _content, _records
@@ -109,7 +113,7 @@ def test_what_was_not_examined_is_in_the_verdict(audited, monkeypatch) -> None:
 def jobs(*attacks: dict[str, object]) -> list[str]:
     defense = PrivateGossip(noise_multiplier=2.0)
     config = config_of(defense, *attacks)
-    return names_of_attacks(config, prepare(config, Runtime(), CallerObjects(defense, _records())))
+    return names_of_attacks(prepare(config, Runtime(), CallerObjects(defense, _records())))
 
 
 def test_attacks_of_the_file_stand_in_for_examinations() -> None:
@@ -123,15 +127,13 @@ def test_attacks_of_the_file_stand_in_for_examinations() -> None:
 def test_every_round_of_a_small_run_is_examined(setting_of) -> None:
     setting = setting_of("ring", 4, "logistic")[1]
     defense = PrivateGossip(n_rounds=30)
-    assert examinations.examined_for_distances(defense, setting, Streams(1)) == tuple(range(1, 31))
+    assert examined_for_distances(defense, setting, Streams(1)) == tuple(range(1, 31))
 
 
 def test_rounds_of_a_long_run_are_drawn_from_the_first(setting_of) -> None:
     setting = setting_of("ring", 4, "logistic")[1]
     defense = PrivateGossip(n_rounds=10_000, batch_size=1000)
-    one, other = (
-        examinations.examined_for_distances(defense, setting, Streams(seed)) for seed in (1, 2)
-    )
+    one, other = (examined_for_distances(defense, setting, Streams(seed)) for seed in (1, 2))
     assert one != other
     assert one[0] == other[0] == 1
-    assert max(one + other) <= max(examinations.REACH, len(one))
+    assert max(one + other) <= max(REACH, len(one))

@@ -18,12 +18,12 @@ from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import resident
 from dpaudit.pipeline.costs import AuditCosts, PartCost, estimate_costs
-from dpaudit.pipeline.examinations import reason_not_examined
 from dpaudit.pipeline.jobs import (
     NOISE_OF_THE_RUN,
     Limit,
     faults_in_a_line,
     jobs_of,
+    reason_not_examined,
     run_attack,
     train_world,
 )
@@ -75,7 +75,7 @@ def estimated(config: AuditConfig) -> dict[str, int]:
     child = os.fork()
     if not child:
         torch.set_num_threads(1)
-        costs = estimate_costs(config, prepare(config, Runtime()), 10**15)
+        costs = estimate_costs(prepare(config, Runtime()), 10**15)
         os.write(writer, json.dumps({part.part: part.size for part in costs.parts}).encode())
         os._exit(0)
     os.close(writer)
@@ -123,11 +123,11 @@ def test_the_number_of_agents_that_is_named_fits_about(
     config = audit(model="mlp", n_agents=300).model_copy(update={"claim": ()})
     prepared = prepare(config, Runtime())
     with pytest.raises(ConfigError) as refused:
-        estimate_costs(config, prepared, size)
+        estimate_costs(prepared, size)
     remedy = r"lower n_agents or batch_size; about n_agents = (\d+) would fit"
     n = int(re.fullmatch(remedy, refused.value.problems[0].help)[1])  # type: ignore[index]
     fits = audit(model="mlp", n_agents=n).model_copy(update={"claim": ()})
-    found = estimate_costs(fits, prepare(fits, Runtime()), 10**15)
+    found = estimate_costs(prepare(fits, Runtime()), 10**15)
     assert 0.95 * size < max(part.size for part in found.training) <= size
 
 
@@ -136,10 +136,10 @@ def test_an_attack_that_grows_beyond_the_limit_is_ended_after_a_step(
 ) -> None:
     config = audit({"name": "likelihood-ratio", "trials": 40, "n_rounds": 2}, model="logistic")
     prepared, run = prepare(config, Runtime()), RunDirectory(tmp_path)
-    job, held = next(jobs_of(config, prepared)), iter([10**9, 2 * 10**9, 5 * 10**9])
+    job, held = next(jobs_of(prepared)), iter([10**9, 2 * 10**9, 5 * 10**9])
     monkeypatch.setattr("dpaudit.pipeline.jobs.resident", lambda: next(held))
     with pytest.raises(RunError) as refused:
-        run_attack(config, prepared, run, job, "", lambda *a: None, 3 * 10**9)
+        run_attack(prepared, run, job, "", lambda *a: None, 3 * 10**9)
     assert re.fullmatch(
         r"attack 00-likelihood-ratio-eavesdropper takes 4 GB of memory after 2 of \d+ steps, and "
         "3 GB is the limit, of which 1 GB is in use",

@@ -73,7 +73,9 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
     drawn = GraphSummary(
         name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
     )
-    return Prepared(learned, setting, worlds, (), (), streams, (), drawn)
+    return Prepared(
+        AuditConfig.model_construct(), learned, setting, worlds, (), (), streams, (), drawn
+    )
 
 
 def examined(given: Defense, seed: int = 0, graph: str = "ring") -> Finding:

@@ -10,31 +10,19 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Part, World, late_rounds
 from dpaudit.attack.victims import VIEW, gradients_of_window, refuse_many_unknowns, window_of
-from dpaudit.defense.contract import Defense, Setting
-from dpaudit.defense.view import View
-from dpaudit.errors import DataError, DpauditError
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating.estimate import GradientEstimate
-from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson
-from dpaudit.training.classification import Classification
-from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.train import Recording
 
-from .matching import is_matched
-
-WORLDS: tuple[World, ...] = ("defense", "no-defense")
-RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
+RATES = {0.001: da.Name.TPR_AT_0001, 0.01: da.Name.TPR_AT_001}  # allowed share of false positives
 CHUNK = 2**27  # bytes of records' gradients at once
 POINTS = 80  # of the curve
 
 
-class Membership(Attack):
+class Membership(da.Attack):
     """A matched filter for each record's gradient on the best linear estimate of the batch's.
 
     The adversary estimates a victim's gradient u with its noise from its view, at the model where
@@ -45,7 +33,7 @@ class Membership(Attack):
     which is the likelihood ratio but for the other records of the batch. Scores are centred and
     scaled over records that nobody holds, the public test set, so that rounds and victims compare.
     Half of those set the thresholds of the stated rates, the other half say what the rates are.
-    With ``candidates`` one record of each batch is also matched among others (``matching``).
+    With ``candidates`` one record of each batch is also matched among others (``is_matched``).
 
     Source: the estimate as in ``dpaudit.game.estimating.estimate``; TPR at low FPR: Carlini et al.
     2022, arXiv:2112.03570.
@@ -55,42 +43,42 @@ class Membership(Attack):
     victims: PositiveInt = 8  # agents whose batches are attacked, in each round
     candidates: Annotated[int, Field(ge=2)] | None = None  # one of them in the batch; None: no such
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        return late_rounds(self.rounds, n_rounds)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        return da.late_rounds(self.rounds, n_rounds)
 
-    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+    def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
         """Raises DataError: the data are no records, or too few of them are held out."""
         if learned.dataset is None:
-            raise DataError("DPA033", "these data are no records; membership needs records")
+            raise da.DataError("DPA033", "these data are no records; membership needs records")
         if len(learned.dataset.x_test) < 40:
-            raise DataError(
+            raise da.DataError(
                 "DPA032",
                 f"membership needs at least 40 records that nobody holds; this data set has "
                 f"{len(learned.dataset.x_test)} test records",
             )
         if self.candidates is not None and self.candidates > len(learned.dataset.x_test) + 1:
-            raise DataError(
+            raise da.DataError(
                 "DPA032",
                 f"attack.candidates: all but one of {self.candidates} are records that nobody "
                 f"holds; expected 2 to {len(learned.dataset.x_test) + 1}",
             )
 
-    def recording(self, defense: Defense) -> Recording:
+    def recording(self, defense: dp.Defense) -> da.Recording:
         """All messages of each round and of those beside it."""
         needed = {j for k in self.rounds for j in window_of(VIEW, k, defense.n_rounds, False)}
-        return Recording({k: frozenset(defense.messages) for k in sorted(needed)}, {})
+        return da.Recording({k: frozenset(defense.messages) for k in sorted(needed)}, {})
 
-    def parts(self, defense: Defense) -> tuple[Part, ...]:
-        return tuple(Part(world) for world in WORLDS)
+    def parts(self, defense: dp.Defense) -> tuple[da.Part, ...]:
+        return tuple(da.Part(world) for world in da.WORLDS)
 
-    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+    def refuse_too_large(self, context: da.AttackContext, threat_model: da.ThreatModel) -> None:
         refuse_many_unknowns(context, threat_model, self.rounds)
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         problem, world = context.problem, context.part.world
-        assert isinstance(problem, Classification)  # the others were refused
+        assert isinstance(problem, da.Classification)  # the others were refused
         defense = context.defense if world == "defense" else context.defense.without_noise()
         transcript = context.run.transcript(world, context.streams.device)
         rng = context.streams.numpy("victims", threat_model.name)
@@ -103,7 +91,7 @@ class Membership(Attack):
         refusals: list[str] = []
         for done, k in enumerate(self.rounds, start=1):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
-            view = View.of(threat_model, transcript, set(rounds))
+            view = dp.View.of(threat_model, transcript, set(rounds))
             asked = view, rounds, k, victims, len(victims)
             revealed, refused = gradients_of_window(defense, context.setting, *asked)
             for victim, (estimate, *_) in revealed.items():
@@ -120,19 +108,19 @@ class Membership(Attack):
 
     def _found(
         self,
-        context: AttackContext,
-        threat_model: ThreatModel,
+        context: da.AttackContext,
+        threat_model: da.ThreatModel,
         scored: list["_Scored"],
         matched: list[bool],
         refusals: list[str],
-    ) -> Finding:
+    ) -> da.Finding:
         rng = context.streams.numpy("thresholds", threat_model.name)
         n_public = len(scored[0].public)
         for_threshold = rng.permutation(n_public) < n_public // 2
         members = np.concatenate([s.members for s in scored])
         choosing = np.concatenate([s.public[for_threshold] for s in scored])
         counting = np.concatenate([s.public[~for_threshold] for s in scored])
-        metrics: dict[Name, Metric] = {Name.AUC: _auc(members, counting)}
+        metrics: dict[da.Name, da.Metric] = {da.Name.AUC: _auc(members, counting)}
         notes = [
             f"{len(members)} records of {len(scored)} batches against {n_public} that nobody "
             f"holds, of which {for_threshold.sum()} set the thresholds",
@@ -142,8 +130,8 @@ class Membership(Attack):
         told, said = _at_rates(members, choosing, counting)
         metrics, notes = metrics | told, notes + said
         if self.candidates is not None and matched:
-            metrics[Name.MATCHED] = _rate(np.array(matched))
-            metrics[Name.MATCHED_BLINDLY] = Metric(value=1 / self.candidates)
+            metrics[da.Name.MATCHED] = _rate(np.array(matched))
+            metrics[da.Name.MATCHED_BLINDLY] = da.Metric(value=1 / self.candidates)
             notes.append(
                 f"matched: of each batch one record among {self.candidates - 1} that nobody holds, "
                 "by an adversary who knows the other records of the batch"
@@ -153,19 +141,19 @@ class Membership(Attack):
         fpr, fnr = _curve(members, counting)
         return self._finding(
             context, threat_model, tuple(notes), metrics,
-            {Column.FALSE_POSITIVE_RATE: fpr, Column.FALSE_NEGATIVE_RATE: fnr},
+            {da.Column.FALSE_POSITIVE_RATE: fpr, da.Column.FALSE_NEGATIVE_RATE: fnr},
         )  # fmt: skip
 
     def _finding(
         self,
-        context: AttackContext,
-        threat_model: ThreatModel,
+        context: da.AttackContext,
+        threat_model: da.ThreatModel,
         notes: tuple[str, ...],
-        metrics: dict[Name, Metric] | None = None,
-        series: dict[Column, tuple[float, ...]] | None = None,
-    ) -> Finding:
-        return Finding(
-            role=Role.MEMBERSHIP,
+        metrics: dict[da.Name, da.Metric] | None = None,
+        series: dict[da.Column, tuple[float, ...]] | None = None,
+    ) -> da.Finding:
+        return da.Finding(
+            role=da.Role.MEMBERSHIP,
             kind="membership",
             title="which records a batch held",
             attack=context.name,
@@ -191,7 +179,7 @@ class _Scored(NamedTuple):
 class _Batch:
     """A victim's batch, and what the adversary derived of its gradient."""
 
-    problem: Classification
+    problem: da.Classification
     inputs: Tensor  # of the records drawn
     labels: Tensor
     estimate: GradientEstimate
@@ -202,14 +190,14 @@ class _Batch:
     @classmethod
     def of(
         cls,
-        context: AttackContext,
-        problem: Classification,
-        defense: Defense,
+        context: da.AttackContext,
+        problem: da.Classification,
+        defense: dp.Defense,
         k: int,
         victim: int,
         estimate: GradientEstimate,
     ) -> "_Batch":
-        streams = Streams(context.seed, context.streams.device)
+        streams = da.Streams(context.seed, context.streams.device)
         drawn = problem.batch(
             streams, k, defense.batch_size, defense.drawing, step=estimate.input.step
         )
@@ -235,7 +223,9 @@ class _Batch:
         members, public = score(self.inputs, self.labels), score(*self._public())
         spread = public.std()
         if not np.isfinite(spread) or spread == 0:
-            raise DpauditError("DPA072", f"scores of {self.where} are no numbers or all the same")
+            raise da.DpauditError(
+                "DPA072", f"scores of {self.where} are no numbers or all the same"
+            )
         return _Scored((members - public.mean()) / spread, (public - public.mean()) / spread)
 
     def matched(self, candidates: int, rng: np.random.Generator) -> bool:
@@ -255,6 +245,30 @@ class _Batch:
         return data.x_test.to(device), data.y_test.to(device)
 
 
+def is_matched(
+    left: Tensor, record: Tensor, decoys: Tensor, batch_size: int, rng: np.random.Generator
+) -> bool:
+    """Whether the record in the batch is the most likely candidate, to one who knows the others.
+
+    The estimate less the other records' gradients is the record's own, divided by the batch size B,
+    under noise that is alike and independent in all coordinates: of candidates with gradients g the
+    likeliest is that whose g / B is nearest.
+
+    Args:
+        left: [d], the estimate less the other records' share of it.
+        record: [d], the clipped gradient of the record in the batch.
+        decoys: [m - 1, d], of the other candidates.
+        rng: the record's place among the candidates is drawn from it, so that equally likely ones
+            are matched as often as by a guess.
+
+    Source: the prior-aware attack of Hayes, Mahloujifar and Balle 2023, arXiv:2302.07225.
+    """
+    place = int(rng.integers(len(decoys) + 1))
+    candidates = torch.cat([decoys[:place], record[None], decoys[place:]])
+    distances = candidates.square().sum(dim=1) / (2 * batch_size) - candidates @ left
+    return int(distances.argmin()) == place
+
+
 def _scores(g: Tensor, estimate: GradientEstimate, batch_size: int) -> Tensor:
     """Of records' gradients g [n, d]: how well each fits the estimate of the batch's mean."""
     fits, squares = g @ estimate.gradient, g.square().sum(dim=1)
@@ -264,7 +278,7 @@ def _scores(g: Tensor, estimate: GradientEstimate, batch_size: int) -> Tensor:
     return fits / squares.sqrt().clamp(min=torch.finfo(g.dtype).tiny)
 
 
-def _auc(members: Array, others: Array) -> Metric:
+def _auc(members: Array, others: Array) -> da.Metric:
     """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
     from scipy.stats import rankdata  # a second that other attacks do not wait for
 
@@ -274,21 +288,21 @@ def _auc(members: Array, others: Array) -> Metric:
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     variance = (auc * (1 - auc) + (m - 1) * (q1 - auc**2) + (n - 1) * (q2 - auc**2)) / (m * n)
     margin = 1.96 * np.sqrt(max(variance, 0.0))
-    return Metric(value=auc, low=max(0.0, auc - margin), high=min(1.0, auc + margin), n=m)
+    return da.Metric(value=auc, low=max(0.0, auc - margin), high=min(1.0, auc + margin), n=m)
 
 
-def _rate(hits: NDArray[np.bool_]) -> Metric:
+def _rate(hits: NDArray[np.bool_]) -> da.Metric:
     """A share and its 95% interval (Clopper and Pearson)."""
     k, n = int(hits.sum()), len(hits)
     high = float(clopper_pearson(k, n, 0.025))
-    return Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
+    return da.Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
 
 
 def _at_rates(
     members: Array, choosing: Array, counting: Array
-) -> tuple[dict[Name, Metric], list[str]]:
+) -> tuple[dict[da.Name, da.Metric], list[str]]:
     """True positives at the stated rates of false ones, and what those rates turned out to be."""
-    metrics: dict[Name, Metric] = {}
+    metrics: dict[da.Name, da.Metric] = {}
     notes = []
     for rate, name in RATES.items():
         if len(choosing) * rate < 1:

@@ -16,29 +16,19 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from dpaudit.attack.contract import (
-    Attack,
-    AttackContext,
-    InvalidOption,
-    Significance,
-    missing_agent,
-)
-from dpaudit.defense.contract import Setting
-from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.runs.play import LearnedScore, SteepLosses, Worlds, cross_fitted, play
-from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import ScoreBound, epsilon_lower_bound, family_from_scores
 from dpaudit.statistics.bounds import mu_p_value as p_value_of_mu
 
 DELTA = 1e-5  # of the epsilon that is certified beside mu
 
 
-class ReactingGradient(Attack):
+class ReactingGradient(da.Attack):
     """Bounds mu of one record to a partial view from below, while third agents' losses relay it.
 
     The record is used in round 1 alone. Other runs choose the sign of the losses, the score (a
@@ -49,14 +39,14 @@ class ReactingGradient(Attack):
     trials: Annotated[PositiveInt, Field(ge=40)] = 4000  # runs of each world that are counted
     n_rounds: PositiveInt = 5  # the first ones, that are played; all of a shorter run
     victim: NonNegativeInt | None = None  # None: an agent two links away, or else a neighbour
-    alpha: Significance = 0.05  # of a false lower bound
+    alpha: da.Significance = 0.05  # of a false lower bound
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        return missing_agent(self.victim, n_agents)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        return da.missing_agent(self.victim, n_agents)
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         game = self._game(context, threat_model)
         if game is None:
             return [_finding(threat_model, notes=("no agent's record is left to protect here",))]
@@ -73,7 +63,7 @@ class ReactingGradient(Attack):
             return [_finding(threat_model, notes=(why,))]
         return [self._measured(adversary, context.streams, on_step)]
 
-    def _game(self, context: AttackContext, threat_model: ThreatModel) -> Game | None:
+    def _game(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Game | None:
         """One record of the victim, used in round 1 for certain."""
         victim = _victim(context.setting, threat_model) if self.victim is None else self.victim
         if victim is None or victim in threat_model.agents or context.defense.function_distance():
@@ -81,7 +71,9 @@ class ReactingGradient(Attack):
         game = Game.of(context.defense, context.setting, victim, "add-remove", "poisson")
         return replace(game, sampling_rate=1.0, in_one_round=True, cycle=1)
 
-    def _measured(self, adversary: Adversary, streams: Streams, on_step: OnStep) -> Finding:
+    def _measured(
+        self, adversary: Adversary, streams: da.Streams, on_step: da.OnStep
+    ) -> da.Finding:
         game, n_rounds, view = adversary.game, adversary.n_rounds, adversary.threat_model
         everything = Adversary(game, with_every_link(view), n_rounds)
         third = tuple(i for i in game.setting.holders if i != game.victim and i not in view.agents)
@@ -105,7 +97,7 @@ class ReactingGradient(Attack):
         return _certified(adversary, bound, (given, most), losses, self.alpha)
 
 
-def _victim(setting: Setting, threat_model: ThreatModel) -> int | None:
+def _victim(setting: dp.Setting, threat_model: da.ThreatModel) -> int | None:
     """An agent whose messages the adversary does not read, but those of one who hears it."""
     graph = setting.network.at(1)
     heard = {j for j, i in graph.links if threat_model.sees(j, i)} | set(threat_model.agents)
@@ -120,7 +112,7 @@ def _certified(
     given: tuple[float, float],
     losses: SteepLosses,
     alpha: float,
-) -> Finding:
+) -> da.Finding:
     low, high = given
     counts = bound.fp, bound.fn, bound.n0, bound.n1
     p = p_value_of_mu(*counts, low)
@@ -131,16 +123,16 @@ def _certified(
         rounds=(1, adversary.n_rounds),
         world="defense",
         metrics={
-            Name.MU_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
-            Name.MU_OF_GIVEN_GRADIENTS: Metric(value=low, low=low, high=high),
-            Name.EPSILON_LOWER_BOUND: Metric(
+            da.Name.MU_LOWER_BOUND: da.Metric(value=bound.value, n=bound.n0 + bound.n1),
+            da.Name.MU_OF_GIVEN_GRADIENTS: da.Metric(value=low, low=low, high=high),
+            da.Name.EPSILON_LOWER_BOUND: da.Metric(
                 value=float(epsilon_lower_bound(*counts, DELTA, alpha)), n=bound.n0 + bound.n1
             ),
-            Name.DELTA: Metric(value=DELTA),
-            Name.CONFIDENCE: Metric(value=1 - alpha),
-            Name.P_VALUE: Metric(value=p),
-            Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
-            Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
+            da.Name.DELTA: da.Metric(value=DELTA),
+            da.Name.CONFIDENCE: da.Metric(value=1 - alpha),
+            da.Name.P_VALUE: da.Metric(value=p),
+            da.Name.FALSE_POSITIVES: da.Metric(value=bound.fp, n=bound.n0),
+            da.Name.FALSE_NEGATIVES: da.Metric(value=bound.fn, n=bound.n1),
         },
         notes=(
             f"a record of agent {adversary.game.victim}, used in round 1; third agents have "
@@ -152,10 +144,10 @@ def _certified(
     )
 
 
-def _finding(threat_model: ThreatModel, **fields: Any) -> Finding:
+def _finding(threat_model: da.ThreatModel, **fields: Any) -> da.Finding:
     """With figures, or with a note why there are none."""
-    return Finding(
-        role=Role.REACTING_GRADIENT,
+    return da.Finding(
+        role=da.Role.REACTING_GRADIENT,
         kind="empirical-epsilon",
         title="gradients that react",
         attack="reacting-gradient",

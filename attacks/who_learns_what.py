@@ -18,11 +18,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from pydantic import PositiveInt
 
-from dpaudit.attack.contract import Attack, AttackContext, InvalidOption
-from dpaudit.defense.contract import Defense, Setting
-from dpaudit.errors import ConfigError
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.game.filtering.adversary import (
     Adversary,
     Reaction,
@@ -35,21 +32,19 @@ from dpaudit.game.network.accounting import mu_of
 from dpaudit.game.network.gossip import Participation
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.worst_case.layers import in_layers
-from dpaudit.progress import OnStep
-from dpaudit.training.loaded_problem import LoadedProblem
 
 MOST = 40  # agents, every pair of which is computed
 
 _FINDING = partial(
-    Finding,
-    role=Role.WHO_LEARNS_WHAT,
+    da.Finding,
+    role=da.Role.WHO_LEARNS_WHAT,
     kind="accounting",
     title="who learns what",
     attack="who-learns-what",
 )
 
 
-class WhoLearnsWhat(Attack):
+class WhoLearnsWhat(da.Attack):
     """mu of a record of each agent to each other agent, by the protocol's own algebra.
 
     Read over 2 n_agents rounds, or all of a shorter run: what a view reveals about a record of
@@ -61,10 +56,10 @@ class WhoLearnsWhat(Attack):
     # rounds that use the record: the first, all that are read, or [times, every how many rounds]
     participation: Literal["once", "every-round"] | tuple[PositiveInt, PositiveInt] = "once"
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
         try:
             Participation.of(self.participation, self._rounds(n_rounds, n_agents))
-        except ConfigError as error:
+        except da.ConfigError as error:
             yield "participation", str(error).removeprefix("participation: ")
 
     def _rounds(self, n_rounds: int, n_agents: int) -> int:
@@ -73,24 +68,24 @@ class WhoLearnsWhat(Attack):
         span = 1 if isinstance(uses, str) else 1 + (uses[0] - 1) * uses[1]
         return min(max(2 * n_agents, span), n_rounds)
 
-    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+    def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
         if not 2 <= setting.n_agents <= MOST:
-            raise ConfigError(
+            raise da.ConfigError(
                 "DPA022",
                 f"who-learns-what: {setting.n_agents} agents; expected 2 to {MOST}, every pair of "
                 "which is computed",
             )
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         defense, setting, n_agents = context.defense, context.setting, context.setting.n_agents
         n_rounds = self._rounds(defense.n_rounds, n_agents)
         schema = None
         if self.participation != "once":
             schema = Participation.of(self.participation, n_rounds)
         game = Game.of(defense, setting, setting.holders[0], "add-remove", "poisson")
-        nonlinear = nonlinearity(game, ThreatModel(name="every link"), n_rounds)
+        nonlinear = nonlinearity(game, da.ThreatModel(name="every link"), n_rounds)
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
             return [_FINDING(notes=(nonlinear.note,))]
         cells: list[tuple[int, int, float, float]] = []
@@ -119,8 +114,8 @@ class Learned(NamedTuple):
 
 def learned_by(
     agent: int,
-    defense: Defense,
-    setting: Setting,
+    defense: dp.Defense,
+    setting: dp.Setting,
     n_rounds: int,
     schema: Participation | None = None,
     every_link: bool = False,
@@ -133,7 +128,7 @@ def learned_by(
     """
     victims = [i for i in setting.holders if i != agent]
     game = in_layers(Game.of(defense, setting, victims[0], "add-remove", "poisson"))
-    curious = ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
+    curious = da.ThreatModel(name=f"agent {agent}", kind="curious", agents=(agent,))
     view = with_every_link(curious) if every_link else curious
     adversary = Adversary(replace(game, sampling_rate=1.0), view, n_rounds)
     classes = [torch.zeros(1).long()] if schema is None else schema.classes(n_rounds)
@@ -153,7 +148,7 @@ def _finding(
     n_rounds: int,
     schema: Participation | None,
     reacts: Reaction | None,
-) -> Finding:
+) -> da.Finding:
     adversaries, victims, mus, most = zip(*cells, strict=True)
     used = "in one batch of round 1"
     if schema is not None:
@@ -170,15 +165,15 @@ def _finding(
     ]
     return _FINDING(
         metrics={
-            Name.LARGEST_MU: Metric(value=max(mus), low=max(mus), high=max(most)),
-            Name.SMALLEST_MU: Metric(value=min(mus)),
-            Name.PAIRS_WITHOUT_NOISE: Metric(value=sum(map(isinf, mus)), n=len(mus)),
+            da.Name.LARGEST_MU: da.Metric(value=max(mus), low=max(mus), high=max(most)),
+            da.Name.SMALLEST_MU: da.Metric(value=min(mus)),
+            da.Name.PAIRS_WITHOUT_NOISE: da.Metric(value=sum(map(isinf, mus)), n=len(mus)),
         },
         notes=tuple(notes),
         series={
-            Column.ADVERSARY: adversaries,
-            Column.VICTIM: victims,
-            Column.MU: mus,
-            Column.HIGH: most,
+            da.Column.ADVERSARY: adversaries,
+            da.Column.VICTIM: victims,
+            da.Column.MU: mus,
+            da.Column.HIGH: most,
         },
     )

@@ -1,6 +1,6 @@
 """What a user can cause and can repair: one clear line each, exit code 2, no traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, Self
 
@@ -125,3 +125,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return ""
     close = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
+    """The ``__getattr__`` of a module that says what names of before are called now."""
+
+    def missing(name: str) -> object:
+        if name in names:
+            raise ImportError(f"{module}.{name} is now {module}.{names[name]}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing

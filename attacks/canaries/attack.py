@@ -7,18 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Significance, too_long
+import dpaudit.attack as da
 from dpaudit.defense.claim_accounting import claimed_delta, worst_off
-from dpaudit.errors import ConfigError, DpauditError, NotObservable, RunError
-from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, fewest_coordinates, nonlinearity
 from dpaudit.game.worst_case.record import of_most_moved_agent
-from dpaudit.progress import OnStep
-from dpaudit.training.classification import Classification
 from dpaudit.training.costs import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
 
@@ -42,7 +36,7 @@ NO_NUMBER = (
 FOLLOWED = 2  # rounds in which that is seen
 
 
-class Canaries(Attack):
+class Canaries(da.Attack):
     """Trains once, with many canaries at one agent, and guesses which of them were there.
 
     ``kind`` "gradient" takes orthogonal gradients: each canary has a coordinate of the model to
@@ -57,27 +51,27 @@ class Canaries(Attack):
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
-    alpha: Significance = 0.05  # of a false lower bound
+    alpha: da.Significance = 0.05  # of a false lower bound
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        yield from too_long(self.n_rounds, n_rounds)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        yield from da.too_long(self.n_rounds, n_rounds)
         if self.guesses is not None and self.guesses > self.canaries:
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         claims = self._claimed(context, threat_model)
         if not claims:
             return []
         if isinstance(context.problem, SensorFusion) or context.defense.function_distance():
-            raise ConfigError(
+            raise da.ConfigError(
                 "DPA052",
                 "attack canaries: canaries stand in for records, and this defense protects an "
                 "agent's whole function; use likelihood-ratio",
             )
         if context.defense.cyclic:
-            raise ConfigError(
+            raise da.ConfigError(
                 "DPA052",
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
                 "place by its number; canaries are drawn by chance here",
@@ -92,21 +86,21 @@ class Canaries(Attack):
             return none
         try:
             return self._by_gradients(context, game, claims, threat_model, on_step)
-        except (ConfigError, RunError):
+        except (da.ConfigError, da.RunError):
             raise
-        except (DpauditError, ValueError):  # the prediction of a root or a quotient may be none
+        except (da.DpauditError, ValueError):  # the prediction of a root or a quotient may be none
             if nonlinear is None or nonlinear.quiet:
                 raise
             return none
 
     def _by_gradients(
         self,
-        context: AttackContext,
+        context: da.AttackContext,
         game: Game,
-        claims: Mapping[int, Claim],
-        threat_model: ThreatModel,
-        on_step: OnStep,
-    ) -> list[Finding]:
+        claims: Mapping[int, da.Claim],
+        threat_model: da.ThreatModel,
+        on_step: da.OnStep,
+    ) -> list[da.Finding]:
         """A bound on epsilon for each claim, and one on the noise."""
         n_rounds, guessing = self._trained(context), self._guessing
         sampled = Adversary(game, threat_model, n_rounds)
@@ -129,12 +123,12 @@ class Canaries(Attack):
 
     def _by_records(
         self,
-        context: AttackContext,
+        context: da.AttackContext,
         victim: int,
-        claims: Mapping[int, Claim],
-        threat_model: ThreatModel,
-        on_step: OnStep,
-    ) -> list[Finding]:
+        claims: Mapping[int, da.Claim],
+        threat_model: da.ThreatModel,
+        on_step: da.OnStep,
+    ) -> list[da.Finding]:
         """A bound on epsilon for each claim, if the view gives any gradient of the victim away."""
         assert self.kind != "gradient"
         n_rounds = self._trained(context)
@@ -142,7 +136,7 @@ class Canaries(Attack):
             evidence = train_with_records(
                 context, threat_model, victim, self.kind, self.canaries, n_rounds, on_step
             )
-        except NotObservable as reason:
+        except da.NotObservable as reason:
             refusal = f"not available to this adversary: {reason}"
             return [claim_finding(i, threat_model, (refusal,)) for i in claims]
         common = (
@@ -154,19 +148,23 @@ class Canaries(Attack):
             for i, claim in claims.items()
         ]
 
-    def _trained(self, context: AttackContext) -> int:
+    def _trained(self, context: da.AttackContext) -> int:
         """How many rounds are trained."""
         return min(self.n_rounds or context.defense.n_rounds, context.defense.n_rounds)
 
     def power(
-        self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
-    ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, patience: float = inf
+    ) -> Iterator[tuple[int, Mapping[str, da.Metric]]]:
         """By the channels that the protocol gives the canaries; a bound by guesses has a ceiling.
 
         What guesses are expected to prove is not known.
         """
         claims, guessing = self._claimed(context, threat_model), self._guessing
-        if not claims or self.kind != "gradient" or not isinstance(context.problem, Classification):
+        if (
+            not claims
+            or self.kind != "gradient"
+            or not isinstance(context.problem, da.Classification)
+        ):
             return
         game, n_rounds = self._game(context, threat_model, claims), self._trained(context)
         nonlinear = self._nonlinear(game, threat_model)
@@ -187,7 +185,9 @@ class Canaries(Attack):
             else:
                 yield i, guessing.power(claim)
 
-    def _claimed(self, context: AttackContext, threat_model: ThreatModel) -> dict[int, Claim]:
+    def _claimed(
+        self, context: da.AttackContext, threat_model: da.ThreatModel
+    ) -> dict[int, da.Claim]:
         """Claims about the whole run and one record more or less, against this adversary."""
         return {
             i: claim
@@ -196,11 +196,14 @@ class Canaries(Attack):
             and (claim.scope, claim.adjacency) == ("run", "add-remove")
         }
 
-    def _nonlinear(self, game: Game, threat_model: ThreatModel) -> Nonlinear | None:
+    def _nonlinear(self, game: Game, threat_model: da.ThreatModel) -> Nonlinear | None:
         return nonlinearity(game, threat_model, min(FOLLOWED, game.defense.n_rounds))
 
     def _game(
-        self, context: AttackContext, threat_model: ThreatModel, claims: Mapping[int, Claim]
+        self,
+        context: da.AttackContext,
+        threat_model: da.ThreatModel,
+        claims: Mapping[int, da.Claim],
     ) -> Game:
         """With canaries that are drawn like records, at the agent that is worst off."""
         first = next(iter(claims.values()))

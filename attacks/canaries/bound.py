@@ -19,13 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
-from dpaudit.defense.gossip import releases
-from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.statistics.bounds import smallest_alpha
@@ -121,32 +119,32 @@ class Summed:
             return 0.0
         multipliers = 1 / (factor * self.sizes)
         how = "none" if self.law.rate == 1 else "poisson"
-        return epsilon(releases(multipliers, how, self.law.rate), delta).low  # type: ignore[arg-type]
+        return epsilon(dp.releases(multipliers, how, self.law.rate), delta).low  # type: ignore[arg-type]
 
     def p_value(self, claimed: float, delta: float) -> float:
         """The smallest alpha at which the claim is refuted."""
         factor = _least_beyond(lambda factor: self.epsilon(factor, delta) - claimed)
         return min(1.0, self.law.tail(self.value, factor) + CHECKED)
 
-    def metrics(self, claimed: float, delta: float, alpha: float) -> dict[str, Metric]:
+    def metrics(self, claimed: float, delta: float, alpha: float) -> dict[str, da.Metric]:
         """What a run's sum proves of epsilon, and says of the claim."""
         n, factor = self.law.n_present + self.law.n_absent, self.factor(alpha)
         bound = self.epsilon(factor, delta)
         error = self.epsilon(factor + self.factor_error, delta) - bound
-        metrics: dict[str, Metric] = {
-            Name.EPSILON_LOWER_BOUND: Metric(value=bound, n=n, standard_error=error),
+        metrics: dict[str, da.Metric] = {
+            da.Name.EPSILON_LOWER_BOUND: da.Metric(value=bound, n=n, standard_error=error),
             **_of_claim(claimed, delta, alpha, self.p_value(claimed, delta)),
-            Name.CANARIES: Metric(value=n),
-            Name.NOISE_FACTOR: Metric(value=1 / factor if factor else inf),
+            da.Name.CANARIES: da.Metric(value=n),
+            da.Name.NOISE_FACTOR: da.Metric(value=1 / factor if factor else inf),
         }
         if self.law.rate == 1:
-            metrics[Name.MU_LOWER_BOUND] = Metric(value=factor * self.law.mu, n=n)
+            metrics[da.Name.MU_LOWER_BOUND] = da.Metric(value=factor * self.law.mu, n=n)
         return metrics
 
 
 def power_metrics(
     sizes: Array, rate: float, n_canaries: int, delta: float, alpha: float
-) -> dict[str, Metric]:
+) -> dict[str, da.Metric]:
     """What could be expected before the run, of the declared noise.
 
     There is no ceiling: the less noise there really is, the more any number of canaries proves. So
@@ -154,8 +152,8 @@ def power_metrics(
     """
     expected = Summed.expected(sizes, rate, n_canaries)
     return {
-        Name.CEILING: Metric(value=inf, n=n_canaries),
-        Name.EXPECTED_BOUND: Metric(value=expected.epsilon(expected.factor(alpha), delta)),
+        da.Name.CEILING: da.Metric(value=inf, n=n_canaries),
+        da.Name.EXPECTED_BOUND: da.Metric(value=expected.epsilon(expected.factor(alpha), delta)),
     }
 
 
@@ -172,7 +170,7 @@ class Guessing(NamedTuple):
     def bound(self, right: int, delta: float, alpha: float) -> float:
         return epsilon_from_guesses(self.canaries, self.guesses, right, delta, alpha)
 
-    def power(self, claim: Claim) -> dict[str, Metric]:
+    def power(self, claim: da.Claim) -> dict[str, da.Metric]:
         """What guesses without an error prove, and how many canaries would then do."""
         delta, needed = claimed_delta(claim), 20
 
@@ -183,26 +181,26 @@ class Guessing(NamedTuple):
         while needed <= MOST_CANARIES and ceiling(needed) <= claimed_epsilon(claim):
             needed *= 2  # which may be twice too many
         return {
-            Name.CEILING: Metric(value=ceiling(self.canaries), n=self.canaries),
-            Name.TRIALS_NEEDED: Metric(value=needed if needed <= MOST_CANARIES else inf),
+            da.Name.CEILING: da.Metric(value=ceiling(self.canaries), n=self.canaries),
+            da.Name.TRIALS_NEEDED: da.Metric(value=needed if needed <= MOST_CANARIES else inf),
         }
 
-    def counted(self, right: int) -> dict[str, Metric]:
+    def counted(self, right: int) -> dict[str, da.Metric]:
         return {
-            Name.GUESSES: Metric(value=self.guesses),
-            Name.RIGHT_GUESSES: Metric(value=right, n=self.guesses),
+            da.Name.GUESSES: da.Metric(value=self.guesses),
+            da.Name.RIGHT_GUESSES: da.Metric(value=right, n=self.guesses),
         }
 
 
 def sum_test(
     index: int,
-    claim: Claim,
+    claim: da.Claim,
     adversary: Adversary,
     evidence: Evidence,
     why: str | None,
     guessing: Guessing,
     common: str,
-) -> Finding:
+) -> da.Finding:
     """The test of a claim by the sum of channels; by guesses where these are not Gaussian.
 
     Which is taken is decided by the protocol and by canaries that are not there. Noise that is as
@@ -225,26 +223,26 @@ def sum_test(
     metrics = found.metrics(claimed_epsilon(claim), delta, alpha)
     metrics |= power_metrics(found.sizes, rate, guessing.canaries, delta, alpha)
     certified = tuple(found.epsilon(found.factor(level), delta) for level in LEVELS)
-    levels: dict[str, tuple[float, ...]] = {Column.LEVEL: LEVELS, Column.CERTIFIED: certified}
+    levels: dict[str, tuple[float, ...]] = {da.Column.LEVEL: LEVELS, da.Column.CERTIFIED: certified}
     return claim_finding(index, view, (common, found.note), (1, n_rounds), metrics, levels)
 
 
 def guess_test(
     index: int,
-    claim: Claim,
-    threat_model: ThreatModel,
+    claim: da.Claim,
+    threat_model: da.ThreatModel,
     n_rounds: int,
     evidence: Evidence,
     guessing: Guessing,
     notes: Sequence[str],
-) -> Finding:
+) -> da.Finding:
     """The bound that assumes nothing about the mechanism."""
     alpha, right = guessing.alpha, guessing.right(evidence)
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     p_value = smallest_alpha(lambda alpha: guessing.bound(right, delta, alpha) > claimed)
-    bound = Metric(value=guessing.bound(right, delta, alpha), n=guessing.canaries)
-    metrics: dict[str, Metric] = {
-        Name.EPSILON_LOWER_BOUND: bound,
+    bound = da.Metric(value=guessing.bound(right, delta, alpha), n=guessing.canaries)
+    metrics: dict[str, da.Metric] = {
+        da.Name.EPSILON_LOWER_BOUND: bound,
         **_of_claim(claimed, delta, alpha, p_value),
         **guessing.counted(right),
         **guessing.power(claim),
@@ -255,15 +253,15 @@ def guess_test(
 
 def claim_finding(
     claim: int,
-    threat_model: ThreatModel,
+    threat_model: da.ThreatModel,
     notes: Sequence[str],
     rounds: tuple[int, ...] = (),
-    metrics: dict[str, Metric] | None = None,
+    metrics: dict[str, da.Metric] | None = None,
     series: dict[str, tuple[float, ...]] | None = None,
-) -> Finding:
+) -> da.Finding:
     """The finding on a claim, by its index."""
-    return Finding(
-        role=Role.TEST,
+    return da.Finding(
+        role=da.Role.TEST,
         kind="empirical-epsilon",
         title="one run, many canaries",
         claim=claim,
@@ -279,7 +277,7 @@ def claim_finding(
 
 def noise_bound(
     adversary: Adversary, evidence: Evidence, why: str | None, guessing: Guessing, common: str
-) -> Finding:
+) -> da.Finding:
     """How much noise there is at most, from canaries in every batch."""
     (m, r, alpha), right = guessing, guessing.right(evidence)
     found = Summed.of(evidence, 1.0) if why is None else why
@@ -289,8 +287,8 @@ def noise_bound(
     else:
         mu, how = found.factor(alpha) * found.law.mu, found.note
     of_protocol, reacting = _by_algebra(adversary)
-    return Finding(
-        role=Role.NOISE_BOUND,
+    return da.Finding(
+        role=da.Role.NOISE_BOUND,
         kind="empirical-epsilon",
         title="noise of the run, from canaries in every batch",
         attack="canaries",
@@ -298,10 +296,10 @@ def noise_bound(
         rounds=(1, adversary.n_rounds),
         world="defense",
         metrics={
-            Name.MU_LOWER_BOUND: Metric(value=mu, n=m),
-            Name.MU_OF_WHOLE_CURVE: Metric(value=shift_from_guesses(m, r, right, alpha), n=m),
-            Name.MU_OF_PROTOCOL: of_protocol,
-            Name.CONFIDENCE: Metric(value=1 - alpha),
+            da.Name.MU_LOWER_BOUND: da.Metric(value=mu, n=m),
+            da.Name.MU_OF_WHOLE_CURVE: da.Metric(value=shift_from_guesses(m, r, right, alpha), n=m),
+            da.Name.MU_OF_PROTOCOL: of_protocol,
+            da.Name.CONFIDENCE: da.Metric(value=1 - alpha),
             **guessing.counted(right),
         },
         notes=(
@@ -315,24 +313,27 @@ def noise_bound(
     )
 
 
-def _by_algebra(adversary: Adversary) -> tuple[Metric, tuple[str, ...]]:
+def _by_algebra(adversary: Adversary) -> tuple[da.Metric, tuple[str, ...]]:
     """mu of a record in every batch; both ends, and notes that say so, where gradients react."""
     mu = float(adversary.leak.by_round.max())
     if adversary.reacts is None:
-        return Metric(value=mu), ()
+        return da.Metric(value=mu), ()
     view = with_every_link(adversary.threat_model)
     everything = Adversary(adversary.game, view, adversary.n_rounds)
     most = inf if everything.reacts else float(everything.leak.by_round.max())
     relayed = "no other agent has a gradient on a canary's coordinate: canaries play the lower end"
-    return Metric(value=mu, low=mu, high=max(mu, most)), (reacting_note(adversary.reacts), relayed)
+    return da.Metric(value=mu, low=mu, high=max(mu, most)), (
+        reacting_note(adversary.reacts),
+        relayed,
+    )
 
 
-def _of_claim(claimed: float, delta: float, alpha: float, p_value: float) -> dict[str, Metric]:
+def _of_claim(claimed: float, delta: float, alpha: float, p_value: float) -> dict[str, da.Metric]:
     return {
-        Name.CLAIMED_EPSILON: Metric(value=claimed),
-        Name.DELTA: Metric(value=delta),
-        Name.CONFIDENCE: Metric(value=1 - alpha),
-        Name.P_VALUE: Metric(value=p_value),
+        da.Name.CLAIMED_EPSILON: da.Metric(value=claimed),
+        da.Name.DELTA: da.Metric(value=delta),
+        da.Name.CONFIDENCE: da.Metric(value=1 - alpha),
+        da.Name.P_VALUE: da.Metric(value=p_value),
     }
 
 

@@ -20,19 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.attack.contract import AttackContext
-from dpaudit.checkpoint import Progress
-from dpaudit.defense.contract import Gradient
-from dpaudit.defense.transcript import Messages
 from dpaudit.game.filtering.adversary import Adversary, KalmanFilter
 from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
 from dpaudit.game.probing.step_inputs import RecordedNoise
 from dpaudit.game.runs.play import LogRatios
-from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
 
 
 class Channels(NamedTuple):
@@ -51,10 +46,10 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class WithCanaries(Gradient):
+class WithCanaries(dp.Gradient):
     """The real oracle, and the canaries of one agent on coordinates of their own."""
 
-    real: Gradient
+    real: dp.Gradient
     d: int  # coordinates of the real model
     victim: int
     length: float
@@ -97,7 +92,11 @@ class WithCanaries(Gradient):
 
 
 def train_with_canaries(
-    context: AttackContext, sampled: Adversary, always: Adversary, n_canaries: int, on_round: OnStep
+    context: da.AttackContext,
+    sampled: Adversary,
+    always: Adversary,
+    n_canaries: int,
+    on_round: da.OnStep,
 ) -> tuple[Evidence, Evidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
@@ -105,7 +104,7 @@ def train_with_canaries(
     """
     defense, setting, streams = context.defense, context.setting, context.streams
     problem, game, n = context.problem, sampled.game, 2 * n_canaries
-    assert isinstance(problem, Classification)  # the others were refused
+    assert isinstance(problem, da.Classification)  # the others were refused
     included = torch.from_numpy(streams.numpy("coins").random(n) < 0.5)
     sets = (sampled, slice(0, n_canaries)), (always, slice(n_canaries, n))
     readers = [_CanaryReader(own, which, setting.d, streams.device) for own, which in sets]
@@ -129,7 +128,7 @@ def train_with_canaries(
         for reader in readers:
             reader.read(k, sent, noise.units)
         seen = [reader.progress() for reader in readers]
-        context.checkpoint.keep(partial(Progress.of, k, state, *seen))
+        context.checkpoint.keep(partial(da.Progress.of, k, state, *seen))
         on_round(k, sampled.n_rounds)
     by_sampled, by_always = (
         Evidence(reader.log_ratios(), included[reader.canaries].numpy(), reader.channels())
@@ -138,10 +137,10 @@ def train_with_canaries(
     return by_sampled, by_always
 
 
-def _sampled(game: Game, k: int, n_canaries: int, streams: Streams, step: int) -> Tensor:
+def _sampled(game: Game, k: int, n_canaries: int, streams: da.Streams, step: int) -> Tensor:
     """Which canaries could be in a batch of round k: some of the first set, all of the second."""
     name = ("canaries", k, step) if step else ("canaries", k)
-    chance = torch.rand(n_canaries, generator=Streams(streams.seed)(*name))
+    chance = torch.rand(n_canaries, generator=da.Streams(streams.seed)(*name))
     always = torch.ones(n_canaries, dtype=torch.bool)
     return torch.cat([chance < game.sampling_rate, always])
 
@@ -158,7 +157,7 @@ class _CanaryReader:
         self._seen: list[Tensor] = []  # [n_canaries] of each use
         self._sizes: list[float] = []
 
-    def read(self, k: int, sent: Messages, units: dict[str, Tensor]) -> None:
+    def read(self, k: int, sent: dp.Messages, units: dict[str, Tensor]) -> None:
         own = {name: self._by_canary(drawn) for name, drawn in units.items()}
         heard = {n: replace(m, payload=self._by_canary(m.payload)) for n, m in sent.items()}
         innovation = self._kalman.update(k, heard, own)

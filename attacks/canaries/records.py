@@ -17,25 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.attack.contract import AttackContext
-from dpaudit.checkpoint import Progress
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import (
-    Defense,
-    Gradient,
-    Observable,
-    ObservedGradient,
-    Setting,
-    Target,
-)
-from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
-from dpaudit.defense.view import View
-from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.files.threat import ThreatModel
+from dpaudit.defense.transcript import messages_of, tensors_of
 from dpaudit.models.gradients import Gradients
-from dpaudit.progress import OnStep
-from dpaudit.training.classification import Classification
 
 from .channels import Evidence
 
@@ -45,10 +31,10 @@ CanaryKind = Literal["mislabelled", "crafted"]
 
 
 @dataclass(frozen=True, eq=False)
-class WithRecords(Gradient):
+class WithRecords(dp.Gradient):
     """The real oracle, and further records of one agent that are in its batch this round."""
 
-    real: Gradient
+    real: dp.Gradient
     gradients: Gradients
     victim: int
     inputs: Tensor  # [n_canaries, ...]
@@ -116,13 +102,13 @@ def records(
 
 
 def train_with_records(
-    context: AttackContext,
-    threat_model: ThreatModel,
+    context: da.AttackContext,
+    threat_model: da.ThreatModel,
     victim: int,
     kind: CanaryKind,
     n_canaries: int,
     n_rounds: int,
-    on_round: OnStep,
+    on_round: da.OnStep,
 ) -> Evidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
@@ -131,10 +117,10 @@ def train_with_records(
     """
     defense, setting, streams = context.defense, context.setting, context.streams
     problem = context.problem
-    assert isinstance(problem, Classification)  # the others were refused
+    assert isinstance(problem, da.Classification)  # the others were refused
     gradients = problem.gradients
     if not defense.observables:
-        raise ConfigError(
+        raise da.ConfigError(
             "DPA052",
             "attack canaries: no gradient can be derived from this defense's messages",
             'use kind = "gradient"',
@@ -146,7 +132,7 @@ def train_with_records(
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     state = defense.start(problem.initial(streams), setting)
     done, n_read, scores = 0, 0, torch.zeros(n_canaries, dtype=torch.float64)
-    before: Messages = {}
+    before: dp.Messages = {}
     if (last := context.checkpoint.last()) is not None:
         done, n_read, values, sent, heard = last.parts
         state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()
@@ -156,25 +142,27 @@ def train_with_records(
         real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
         used = (included & torch.from_numpy(rng.random(per_round) < rate)).to(streams.device)
         batch = inputs, labels, used[0], defense.batch_size, tuple(used[1:])
-        oracle, noise = WithRecords(real, gradients, victim, *batch), Noise(streams, k)
+        oracle, noise = WithRecords(real, gradients, victim, *batch), dp.Noise(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
-        read = Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
-        view = View.of(threat_model, read, {k - 1, k})
+        read = dp.Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
+        view = dp.View.of(threat_model, read, {k - 1, k})
         for derived in _derived(observable, defense, view, setting, victim, k):
             scores += _presence(inputs, labels, derived, gradients, defense.clip_norm_in(k))
             n_read += 1
         before = sent
-        context.checkpoint.keep(partial(Progress.of, k, n_read, state, tensors_of(sent), scores))
+        context.checkpoint.keep(partial(da.Progress.of, k, n_read, state, tensors_of(sent), scores))
         on_round(k, n_rounds)
     if n_read:
         return Evidence((scores - scores.median()).numpy(), included.numpy())
-    raise NotObservable("DPA054", f"{threat_model.name} can derive no gradient of agent {victim}")
+    raise da.NotObservable(
+        "DPA054", f"{threat_model.name} can derive no gradient of agent {victim}"
+    )
 
 
 def _presence(
     inputs: Tensor,
     labels: Tensor,
-    derived: ObservedGradient,
+    derived: dp.ObservedGradient,
     gradients: Gradients,
     clip_norm: float | None,
 ) -> Tensor:
@@ -194,14 +182,19 @@ def _presence(
 
 
 def _derived(
-    observable: Observable, defense: Defense, view: View, setting: Setting, victim: int, k: int
-) -> list[ObservedGradient]:
+    observable: dp.Observable,
+    defense: dp.Defense,
+    view: dp.View,
+    setting: dp.Setting,
+    victim: int,
+    k: int,
+) -> list[dp.ObservedGradient]:
     """Gradients of the victim and their models, from each link that tells another one."""
     receivers = [i for j, i in view.edges(observable.links, k) if j == victim]
     found = []
     for receiver in receivers if observable.differs_by_link else receivers[:1]:
         try:
-            found.append(observable.derive(defense, view, setting, Target(k, victim, receiver)))
-        except NotObservable:
+            found.append(observable.derive(defense, view, setting, dp.Target(k, victim, receiver)))
+        except da.NotObservable:
             continue
     return found

@@ -10,22 +10,15 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task, Trace
-from dpaudit.attack.reconstruction import Join, ReconstructionAttack
-from dpaudit.checkpoint import Checkpoint
-from dpaudit.defense.contract import Setting
-from dpaudit.errors import DataError, DpauditError, NotObservable
-from dpaudit.progress import OnStep, silent, step_of_part
-from dpaudit.rng import Streams
-from dpaudit.training.classification import Classification
-from dpaudit.training.loaded_problem import LoadedProblem
+import dpaudit.attack as da
+import dpaudit.defense as dp
+from dpaudit.attack.reconstruction import Join
 
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
-from .lbfgs import LBFGS
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
-from .search import Adam, Method, Problems, Track, minimise, traced
+from .search import LBFGS, Adam, Method, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -55,7 +48,7 @@ class Attempt(NamedTuple):
         return Attempt(placed(self.points), placed(self.losses, torch.inf), track)
 
 
-class GradientInversion(ReconstructionAttack):
+class GradientInversion(da.ReconstructionAttack):
     """Optimise dummy images until their gradient matches the observed one.
 
     The attacker simulates the victim's message: the mean over the batch of per-record gradients,
@@ -84,15 +77,15 @@ class GradientInversion(ReconstructionAttack):
     iterations: PositiveInt | None = None  # at most
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
-    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+    def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
         """Raises NotObservable: labels are to be inferred, and the network does not tell them."""
         super().refuse(learned, setting)
-        if self.labels == "inferred" and isinstance(learned.problem, Classification):
+        if self.labels == "inferred" and isinstance(learned.problem, da.Classification):
             last_parameters(learned.problem.gradients.module, learned.problem.dataset.n_classes)
 
     def reconstruct(
-        self, observed: ObservedGradients, task: Task, streams: Streams, on_step: OnStep
-    ) -> Reconstruction:
+        self, observed: da.ObservedGradients, task: da.Task, streams: da.Streams, on_step: da.OnStep
+    ) -> da.Reconstruction:
         """Attack all secrets: by equations where they hold (`exact`), else optimised.
 
         Gradients of a secret at one model are averaged, those at different models explained
@@ -114,7 +107,7 @@ class GradientInversion(ReconstructionAttack):
             return self._optimised(observed, task, chosen, streams, on_step)
         batches = recover(observed.surest(), task, streams)
         exact = _scored(batches, observed, task, chosen)
-        refusals = [batch for batch in batches if isinstance(batch, NotObservable)]
+        refusals = [batch for batch in batches if isinstance(batch, da.NotObservable)]
         if self.method == "exact":
             if refusals:
                 raise refusals[0]
@@ -127,12 +120,12 @@ class GradientInversion(ReconstructionAttack):
 
     def _optimised(
         self,
-        observed: ObservedGradients,
-        task: Task,
+        observed: da.ObservedGradients,
+        task: da.Task,
         chosen: Plan,
-        streams: Streams,
-        on_step: OnStep,
-    ) -> Reconstruction:
+        streams: da.Streams,
+        on_step: da.OnStep,
+    ) -> da.Reconstruction:
         """Dummy images whose gradients match."""
         victims = torch.arange(observed.n_secrets, device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
@@ -148,11 +141,11 @@ class GradientInversion(ReconstructionAttack):
             if len(unsolved) == 0:
                 break
             starts = draw(len(unsolved))
-            more = search(unsolved, starts, silent, task.checkpoint.stage(attempt))
+            more = search(unsolved, starts, da.silent, task.checkpoint.stage(attempt))
             found.append(more.among(len(victims), unsolved))
         return _best(objective, found, chosen)
 
-    def _plan(self, observed: ObservedGradients, task: Task) -> Plan:
+    def _plan(self, observed: da.ObservedGradients, task: da.Task) -> Plan:
         """What the attacker's knowledge suggests, but for what the options say."""
         chosen = plan(observed, task, self.objective, self.optimizer)
         variation = self.total_variation
@@ -164,11 +157,11 @@ class GradientInversion(ReconstructionAttack):
 
     def _guess_labels(
         self,
-        observed: ObservedGradients,
-        task: Task,
+        observed: da.ObservedGradients,
+        task: da.Task,
         chosen: Plan,
         starts: Tensor,
-        streams: Streams,
+        streams: da.Streams,
     ) -> tuple[Tensor | None, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
@@ -177,7 +170,7 @@ class GradientInversion(ReconstructionAttack):
         """
         try:
             last_parameters(task.gradients.module, task.n_classes)
-        except NotObservable as reason:
+        except da.NotObservable as reason:
             if self.labels == "inferred":
                 raise
             note = f"{reason}: they were searched along with the images"
@@ -189,7 +182,9 @@ class GradientInversion(ReconstructionAttack):
         for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
             objective = _objective(observed, task, chosen, labels)
             checkpoint = task.checkpoint.stage(f"rehearsal-{i}")
-            rehearsed = self._search(objective, short, labels, victims, starts, silent, checkpoint)
+            rehearsed = self._search(
+                objective, short, labels, victims, starts, da.silent, checkpoint
+            )
             labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
         return labels, chosen
 
@@ -200,8 +195,8 @@ class GradientInversion(ReconstructionAttack):
         guess: Tensor | None,
         victims: Tensor,
         starts: Tensor,
-        on_step: OnStep,
-        checkpoint: Checkpoint,
+        on_step: da.OnStep,
+        checkpoint: da.Checkpoint,
     ) -> Attempt:
         """Restarts at ``starts`` [n, r, D'] for n of the victims, as many at once as memory has."""
         if objective.labels is None:
@@ -221,7 +216,7 @@ class GradientInversion(ReconstructionAttack):
             losses = partial(_losses, objective, victims[chunk][groups])
             bounds = objective.task.value_range
             problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
-            progress = partial(step_of_part, on_step, i, len(chunks))
+            progress = partial(da.step_of_part, on_step, i, len(chunks))
             method = self._method(chosen, problems)
             minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
@@ -236,7 +231,7 @@ class GradientInversion(ReconstructionAttack):
 
 
 def _objective(
-    observed: ObservedGradients, task: Task, chosen: Plan, labels: Tensor | None
+    observed: da.ObservedGradients, task: da.Task, chosen: Plan, labels: Tensor | None
 ) -> Objective:
     return Objective(observed, task, labels, chosen.mismatch, chosen.total_variation)
 
@@ -245,7 +240,7 @@ def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Ten
     return objective(points, victims[problems])
 
 
-def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> Reconstruction:
+def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> da.Reconstruction:
     """Of all restarts of a victim, the one with the least loss."""
     losses = torch.cat([attempt.losses for attempt in found], dim=1)
     points = torch.cat([attempt.points for attempt in found], dim=1)
@@ -254,10 +249,10 @@ def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> Reconstru
     labels = objective.labels_of(points, victims)
     labels = labels if labels.ndim == 2 else labels.argmax(-1)
     trace = _trace(objective, found, chosen.n_steps)
-    return Reconstruction(objective.images(points), labels, losses, chosen.notes, trace)
+    return da.Reconstruction(objective.images(points), labels, losses, chosen.notes, trace)
 
 
-def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> Trace:
+def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> da.Trace:
     """The search by which each victim's best restart was found, and the others of its attempt."""
     attempt = torch.stack([other.losses.amin(1) for other in found]).argmin(0)
     losses, points = found[0].track
@@ -266,12 +261,15 @@ def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> Trace:
         losses = torch.where(here, other.track.losses, losses)
         points = torch.where(here[:, None], other.track.points, points)
     images = objective.images(points.transpose(0, 1).flatten(0, 1))
-    return Trace(traced(n_steps), losses.T, images.unflatten(0, losses.T.shape))
+    return da.Trace(traced(n_steps), losses.T, images.unflatten(0, losses.T.shape))
 
 
 def _scored(
-    batches: list[Recovered | NotObservable], observed: ObservedGradients, task: Task, chosen: Plan
-) -> Reconstruction:
+    batches: list[Recovered | da.NotObservable],
+    observed: da.ObservedGradients,
+    task: da.Task,
+    chosen: Plan,
+) -> da.Reconstruction:
     """Batches that equations gave, with the attacker's loss; an infinite one where they did not."""
     m, B = len(batches), observed.batch_size
     images = observed.gradients.new_zeros(m, B, *task.shape)
@@ -283,10 +281,10 @@ def _scored(
             objective = _objective(observed, task, chosen, labels)
             victim = torch.tensor([i], device=images.device)
             losses[i] = objective(images[i].flatten()[None], victim).detach()
-    return Reconstruction(images, labels, losses.nan_to_num(torch.inf, torch.inf), chosen.notes)
+    return da.Reconstruction(images, labels, losses.nan_to_num(torch.inf, torch.inf), chosen.notes)
 
 
-def _better(exact: Reconstruction, optimised: Reconstruction) -> Reconstruction:
+def _better(exact: da.Reconstruction, optimised: da.Reconstruction) -> da.Reconstruction:
     """For each victim the one with the lesser loss."""
     if exact.losses.isinf().all():
         return optimised
@@ -298,11 +296,11 @@ def _better(exact: Reconstruction, optimised: Reconstruction) -> Reconstruction:
     if trace is not None:
         searched = trace.losses.masked_fill(by_equations[:, None], torch.nan)
         trace = replace(trace, losses=searched)
-    return Reconstruction(images, labels, losses, optimised.notes, trace)
+    return da.Reconstruction(images, labels, losses, optimised.notes, trace)
 
 
 def _starts(
-    observed: ObservedGradients, task: Task, restarts: int, generator: torch.Generator, n: int
+    observed: da.ObservedGradients, task: da.Task, restarts: int, generator: torch.Generator, n: int
 ) -> Tensor:
     """Images near the middle of the value range for n victims, [n, restarts, D]."""
     low, high = task.value_range
@@ -312,7 +310,7 @@ def _starts(
     return starts.unflatten(0, (n, restarts))
 
 
-def _dummies(observed: ObservedGradients, task: Task, generator: torch.Generator) -> Tensor:
+def _dummies(observed: da.ObservedGradients, task: da.Task, generator: torch.Generator) -> Tensor:
     """The same uniformly random images for every victim, [m, n, *shape]."""
     low, high = task.value_range
     z = torch.rand((_DUMMIES, *task.shape), generator=generator, device=generator.device)
@@ -320,10 +318,10 @@ def _dummies(observed: ObservedGradients, task: Task, generator: torch.Generator
     return images.expand(observed.n_secrets, *images.shape)
 
 
-def _check(observed: ObservedGradients, task: Task) -> None:
+def _check(observed: da.ObservedGradients, task: da.Task) -> None:
     """Raises DpauditError for what cannot be attacked."""
     if len(task.shape) != 3:
-        raise DataError(
+        raise da.DataError(
             "DPA033",
             f"gradient inversion needs images [channels, height, width], got records of shape "
             f"{list(task.shape)}",
@@ -331,7 +329,7 @@ def _check(observed: ObservedGradients, task: Task) -> None:
     for what, vectors in (("gradient", observed.gradients), ("model", observed.models)):
         finite = vectors.isfinite().all(1)
         if not finite.all():
-            raise DpauditError(
+            raise da.DpauditError(
                 "DPA046",
                 f"gradient inversion: the {what} of victim {int(finite.int().argmin())} of "
                 f"{len(finite)} has entries that are no finite numbers; the run has diverged there",

@@ -4,14 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from dpaudit.attack.observed import ObservedGradients, Task
-from dpaudit.errors import NotObservable
+import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
 
 _AFTER = (nn.Identity, nn.LogSoftmax, nn.Flatten)  # behind the logits, and change no label
 
 
-def infer_labels(observed: ObservedGradients, task: Task, dummies: Tensor) -> Tensor:
+def infer_labels(observed: da.ObservedGradients, task: da.Task, dummies: Tensor) -> Tensor:
     """The labels of each batch, sorted by class, [n_secrets, batch_size].
 
     A record of class y adds (softmax - e_y) times its clipping factor to the gradient of the last
@@ -74,7 +73,7 @@ def last_parameters(module: nn.Module, n_classes: int) -> str:
     path, layer = ends[-1]
     if isinstance(layer, nn.Linear) and layer.out_features == n_classes:
         return f"{path}.{'weight' if layer.bias is None else 'bias'}".lstrip(".")
-    raise NotObservable(
+    raise da.NotObservable(
         "DPA055",
         "gradient-inversion reads labels off a last linear layer; this network ends in "
         f"{type(layer).__name__}",
@@ -94,7 +93,7 @@ def _in_common(g: Tensor) -> Tensor:
 
 
 def _answers(
-    observed: ObservedGradients, task: Task, name: str, dummies: Tensor, along: Tensor | None
+    observed: da.ObservedGradients, task: da.Task, name: str, dummies: Tensor, along: Tensor | None
 ) -> Tensor:
     """What dummies of each label give the entries on average, clipped: [m, label, c]."""
     answers = []

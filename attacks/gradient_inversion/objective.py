@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dpaudit.attack.observed import ObservedGradients, Task
+import dpaudit.attack as da
 
 Mismatch = Literal["l1", "cosine", "chord", "euclidean", "likelihood"]
 
@@ -43,8 +43,8 @@ class Objective:
     Points [k, D] are batches of images, and behind them the labels' logits where these are unknown.
     """
 
-    observed: ObservedGradients
-    task: Task
+    observed: da.ObservedGradients
+    task: da.Task
     labels: Tensor | None  # [m, batch_size]; None: found along with the images, as in DLG
     mismatch: Mismatch
     total_variation: float  # weight; for the likelihood 1 / b
@@ -113,7 +113,7 @@ class Objective:
         return 2 * self.total_variation * images[0].numel() / self.task.gradients.d
 
 
-def first_logits(likely: Tensor, task: Task) -> Tensor:
+def first_logits(likely: Tensor, task: da.Task) -> Tensor:
     """Where logits start, [m, batch_size * n_classes].
 
     Args:

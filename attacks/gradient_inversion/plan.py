@@ -5,8 +5,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from dpaudit.attack.observed import ObservedGradients, Task
-from dpaudit.errors import DpauditError
+import dpaudit.attack as da
 
 from .objective import Mismatch
 
@@ -43,8 +42,8 @@ class Plan(NamedTuple):
 
 
 def plan(
-    observed: ObservedGradients,
-    task: Task,
+    observed: da.ObservedGradients,
+    task: da.Task,
     mismatch: Mismatch | None = None,
     optimizer: Optimizer | None = None,
 ) -> Plan:
@@ -61,7 +60,7 @@ def plan(
     std = observed.std
     noisy = std is not None and _is_audible(observed, std)
     if mismatch == "likelihood" and not noisy:
-        raise DpauditError("DPA052", _NO_NOISE)
+        raise da.DpauditError("DPA052", _NO_NOISE)
     smooth = not has_kinks(task.gradients.module)
     if mismatch is None:
         quiet: Mismatch = "euclidean" if smooth else "chord"
@@ -92,13 +91,15 @@ def has_kinks(module: nn.Module) -> bool:
     return any(isinstance(layer, _KINKED) for layer in module.modules())
 
 
-def _is_audible(observed: ObservedGradients, std: Tensor) -> bool:
+def _is_audible(observed: da.ObservedGradients, std: Tensor) -> bool:
     """Whether there is noise to speak of beside the gradients."""
     lengths = observed.gradients.norm(dim=1)
     return bool((std * math.sqrt(observed.gradients.shape[1]) > _AUDIBLE * lengths).any())
 
 
-def _within_capacity(chosen: Plan, observed: ObservedGradients, task: Task, std: Tensor) -> Plan:
+def _within_capacity(
+    chosen: Plan, observed: da.ObservedGradients, task: da.Task, std: Tensor
+) -> Plan:
     """Hardly any steps, and a note that says why, where no image can get through the noise."""
     gradients = capacity(observed, std)
     if observed.secrets is not None:
@@ -113,7 +114,7 @@ def _within_capacity(chosen: Plan, observed: ObservedGradients, task: Task, std:
     return chosen._replace(restarts=1, n_steps=_LITTLE, notes=(note, *chosen.notes))
 
 
-def _too_many_unknowns(observed: ObservedGradients, task: Task) -> tuple[str, ...]:
+def _too_many_unknowns(observed: da.ObservedGradients, task: da.Task) -> tuple[str, ...]:
     """A warning where the images of a batch cannot follow from its gradients."""
     d, b = observed.most_joined * task.gradients.d, observed.batch_size
     if d >= b * math.prod(task.shape):
@@ -124,7 +125,7 @@ def _too_many_unknowns(observed: ObservedGradients, task: Task) -> tuple[str, ..
     )
 
 
-def capacity(observed: ObservedGradients, std: Tensor) -> Tensor:
+def capacity(observed: da.ObservedGradients, std: Tensor) -> Tensor:
     """Bits that each of the noisy gradients can carry at most about its batch, [m].
 
     d / 2 log2(1 + P / std^2) for d coordinates of mean power P (Shannon 1949). P is estimated from

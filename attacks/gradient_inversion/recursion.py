@@ -12,8 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
-from dpaudit.attack.observed import Task
-from dpaudit.errors import NotObservable
+import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
 
 _ACTIVE = 1e-4  # of the largest output of a ReLU: below, the unit counts as off
@@ -53,7 +52,7 @@ class Front(NamedTuple):
         return torch.cat([g["weight"], g["bias"][:, None]], dim=1)
 
 
-def front(task: Task, gradient: Tensor, model: Tensor) -> Front:
+def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
     """The front of the network, in float64.
 
     Args:
@@ -64,7 +63,7 @@ def front(task: Task, gradient: Tensor, model: Tensor) -> Front:
             the first that has is no chain of layers, each fed with the output of the last.
     """
     if not gradient.isfinite().all():
-        raise NotObservable(
+        raise da.NotObservable(
             "DPA046", "an exact attack needs a finite gradient, got NaN or infinity"
         )
     images, calls = _run(task, gradient.double(), model.double())
@@ -72,7 +71,7 @@ def front(task: Task, gradient: Tensor, model: Tensor) -> Front:
     fed = images
     for call in calls:
         if not _same(fed, call.input):
-            raise NotObservable(
+            raise da.NotObservable(
                 "DPA055",
                 f"an exact attack needs a chain of layers up to the first linear one; what feeds "
                 f"the {type(call.layer).__name__} here is not the output of the layer before it",
@@ -81,12 +80,12 @@ def front(task: Task, gradient: Tensor, model: Tensor) -> Front:
             return Front(before, call, _same(images, call.input))
         before.append(call)
         fed = call.output
-    raise NotObservable(
+    raise da.NotObservable(
         "DPA055", "an exact attack starts at a linear layer with bias; this network has none"
     )
 
 
-def _run(task: Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[Call]]:
+def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[Call]]:
     """Two random images (batch normalisation needs two), and every layer at work, in order."""
     module = task.gradients.module
     values, slopes = parameters_of(module, model), parameters_of(module, gradient)
@@ -153,7 +152,7 @@ class Equations(NamedTuple):
             assert not isinstance(layer.padding, str)
             geometry = (layer.stride, layer.padding, layer.dilation)
         else:
-            raise NotObservable(
+            raise da.NotObservable(
                 "DPA055",
                 f"the recursion through layers cannot invert {type(layer).__name__}; it needs "
                 "linear layers, and Conv2d of one group with zero padding in pixels",
@@ -238,8 +237,8 @@ class Equations(NamedTuple):
         x = torch.linalg.solve_triangular(R, (Q.T @ y)[:, None], upper=True)
         return x.view(self.shape)
 
-    def _open(self, rank: int) -> NotObservable:
-        return NotObservable(
+    def _open(self, rank: int) -> da.NotObservable:
+        return da.NotObservable(
             "DPA056",
             f"the equations of the {self.name} determine at most {rank} of the "
             f"{self.shape.numel()} values of its input",
@@ -279,7 +278,7 @@ def input_of_linear(front: Front) -> Signal:
     """
     U, S, Vh = torch.linalg.svd(front.augmented, full_matrices=False)
     if not abs(Vh[0, -1]) > torch.finfo(Vh.dtype).eps:
-        raise NotObservable(
+        raise da.NotObservable(
             "DPA056", "the gradient of the first linear layer's bias is 0: no unit answered"
         )
     value = Vh[0, :-1] / Vh[0, -1]
@@ -328,7 +327,7 @@ def _before_activation(call: Call, after: Signal) -> Signal:
         case nn.ReLU():
             z, derivative = a, torch.where(a > _ACTIVE * a.abs().max(), one, zero)
         case _:
-            raise NotObservable(
+            raise da.NotObservable(
                 "DPA055",
                 f"the recursion through layers cannot invert {type(layer).__name__}; it needs "
                 "Sigmoid, Tanh, LeakyReLU or ReLU behind convolutions, without pooling",

@@ -9,7 +9,7 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
-from dpaudit.attack.counted import counted_test, expected_value, without_errors
+from dpaudit.attack.figures import counted_test, expected_value, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role

@@ -1,36 +1,29 @@
 """How much an adversary's view tells about a private quantity: M-NMI over independent runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from math import inf
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from dpaudit.attack.contract import (
-    Attack,
-    AttackContext,
-    Chooses,
-    InvalidOption,
-    World,
-    late_rounds,
-    missing_agent,
-)
-from dpaudit.attack.information import information_metrics, information_series
+import dpaudit.attack as da
+import dpaudit.defense as dp
+from dpaudit.attack.figures import information_metrics, information_series
 from dpaudit.attack.victims import VIEW, refuse_many_unknowns
-from dpaudit.checkpoint import Checkpoint, Progress
-from dpaudit.defense.contract import Defense
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
 from dpaudit.information.best_estimate import best_estimate
+from dpaudit.information.capacity import (
+    of_bit_in_gaussian,
+    of_bit_in_randomised_response,
+    of_number_in_gaussian,
+    of_pure_epsilon,
+    of_vector_in_gaussian,
+)
 from dpaudit.information.mnmi import MaximumInformation, maximum_information, without_warnings
 from dpaudit.information.reduction import Reduction
-from dpaudit.progress import OnStep
 
-from .limits import Limits, beyond, limits
-from .limits import about as limits_note
 from .samples import (
     Question,
-    RoundSamples,
     Samples,
     blocks,
     first_heard,
@@ -47,7 +40,22 @@ _BLIND_CONTROL = (
 )
 
 
-class MutualInformation(Attack):
+class Limits(NamedTuple):
+    """Bits, at most; infinite without noise."""
+
+    batch: float  # of the gradient of a whole batch
+    number: float  # of one record that moves a message by a number within its sensitivity
+    presence: float  # whether one record was used, a fair bit
+
+    def metrics(self) -> dict[str, da.Metric]:
+        return {
+            da.Name.CAPACITY: da.Metric(value=self.batch),
+            da.Name.CAPACITY_FOR_A_NUMBER: da.Metric(value=self.number),
+            da.Name.CAPACITY_FOR_PRESENCE: da.Metric(value=self.presence),
+        }
+
+
+class MutualInformation(da.Attack):
     """Mutual information between a victim's private quantity and a message, by round (M-NMI).
 
     It plays ``trials`` independent runs of the defense, and of its no-defense twin, in batched
@@ -64,7 +72,7 @@ class MutualInformation(Attack):
     Source: Xie, Liu and Chai, eq. (43); ``dpaudit.information.mnmi`` for what stands beside it.
     """
 
-    chooses: ClassVar[Chooses] = {
+    chooses: ClassVar[da.Chooses] = {
         "message": ("messages", "observables", "combinations", "views"),
         "private": ("private",),
     }
@@ -94,11 +102,11 @@ class MutualInformation(Attack):
             )
         return self
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        yield from late_rounds(self.rounds or (), n_rounds)
-        yield from missing_agent(self.victim, n_agents)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        yield from da.late_rounds(self.rounds or (), n_rounds)
+        yield from da.missing_agent(self.victim, n_agents)
 
-    def refuse_too_large(self, context: AttackContext, threat_model: ThreatModel) -> None:
+    def refuse_too_large(self, context: da.AttackContext, threat_model: da.ThreatModel) -> None:
         """Raises ConfigError: its model is too large to be played often, or its estimate is."""
         blocks(self.trials, context.setting)
         question, defense = self._question(context, threat_model), context.defense
@@ -107,8 +115,8 @@ class MutualInformation(Attack):
             refuse_many_unknowns(context, threat_model, question.rounds, others)
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         """Two findings for each world: the information by round, and the adversary's best guess."""
         question = self._question(context, threat_model)
         if question.victim in threat_model.agents:
@@ -116,7 +124,7 @@ class MutualInformation(Attack):
             return [
                 self._empty(question, "defense", (f"not available to this adversary: {lacks}",))
             ]
-        worlds: dict[World, Defense] = {"defense": context.defense}
+        worlds: dict[da.World, dp.Defense] = {"defense": context.defense}
         twin = context.defense.without_noise()
         if twin != context.defense:
             worlds["no-defense"] = twin
@@ -128,11 +136,11 @@ class MutualInformation(Attack):
             done += 1
             on_step(done, total)
 
-        findings: list[Finding] = []
+        findings: list[da.Finding] = []
         for world, defense in worlds.items():
             checkpoint = context.checkpoint.stage(world)
             if (last := checkpoint.last()) is not None:
-                findings = [Finding.model_validate(found) for found in last.note]
+                findings = [da.Finding.model_validate(found) for found in last.note]
                 continue
             found = samples(
                 question,
@@ -145,10 +153,12 @@ class MutualInformation(Attack):
                 context.checkpoint.stage(world).stage("samples"),
             )
             findings += self._findings(context, question, world, found, twin == context.defense)
-            checkpoint.done(Progress({}, [finding.model_dump(mode="json") for finding in findings]))
+            checkpoint.done(
+                da.Progress({}, [finding.model_dump(mode="json") for finding in findings])
+            )
         return findings
 
-    def _question(self, context: AttackContext, threat_model: ThreatModel) -> Question:
+    def _question(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Question:
         every = tuple(range(1, context.defense.n_rounds + 1))
         return Question(
             message=self.message,
@@ -165,12 +175,12 @@ class MutualInformation(Attack):
 
     def _findings(
         self,
-        context: AttackContext,
+        context: da.AttackContext,
         question: Question,
-        world: World,
+        world: da.World,
         found: Samples,
         noiseless: bool,
-    ) -> list[Finding]:
+    ) -> list[da.Finding]:
         about = (*_of_view(question, context.defense), *_left_out(found))
         if not found.rounds and not found.constant:
             first = next(iter(found.unseen.values()))
@@ -184,41 +194,41 @@ class MutualInformation(Attack):
         if noiseless:
             about = (*about, "the defense draws no noise that could be turned off: no twin")
         if not found.rounds:
-            tells: dict[str, Metric] = {}
-            if not _private_is_constant(found):
-                tells[Name.INFORMATION] = _zero(self.trials)
-            return [self._empty(question, world, (random, *about), tells)]
-        checkpoint = context.checkpoint.stage(world).stage("estimates")
+            nothing: dict[str, da.Metric] = {}
+            if set(found.constant.values()) != {"the private quantity"}:
+                nothing[da.Name.INFORMATION] = da.Metric(value=0.0, n=self.trials)
+            return [self._empty(question, world, (random, *about), nothing)]
+        rounds = list(found.rounds)
         estimated, warned = without_warnings(
-            lambda: self._estimate(context, found.rounds, checkpoint)
+            lambda: maximum_information(
+                [sample.private for sample in found.rounds.values()],
+                [sample.view for sample in found.rounds.values()],
+                context.streams.numpy("estimate"),
+                k=self.k,
+                reduce_private=Reduction(scale=self.scale),
+                reduce_view=Reduction(scale=self.scale),
+                n_permutations=self.n_permutations,
+                n_splits=self.n_splits,
+                checkpoint=context.checkpoint.stage(world).stage("estimates"),
+            )
         )
         notes = (random, *self._method(estimated, found), *about, *warned)
-        known: Limits | str = "the noise is off"
+        metrics = information_metrics(estimated, shuffled=self.n_permutations > 0)
         if world == "defense":
             heard = heard_rounds(question, context.defense)
             known = limits(question, context.defense, context.setting, heard)
-            notes = (*notes, limits_note(known))
-        if world == "no-defense" and estimated.p_value > ALPHA:
+            low = float(estimated.lows[rounds.index(1)]) if 1 in rounds else 0.0
+            notes = (*beyond(known, low), *notes, limits_note(known))
+            metrics |= {} if isinstance(known, str) else known.metrics()
+        elif estimated.p_value > ALPHA:
             notes = (_BLIND_CONTROL, *notes)
+        what = f"{self.private} of agent {question.victim}"
+        title = f"information about {what}, most in round {rounds[estimated.round - 1]}"
+        series = information_series(estimated, rounds)
         return [
-            self._information(question, world, estimated, list(found.rounds), notes, known),
+            self._finding(question, world, title, metrics, notes, series),
             self._guess(context, question, world, estimated, found),
         ]
-
-    def _estimate(
-        self, context: AttackContext, rounds: Mapping[int, RoundSamples], checkpoint: Checkpoint
-    ) -> MaximumInformation:
-        return maximum_information(
-            [sample.private for sample in rounds.values()],
-            [sample.view for sample in rounds.values()],
-            context.streams.numpy("estimate"),
-            k=self.k,
-            reduce_private=Reduction(scale=self.scale),
-            reduce_view=Reduction(scale=self.scale),
-            n_permutations=self.n_permutations,
-            n_splits=self.n_splits,
-            checkpoint=checkpoint,
-        )
 
     def _method(self, found: MaximumInformation, samples: Samples) -> Iterator[str]:
         top = list(samples.rounds)[found.round - 1]
@@ -236,81 +246,56 @@ class MutualInformation(Attack):
         if self.n_splits:
             yield "the 95% interval holds for all rounds together, and so for their maximum"
 
-    def _information(
-        self,
-        question: Question,
-        world: World,
-        found: MaximumInformation,
-        rounds: list[int],
-        notes: tuple[str, ...],
-        known: Limits | str,
-    ) -> Finding:
-        low = float(found.lows[rounds.index(1)]) if 1 in rounds else 0.0
-        metrics = information_metrics(found, shuffled=self.n_permutations > 0)
-        if not isinstance(known, str):
-            metrics |= known.metrics()
-        what = f"{self.private} of agent {question.victim}"
-        return self._finding(
-            question,
-            world,
-            f"information about {what}, most in round {rounds[found.round - 1]}",
-            metrics,
-            (*beyond(known, low), *notes),
-            information_series(found, rounds),
-        )
-
     def _guess(
         self,
-        context: AttackContext,
+        context: da.AttackContext,
         question: Question,
-        world: World,
+        world: da.World,
         found: MaximumInformation,
         samples: Samples,
-    ) -> Finding:
+    ) -> da.Finding:
         top = list(samples.rounds)[found.round - 1]
         private, view, _ = samples.rounds[top]
         guess = best_estimate(private[:, 0], view, context.streams.numpy("best estimate"))
-        n = len(guess.private)
+        explained = da.Metric(
+            value=guess.explained, low=guess.low, high=guess.high, n=len(guess.private)
+        )
         return self._finding(
             replace(question, rounds=(top,)),
             world,
             f"best estimate of the {self.private} of agent {question.victim}",
-            {
-                Name.VARIANCE_EXPLAINED: Metric(
-                    value=guess.explained, low=guess.low, high=guess.high, n=n
-                )
-            },
+            {da.Name.VARIANCE_EXPLAINED: explained},
             (
                 f"{guess.method}, fitted on one third of the trials, chosen on another, tried on "
                 "the last; the private quantity is its first component, in the unit it has",
             ),
             {
-                Column.PRIVATE: tuple(guess.private[:SHOWN].tolist()),
-                Column.ESTIMATE: tuple(guess.estimate[:SHOWN].tolist()),
+                da.Column.PRIVATE: tuple(guess.private[:SHOWN].tolist()),
+                da.Column.ESTIMATE: tuple(guess.estimate[:SHOWN].tolist()),
             },
         )
 
     def _empty(
         self,
         question: Question,
-        world: World,
+        world: da.World,
         notes: tuple[str, ...],
-        metrics: dict[str, Metric] | None = None,
-    ) -> Finding:
+        metrics: dict[str, da.Metric] | None = None,
+    ) -> da.Finding:
         title = f"information about {self.private} of agent {question.victim}"
         return self._finding(question, world, title, metrics or {}, notes, {})
 
     def _finding(
         self,
         question: Question,
-        world: World,
+        world: da.World,
         title: str,
-        metrics: dict[str, Metric],
+        metrics: dict[str, da.Metric],
         notes: tuple[str, ...],
         series: dict[str, tuple[float, ...]],
-    ) -> Finding:
-        return Finding(
-            role=Role.BEST_ESTIMATE if Column.ESTIMATE in series else Role.INFORMATION,
+    ) -> da.Finding:
+        return da.Finding(
+            role=da.Role.BEST_ESTIMATE if da.Column.ESTIMATE in series else da.Role.INFORMATION,
             kind="mutual-information",
             title=title,
             attack="mutual-information",
@@ -324,7 +309,7 @@ class MutualInformation(Attack):
         )
 
 
-def _of_view(question: Question, defense: Defense) -> Iterator[str]:
+def _of_view(question: Question, defense: dp.Defense) -> Iterator[str]:
     """What was asked of a defense beside what it names itself."""
     if question.message == VIEW:
         yield (
@@ -350,9 +335,62 @@ def _rounds(ks: list[int]) -> str:
     return f"round {ks[0]}" if len(ks) == 1 else f"{len(ks)} rounds from {ks[0]} to {ks[-1]}"
 
 
-def _private_is_constant(found: Samples) -> bool:
-    return set(found.constant.values()) == {"the private quantity"}
+def limits(
+    question: Question, defense: dp.Defense, setting: dp.Setting, n_heard: int
+) -> Limits | str:
+    """Of as many rounds as are heard of one batch; or why no limit is known.
+
+    In round 1 the model is public and the same in all trials, so that a victim's gradient is a
+    function of its batch. Later gradients depend on the model too, and so on all noise before them,
+    which a view may hold: an estimate of such a round is held against nothing.
+
+    A batch is a vector of as many clip norms as it has records, or of one where the whole is
+    clipped. Releases of a round are taken to have the least noise of the run.
+    """
+    if question.private != "gradient":
+        return f'none is derived for the private quantity "{question.private}"'
+    if defense.batches_per_round > 1:
+        return "none is derived for several batches in a round"
+    if defense.function_distance() is not None or defense.clip_norm_in(1) is None:
+        return "nothing bounds the norm of a gradient"
+    releases = defense.mechanism(setting, question.threat_model, question.victim).most
+    if not releases:
+        return "the defense declares no release of it to this adversary"
+    if any(release.noise_multiplier == 0 for release in releases):
+        return Limits(inf, inf, inf)
+    least = min(releases, key=lambda release: release.noise_multiplier)
+    each = max(1, -(-sum(release.count for release in releases) // defense.n_rounds))
+    n, mu = each * n_heard, 1 / least.noise_multiplier
+    all_held = defense.drawing == "poisson"
+    b = setting.sizes[question.victim] if all_held else defense.batch_size
+    b = 1 if defense.protects == "user" else b
+    if least.family == "laplace":
+        one, whole = of_bit_in_randomised_response(mu), of_pure_epsilon(2 * b * mu)
+        return Limits(n * whole, n * of_pure_epsilon(mu), n * one)
+    together = n**0.5 * mu
+    return Limits(
+        n * of_vector_in_gaussian(setting.d, b * mu),
+        of_number_in_gaussian(together),
+        of_bit_in_gaussian(together),
+    )
 
 
-def _zero(n: int) -> Metric:
-    return Metric(value=0.0, n=n)
+def beyond(known: Limits | str, low: float) -> tuple[str, ...]:
+    """What it means if the lower end of the estimate of round 1 exceeds the limit of its batch."""
+    if isinstance(known, str) or not low > known.batch:
+        return ()
+    return (
+        f"beyond the noise: at least {low:.3g} bits in round 1, where the declared noise lets "
+        f"{known.batch:.3g} through at most; this speaks against the noise",
+    )
+
+
+def limits_note(known: Limits | str) -> str:
+    """What the limits are, for a reader."""
+    if isinstance(known, str):
+        return f"no capacity of the noise beside the estimate: {known}"
+    return (
+        "capacity: what the declared noise lets through of the gradient of a batch at most, which "
+        "limits the estimate in round 1; and of one record, a number or its presence; an estimate "
+        "below them proves nothing"
+    )

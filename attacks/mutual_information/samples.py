@@ -8,26 +8,20 @@ exchangeable.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.attack.victims import VIEW, window_of
-from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
-from dpaudit.defense.contract import Defense, Observable, Round, Setting, Target
-from dpaudit.defense.transcript import Messages, Transcript, messages_of, tensors_of
-from dpaudit.defense.view import View, seen_links
-from dpaudit.errors import ConfigError, NotObservable
-from dpaudit.files.threat import ThreatModel
+from dpaudit.defense.transcript import messages_of, tensors_of
+from dpaudit.defense.view import seen_links
 from dpaudit.game.estimating.estimate import Window
 from dpaudit.information.estimators import varying
-from dpaudit.rng import Streams
-from dpaudit.training.trials import TrialProblem, run_trials
-
-from .overheard import Overheard
 
 Floats = NDArray[np.float64]
 ReductionName = Literal["aligned", "pca", "none"]
@@ -45,13 +39,13 @@ class Question:
     message: str  # one of the defense's messages, observables or combinations; or "view"
     private: str
     victim: int
-    threat_model: ThreatModel
+    threat_model: da.ThreatModel
     rounds: tuple[int, ...]
     reduction: ReductionName = "aligned"
     components: int = 1  # of the private quantity
     view_components: int = 3  # of the view, at most
 
-    def overhears(self, defense: Defense) -> bool:
+    def overhears(self, defense: dp.Defense) -> bool:
         """Whether the gradient is what agents are answered, for the defense names none."""
         return self.private == "gradient" and self.private not in defense.private
 
@@ -74,13 +68,13 @@ class Samples(NamedTuple):
 
 def samples(
     question: Question,
-    defense: Defense,
-    problem: TrialProblem,
-    setting: Setting,
-    streams: Streams,
+    defense: dp.Defense,
+    problem: da.TrialProblem,
+    setting: dp.Setting,
+    streams: da.Streams,
     trials: int,
     on_round: Callable[[], None] = lambda: None,
-    checkpoint: Checkpoint = NO_CHECKPOINT,
+    checkpoint: da.Checkpoint = da.NO_CHECKPOINT,
 ) -> Samples:
     """Play ``trials`` independent runs up to the last round asked for, in blocks.
 
@@ -95,19 +89,21 @@ def samples(
         if question.overhears(defense):
             block = Overheard(block, question.victim)
 
-        def watch(k: int, round: Round, i: int = i, block: TrialProblem = block) -> None:
+        def watch(k: int, round: dp.Round, i: int = i, block: da.TrialProblem = block) -> None:
             recorder(k, round, block.answer if isinstance(block, Overheard) else None)
             checkpoint.keep(lambda: recorder.progress(i, k, round.state._asdict()))
             on_round()
 
-        run_trials(defense, block, setting, own, size, watch, last_round(question, defense), after)
+        da.run_trials(
+            defense, block, setting, own, size, watch, last_round(question, defense), after
+        )
         after = None
         recorder.end_block()
     checkpoint.done(recorder.progress(len(every), 0, {}))
     return recorder.samples()
 
 
-def first_heard(setting: Setting, threat_model: ThreatModel) -> int:
+def first_heard(setting: dp.Setting, threat_model: da.ThreatModel) -> int:
     """The first agent, not the adversary's own, of which it reads a link; else the first honest."""
     honest = [i for i in setting.holders if i not in threat_model.agents]
     graph = setting.network.at(1)
@@ -115,7 +111,7 @@ def first_heard(setting: Setting, threat_model: ThreatModel) -> int:
     return next(iter([*(i for i in honest if i in read), *honest, 0]))
 
 
-def read_of(name: str, defense: Defense) -> Collection[str]:
+def read_of(name: str, defense: dp.Defense) -> Collection[str]:
     """The messages that are read."""
     if name == VIEW or name in defense.messages:
         return list(defense.messages) if name == VIEW else [name]
@@ -124,12 +120,12 @@ def read_of(name: str, defense: Defense) -> Collection[str]:
     return defense.combinations[name].messages
 
 
-def heard_rounds(question: Question, defense: Defense) -> int:
+def heard_rounds(question: Question, defense: dp.Defense) -> int:
     """How many rounds are heard of what a victim does in round 1."""
     return span_of(question.message, defense, 1)[-1]
 
 
-def span_of(name: str, defense: Defense, k: int) -> range:
+def span_of(name: str, defense: dp.Defense, k: int) -> range:
     """The rounds whose messages show what is asked of round k; some may lie beyond the run."""
     if name == VIEW:
         return window_of(VIEW, k, defense.n_rounds, False)
@@ -140,19 +136,19 @@ def span_of(name: str, defense: Defense, k: int) -> range:
     return range(1, k + defense.combinations[name].delay + 1)
 
 
-def last_round(question: Question, defense: Defense) -> int:
+def last_round(question: Question, defense: dp.Defense) -> int:
     """The last round that must be played: some messages come after the round that they show."""
     last = max(question.rounds)
     return min(span_of(question.message, defense, last)[-1], defense.n_rounds)
 
 
-def blocks(trials: int, setting: Setting) -> list[int]:
+def blocks(trials: int, setting: dp.Setting) -> list[int]:
     """Sizes of blocks of about equal size, bounded in memory."""
     rows = setting.n_agents + setting.network.at(1).n_edges
     each = rows * setting.d * 4 * TENSORS
     fit = BLOCK_BYTES // each
     if fit * 16 < FEWEST:
-        raise ConfigError(
+        raise da.ConfigError(
             "DPA022",
             f"attack: {FEWEST} runs at once of {setting.n_agents} agents with models of "
             f"{setting.d} parameters take {FEWEST * each / 2**30:.0f} GiB; use a smaller model",
@@ -214,9 +210,9 @@ class _Recorder:
     """Watches rounds and keeps the columns of those asked for."""
 
     question: Question
-    defense: Defense
-    setting: Setting
-    _messages: dict[int, Messages] = field(default_factory=dict)
+    defense: dp.Defense
+    setting: dp.Setting
+    _messages: dict[int, dp.Messages] = field(default_factory=dict)
     _waiting: dict[int, Tensor] = field(default_factory=dict)
     _private: dict[int, _Column] = field(default_factory=dict)
     _view: dict[int, _Column] = field(default_factory=dict)
@@ -225,7 +221,7 @@ class _Recorder:
     _names: dict[int, str] = field(default_factory=dict)
     _windows: dict[int, Window] = field(default_factory=dict)
 
-    def progress(self, block: int, done: int, state: Any) -> Progress:
+    def progress(self, block: int, done: int, state: Any) -> da.Progress:
         """All that it has after so many rounds of a block, and the state that they left."""
         sent = {k: tensors_of(messages) for k, messages in self._messages.items()}
         columns = [
@@ -237,9 +233,11 @@ class _Recorder:
             for k, several in self._found.items()
         }
         noted = self._unseen, self._names
-        return Progress.of(block, done, state, self._waiting, sent, columns, found, *noted)
+        return da.Progress.of(block, done, state, self._waiting, sent, columns, found, *noted)
 
-    def resume(self, last: Progress | None) -> tuple[int, tuple[int, Mapping[str, Tensor]] | None]:
+    def resume(
+        self, last: da.Progress | None
+    ) -> tuple[int, tuple[int, Mapping[str, Tensor]] | None]:
         """Take that back: the block, and of it how many rounds, and the state they left."""
         if last is None:
             return 0, None
@@ -258,7 +256,7 @@ class _Recorder:
         self._messages.clear()
         self._waiting.clear()
 
-    def __call__(self, k: int, round: Round, answer: Tensor | None) -> None:
+    def __call__(self, k: int, round: dp.Round, answer: Tensor | None) -> None:
         """Note a round, in which the victim was first answered that gradient [trials, d]."""
         q = self.question
         names = read_of(q.message, self.defense)
@@ -273,7 +271,7 @@ class _Recorder:
         for old in [j for j in self._messages if j < first]:
             del self._messages[old]
 
-    def _wait(self, k: int, round: Round, answer: Tensor | None) -> None:
+    def _wait(self, k: int, round: dp.Round, answer: Tensor | None) -> None:
         q = self.question
         if not q.overhears(self.defense):
             self._waiting[k] = round.private[q.private][..., q.victim, :]
@@ -285,7 +283,7 @@ class _Recorder:
     def _note(self, k: int, private: Tensor) -> None:
         try:
             rows = self._rows(k)
-        except NotObservable as error:
+        except da.NotObservable as error:
             self._unseen[k] = str(error)
             return
         self._found.setdefault(k, []).append(self._reduced(k, private, rows))
@@ -293,7 +291,7 @@ class _Recorder:
     def _rows(self, k: int) -> Tensor:
         """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
         q, defense = self.question, self.defense
-        view = View.of(q.threat_model, Transcript(self._messages), set(self._messages))
+        view = dp.View.of(q.threat_model, dp.Transcript(self._messages), set(self._messages))
         if q.message == VIEW:
             return self._window(k).gradients(view, k, q.victim)
         if q.message in defense.messages:
@@ -310,23 +308,23 @@ class _Recorder:
             self._windows[k] = Window(*args)
         return self._windows[k]
 
-    def _derived(self, view: View, k: int, observable: Observable) -> Tensor:
+    def _derived(self, view: dp.View, k: int, observable: dp.Observable) -> Tensor:
         targets = self._links(view, k, observable.links)
         if not observable.differs_by_link:
             targets = targets[:1]
         derived = [observable.derive(self.defense, view, self.setting, t) for t in targets]
         return torch.stack([d.gradient for d in derived], dim=-2)
 
-    def _links(self, view: View, k: int, message: str) -> list[Target]:
+    def _links(self, view: dp.View, k: int, message: str) -> list[dp.Target]:
         """The links on which it reads the victim. Raises NotObservable if there is none."""
         q = self.question
         links = [link for link in view.edges(message, k) if link[0] == q.victim]
         if not links:
-            raise NotObservable(
+            raise da.NotObservable(
                 "DPA054",
                 f'{q.threat_model.name} does not see "{message}" of agent {q.victim} in round {k}',
             )
-        return [Target(k, q.victim, receiver) for _, receiver in links]
+        return [dp.Target(k, q.victim, receiver) for _, receiver in links]
 
     def _reduced(self, k: int, private: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         q = self.question
@@ -366,3 +364,77 @@ def _named(before: str, column: _Column) -> str:
     if column.directions is None:
         return before
     return f"{before} -> PCA {column.directions.shape[1]} ({column.share:.0%} of variance)"
+
+
+@dataclass(eq=False)
+class Overheard(da.TrialProblem):
+    """A problem that notes the first gradient of an agent in the latest round.
+
+    It is the private quantity "gradient" of a defense that names none: the mean over the agent's
+    batch, clipped if the defense asks for it clipped.
+    """
+
+    problem: da.TrialProblem
+    agent: int
+    answer: Tensor | None = field(default=None, init=False)  # [trials, d]
+
+    @property
+    def differentiates(self) -> bool:
+        return self.problem.differentiates
+
+    @property
+    def varies(self) -> str:
+        return self.problem.varies
+
+    def for_trials(self, shared: da.Streams, own: da.Streams, trials: int, victim: int) -> Self:
+        return type(self)(self.problem.for_trials(shared, own, trials, victim), self.agent)
+
+    def initial(self, streams: da.Streams, trials: int | None = None) -> Tensor:
+        return self.problem.initial(streams, trials)
+
+    def gradient(
+        self,
+        streams: da.Streams,
+        k: int,
+        batch_size: int,
+        sampling: str = "fixed",
+        trials: int | None = None,
+    ) -> dp.Gradient:
+        self.answer = None
+        asked = self.problem.gradient(streams, k, batch_size, sampling, trials)
+        return _Listening(asked, self.agent, self._note)
+
+    def _note(self, answer: Tensor) -> None:
+        if self.answer is None:
+            self.answer = answer
+
+
+class _Listening(dp.Gradient):
+    def __init__(self, asked: dp.Gradient, agent: int, note: Callable[[Tensor], None]) -> None:
+        self.asked, self.agent, self.note = asked, agent, note
+        self.batch_size = asked.batch_size
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        G = self.asked(X, holders)
+        self._listen(G, holders, 1)
+        return G
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        S = self.asked.clipped_sum(X, clip_norm, holders, norm)
+        self._listen(S, holders, self.batch_size)
+        return S
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        each = self.asked.per_record(X, holders, own)
+        self._listen(each.sum(dim=-2), holders, self.batch_size)
+        return each
+
+    def at_step(self, s: int) -> "_Listening":
+        return _Listening(self.asked.at_step(s), self.agent, self.note)
+
+    def _listen(self, G: Tensor, holders: Tensor | None, n: int) -> None:
+        agents = range(G.shape[-2]) if holders is None else holders.tolist()
+        if self.agent in agents:
+            self.note(G[..., list(agents).index(self.agent), :] / n)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+import dpaudit.defense as dp
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
-from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
@@ -24,6 +24,7 @@ from dpaudit.training.train import NOTHING_RECORDED, Recording
 
 Chooses = Mapping[str, tuple[str, ...]]  # option -> the tables of a defense that name its values
 World = Literal["defense", "no-defense"]
+WORLDS: tuple[World, ...] = ("defense", "no-defense")
 InvalidOption = tuple[str, str]  # an option, and why its value cannot be meant
 Significance = Annotated[float, Field(gt=0, le=0.05)]  # of a bound; verdicts are at 95% confidence
 
@@ -40,8 +41,8 @@ class AttackContext:
     """What an attack works on: the calibrated defense, where it runs, and what is claimed."""
 
     problem: Problem
-    setting: Setting
-    defense: Defense  # its noise set
+    setting: dp.Setting
+    defense: dp.Defense  # its noise set
     claims: tuple[Claim, ...]
     streams: Streams  # of this attack alone: nothing drawn from them is drawn elsewhere
     run: RunDirectory  # has the recorded rounds, takes artifacts
@@ -76,14 +77,14 @@ class Attack(Strict, ABC):
         """Options that cannot be meant in a run of so many rounds and agents."""
         return iter(())
 
-    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+    def refuse(self, learned: LoadedProblem, setting: dp.Setting) -> None:
         """Called before anything is run. Raises DpauditError if it could not attack there."""
 
-    def recording(self, defense: Defense) -> Recording:
+    def recording(self, defense: dp.Defense) -> Recording:
         """What it reads of the training run; an attack that plays its own runs reads nothing."""
         return NOTHING_RECORDED
 
-    def parts(self, defense: Defense) -> tuple[Part, ...]:
+    def parts(self, defense: dp.Defense) -> tuple[Part, ...]:
         """Into what its work on one adversary divides."""
         return (Part(),)
 

@@ -32,10 +32,9 @@ from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role, cl
 from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Successes
 
-from .blind_success import Blind, blind_success
+from .blind_success import Blind, blind_success, share_without_prior, together
 from .contract import AttackContext
 from .image_metrics import PSNR_CAP, Scores
-from .noise_limits import share_without_prior, together
 from .victims import Scenario
 
 ALPHA = 0.05  # of a false lower bound

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from dpaudit.defense.contract import Defense, Setting
+import dpaudit.defense as dp
 from dpaudit.errors import DataError
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
@@ -15,7 +15,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.train import Recording
 
-from .contract import Attack, AttackContext, Chooses, InvalidOption, Part, World, late_rounds
+from .contract import WORLDS, Attack, AttackContext, Chooses, InvalidOption, Part, late_rounds
 from .image_metrics import refuse_small
 from .observed import ObservedGradients, Reconstruction, Task
 from .scenario import run_scenario
@@ -28,8 +28,6 @@ from .victims import (
     refuse_many_unknowns,
     window_of,
 )
-
-WORLDS: tuple[World, ...] = ("defense", "no-defense")
 
 
 class ReconstructionAttack(Attack):
@@ -74,7 +72,7 @@ class ReconstructionAttack(Attack):
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return late_rounds(self.rounds, n_rounds)
 
-    def refuse(self, learned: LoadedProblem, setting: Setting) -> None:
+    def refuse(self, learned: LoadedProblem, setting: dp.Setting) -> None:
         """Raises DataError if the data are no images, or ones that cannot be scored, or no records,
         or too few for a batch; or batches of several rounds are to be joined of which it is not
         known that they recur.
@@ -111,7 +109,7 @@ class ReconstructionAttack(Attack):
                 f"{list(self.batch_sizes)}",
             )
 
-    def recording(self, defense: Defense) -> Recording:
+    def recording(self, defense: dp.Defense) -> Recording:
         """The messages that are needed, and the rounds played at other batch sizes."""
         messages: dict[int, set[str]] = {}
         for k in self.rounds:
@@ -124,7 +122,7 @@ class ReconstructionAttack(Attack):
             dict.fromkeys(self.rounds, probed),
         )
 
-    def _needs(self, defense: Defense, k: int) -> dict[str, Iterable[int]]:
+    def _needs(self, defense: dp.Defense, k: int) -> dict[str, Iterable[int]]:
         """Rounds, by message, that an attack on round k reads."""
         if self.message in (VIEW, UNMIXED):
             rounds = window_of(self.message, k, defense.n_rounds, False)
@@ -132,7 +130,7 @@ class ReconstructionAttack(Attack):
         needs = defense.observables[self.message].needs
         return {name: [k + offset for offset in offsets] for name, offsets in needs.items()}
 
-    def parts(self, defense: Defense) -> tuple[Part, ...]:
+    def parts(self, defense: dp.Defense) -> tuple[Part, ...]:
         """Each batch size, under the defense and without it."""
         return tuple(Part(world, size) for size in self._sizes(defense) for world in WORLDS)
 
@@ -163,10 +161,10 @@ class ReconstructionAttack(Attack):
         )
         return run_scenario(scenario, context, on_step)
 
-    def _sizes(self, defense: Defense) -> list[int]:
+    def _sizes(self, defense: dp.Defense) -> list[int]:
         sizes = (defense.batch_size if b == "training" else b for b in self.batch_sizes)
         return list(dict.fromkeys(sizes))
 
-    def _is_probe(self, size: int, defense: Defense) -> bool:
+    def _is_probe(self, size: int, defense: dp.Defense) -> bool:
         """Poisson batches vary in size, so those are attacked in rounds played once more."""
         return defense.drawing != "fixed" or size != defense.batch_size

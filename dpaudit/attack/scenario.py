@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+import dpaudit.defense as dp
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
-from dpaudit.defense.contract import Target
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
 from dpaudit.files.whole import STRIP_GAP
@@ -100,7 +100,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
 
 def _observed(
     scenario: Scenario, some: list[TargetGradient], clip_norm: float | None
-) -> tuple[ObservedGradients, list[Target]]:
+) -> tuple[ObservedGradients, list[dp.Target]]:
     """The gradients of targets that are reconstructed together, and a target of each secret."""
     whose: dict[tuple[int, ...], list[int]] = {}  # gradients, by what is known to be one batch
     for i, (target, *_) in enumerate(some):
@@ -142,7 +142,7 @@ def _joined(scenario: Scenario, observed: ObservedGradients) -> tuple[str, ...]:
 
 
 def _truth(
-    scenario: Scenario, targets: list[Target], problem: Classification, streams: Streams
+    scenario: Scenario, targets: list[dp.Target], problem: Classification, streams: Streams
 ) -> tuple[Tensor, Tensor]:
     """The images [m, batch_size, ...] and labels that were used, drawn again from the seed."""
     rounds = {target.round for target in targets}
@@ -166,7 +166,7 @@ class Truth(NamedTuple):
     """What the attack of one finding was after."""
 
     rounds: tuple[int, ...]
-    targets: list[Target]
+    targets: list[dp.Target]
     images: Tensor  # [m, batch_size, channels, height, width]
     labels: Tensor  # [m, batch_size]
 

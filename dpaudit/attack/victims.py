@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, ObservedGradient, Setting, Target
-from dpaudit.defense.view import View
+import dpaudit.defense as dp
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import estimate, window
@@ -59,8 +58,8 @@ class Scenario:
 class TargetGradient(NamedTuple):
     """A target that a view sufficed for, and what the adversary derived about it."""
 
-    target: Target
-    derived: ObservedGradient
+    target: dp.Target
+    derived: dp.ObservedGradient
     std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
 
 
@@ -75,9 +74,9 @@ def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
 
 
 def gradients_of_window(
-    defense: Defense,
-    setting: Setting,
-    view: View,
+    defense: dp.Defense,
+    setting: dp.Setting,
+    view: dp.View,
     rounds: range,
     k: int,
     victims: Iterable[int],
@@ -113,8 +112,8 @@ def gradients_of_window(
 
 def derived_targets(
     scenario: Scenario,
-    defense: Defense,
-    setting: Setting,
+    defense: dp.Defense,
+    setting: dp.Setting,
     streams: Streams,
     run: RunDirectory,
     initial: Tensor,
@@ -149,7 +148,7 @@ def derived_targets(
         if scenario.is_probe:
             probe = run.read_messages(scenario.world, k, scenario.batch_size, streams.device)
             read = transcript.with_round(k, probe)
-        view = View.of(adversary, read, rounds)
+        view = dp.View.of(adversary, read, rounds)
         asked = scenario, defense, setting, view, k
         try:
             if message == VIEW:
@@ -167,9 +166,9 @@ def derived_targets(
 
 def _of_window(
     scenario: Scenario,
-    defense: Defense,
-    setting: Setting,
-    view: View,
+    defense: dp.Defense,
+    setting: dp.Setting,
+    view: dp.View,
     k: int,
     rounds: range,
     victims: list[int],
@@ -180,8 +179,8 @@ def _of_window(
     turns: dict[int, list[TargetGradient]] = defaultdict(list)
     for victim, estimates in revealed.items():
         for turn, one in enumerate(estimates):
-            target = Target(k, victim, one.input.point)
-            derived = ObservedGradient(one.gradient, one.model)
+            target = dp.Target(k, victim, one.input.point)
+            derived = dp.ObservedGradient(one.gradient, one.model)
             turns[turn].append(TargetGradient(target, derived, one.std))
     found = [one for turn in sorted(turns) for one in turns[turn]]
     return found if scenario.join != "nothing" else found[:most], refusals
@@ -189,9 +188,9 @@ def _of_window(
 
 def _of_mixture(
     scenario: Scenario,
-    defense: Defense,
-    setting: Setting,
-    view: View,
+    defense: dp.Defense,
+    setting: dp.Setting,
+    view: dp.View,
     k: int,
     initial: Tensor,
     victims: list[int],
@@ -203,14 +202,19 @@ def _of_mixture(
         if share < REVEALED:
             refusals.append(f"{share:.0%} of the gradient of agent {victim} is told")
             continue
-        derived = ObservedGradient(mixture.gradients[victim].to(initial), initial)
+        derived = dp.ObservedGradient(mixture.gradients[victim].to(initial), initial)
         std = float(mixture.stds[victim])
-        found.append(TargetGradient(Target(k, victim, victim), derived, std))
+        found.append(TargetGradient(dp.Target(k, victim, victim), derived, std))
     return found[: scenario.n_targets], refusals
 
 
 def _of_observable(
-    scenario: Scenario, defense: Defense, setting: Setting, view: View, k: int, order: list[int]
+    scenario: Scenario,
+    defense: dp.Defense,
+    setting: dp.Setting,
+    view: dp.View,
+    k: int,
+    order: list[int],
 ) -> tuple[list[TargetGradient], list[str]]:
     """Different victims first; then further links of the same victims, where those tell more."""
     observable = defense.observables[scenario.message]
@@ -226,7 +230,7 @@ def _of_observable(
         chosen = [link for link in chosen if link[0] == 0]
     chosen.sort(key=lambda link: (link[0], rank[link[1]]))
     for _, victim, receiver in chosen[: scenario.n_targets]:
-        target = Target(k, victim, receiver)
+        target = dp.Target(k, victim, receiver)
         try:
             derived = observable.derive(defense, view, setting, target)
             found.append(TargetGradient(target, derived))

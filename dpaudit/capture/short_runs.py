@@ -27,8 +27,12 @@ from numpy.typing import NDArray
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import RecordAdjacency
-from dpaudit.attack.counted import counted_test, without_errors
-from dpaudit.attack.information import information_metrics, information_series
+from dpaudit.attack.figures import (
+    counted_test,
+    information_metrics,
+    information_series,
+    without_errors,
+)
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.claim_accounting import record_adjacency
 from dpaudit.errors import RunError, nearest

@@ -12,6 +12,7 @@ from dpaudit.errors import (
     MissingPackage,
     NotObservable,
     OutsideTheory,
+    renamed,
 )
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
@@ -139,17 +140,14 @@ __all__ = [
     "unicast",
 ]
 
-RENAMED = {
-    "Capture": "Messages",
-    "Derived": "ObservedGradient",
-    "Sent": "Message",
-    "of_each_record": "moved_by_record",
-    "replayed": "gaussian_rounds",
-}
-
 if not TYPE_CHECKING:  # names of before: a type checker is to miss them
-
-    def __getattr__(name: str) -> object:
-        if name in RENAMED:
-            raise ImportError(f"dpaudit.defense.{name} is now dpaudit.defense.{RENAMED[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = renamed(
+        __name__,
+        {
+            "Capture": "Messages",
+            "Derived": "ObservedGradient",
+            "Sent": "Message",
+            "of_each_record": "moved_by_record",
+            "replayed": "gaussian_rounds",
+        },
+    )

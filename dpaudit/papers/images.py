@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.attack.blind_success import bits, together, without_prior
 from dpaudit.attack.contract import World
 from dpaudit.attack.image_metrics import RANGES, Estimate, interval
-from dpaudit.attack.noise_limits import bits, together, without_prior
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Column, Finding, Name, Role

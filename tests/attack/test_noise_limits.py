@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chi2
 from torch import nn
 
-from dpaudit.attack.noise_limits import bits, decibels, together, without_prior
+from dpaudit.attack.blind_success import bits, decibels, together, without_prior
 
 FALSE_FAILURE = 1e-9  # probability that a correct figure fails a statistical test, over fresh seeds
 

@@ -11,8 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import dpaudit
-from dpaudit.attacks.matching import is_matched
-from dpaudit.attacks.membership import _auc, _rate, _scores
+from dpaudit.attacks.membership import _auc, _rate, _scores, is_matched
 from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig

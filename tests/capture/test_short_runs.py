@@ -8,7 +8,7 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.attack.counted import counted_test, without_errors
+from dpaudit.attack.figures import counted_test, without_errors
 from dpaudit.capture.accounted import SLACK, VictimLeaks
 from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.sampling import Sampling

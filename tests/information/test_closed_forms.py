@@ -18,8 +18,7 @@ from dpaudit.information.estimators import (
     information_correlation,
     self_information,
 )
-from dpaudit.information.intervals import intervals, permutation_p_value
-from dpaudit.information.mnmi import maximum_information
+from dpaudit.information.mnmi import intervals, maximum_information, permutation_p_value
 
 
 def test_a_permutation_p_value_counts_the_observed_value_and_ties() -> None:

@@ -10,8 +10,7 @@ from scipy.stats import t as student
 from dpaudit.errors import ConfigError, DataError
 from dpaudit.information import neighbours
 from dpaudit.information.estimators import ksg, self_information
-from dpaudit.information.intervals import intervals, permutation_p_value
-from dpaudit.information.mnmi import maximum_information
+from dpaudit.information.mnmi import intervals, maximum_information, permutation_p_value
 from dpaudit.information.reduction import EstimatorWarning, Reduction
 
 FALSE_FAILURE = 1e-6  # probability that a correct estimator fails a statistical test

@@ -14,9 +14,8 @@ from torch.nn.functional import one_hot
 from dpaudit.attack.image_metrics import blind, score
 from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
-from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
 from dpaudit.attacks.gradient_inversion.objective import Objective
-from dpaudit.attacks.gradient_inversion.search import Adam, Problems, minimise
+from dpaudit.attacks.gradient_inversion.search import LBFGS, Adam, Problems, minimise
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import NotObservable
 from dpaudit.models.gradients import Gradients

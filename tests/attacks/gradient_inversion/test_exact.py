@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
-from dpaudit.attacks.gradient_inversion import sparse
+from dpaudit.attacks.gradient_inversion import exact as sparse
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
 from dpaudit.attacks.gradient_inversion.recursion import front, input_of_linear

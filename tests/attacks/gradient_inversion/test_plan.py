@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from dpaudit.attack.image_metrics import score
 from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
-from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.attacks.gradient_inversion.plan import capacity, plan
-from dpaudit.attacks.gradient_inversion.search import Adam, Problems, minimise
+from dpaudit.attacks.gradient_inversion.search import LBFGS, Adam, Problems, minimise
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import DpauditError
 from dpaudit.models.gradients import Gradients

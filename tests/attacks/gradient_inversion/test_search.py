@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
-from dpaudit.attacks.gradient_inversion.lbfgs import LBFGS
-from dpaudit.attacks.gradient_inversion.search import TRACED, Adam, Problems, minimise, traced
+from dpaudit.attacks.gradient_inversion.search import (
+    LBFGS,
+    TRACED,
+    Adam,
+    Problems,
+    minimise,
+    traced,
+)
 from dpaudit.checkpoint import Checkpoint, Progress
 
 from .test_plan import STREAMS, lenet, scene, smooth

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.mutual_information.attack import MutualInformation
-from dpaudit.attacks.mutual_information.limits import Limits, beyond, limits
+from dpaudit.attacks.mutual_information.attack import Limits, MutualInformation, beyond, limits
 from dpaudit.attacks.mutual_information.samples import Question
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise

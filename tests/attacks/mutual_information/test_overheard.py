@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.mutual_information.overheard import Overheard
+from dpaudit.attacks.mutual_information.samples import Overheard
 from dpaudit.defense import Gradient
 from dpaudit.rng import Streams
 

@@ -1,4 +1,7 @@
-"""The test of a claim by the errors of a score, in a number of runs that was fixed beforehand."""
+"""Figures of findings: of a claim's test by counted errors, and of mutual information.
+
+The number of runs whose errors are counted was fixed beforehand.
+"""
 
 from functools import lru_cache
 from math import inf
@@ -8,7 +11,9 @@ import numpy as np
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Metric, Name
+from dpaudit.files.finding import Column, Metric, Name
+from dpaudit.information.estimators import information_correlation
+from dpaudit.information.mnmi import MaximumInformation
 from dpaudit.statistics.bounds import (
     ScoreBound,
     Scores,
@@ -84,3 +89,40 @@ def expected_value(n: int, of_mu: bool, delta: float, alpha: float, tradeoff: Tr
     if of_mu:
         return expected_family_bound(n, alpha, tradeoff)
     return expected_bound(n, delta, alpha, tradeoff)
+
+
+def information_metrics(found: MaximumInformation, shuffled: bool) -> dict[str, Metric]:
+    """Bits and what stands beside them; a p-value and a baseline if trials were shuffled."""
+    ends = information_correlation(found.low), information_correlation(found.high)
+    metrics: dict[str, Metric] = {
+        Name.INFORMATION: _with_interval(found.bits, found.low, found.high, found.n),
+        Name.M_NMI: Metric(value=found.m_nmi),
+        Name.CORRELATION: _with_interval(found.correlation, *ends),
+        Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
+        Name.SELF_INFORMATION: Metric(value=found.self_information),
+    }
+    if shuffled:
+        metrics[Name.BASELINE] = Metric(value=found.baseline)
+        metrics[Name.P_VALUE] = Metric(value=found.p_value)
+    return metrics
+
+
+def information_series(
+    found: MaximumInformation, rounds: list[int]
+) -> dict[str, tuple[float, ...]]:
+    """The columns of the same by round."""
+    columns = {
+        Column.ROUND: np.array(rounds),
+        Column.INFORMATION: found.per_round,
+        Column.LOW: found.lows,
+        Column.HIGH: found.highs,
+        Column.BASELINE: found.baselines,
+    }
+    return {name: tuple(values.tolist()) for name, values in columns.items()}
+
+
+def _with_interval(value: float, low: float, high: float, n: int | None = None) -> Metric:
+    """An estimate, with its interval where it has one."""
+    if np.isnan(low) or np.isnan(high):
+        return Metric(value=value, n=n)
+    return Metric(value=value, low=low, high=high, n=n)

@@ -4,13 +4,18 @@ Images are [n, channels, height, width] in [-1, 1], as in the reconstruction stu
 PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
 """
 
+import math
+import os
+import stat
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b, sha256
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -21,7 +26,6 @@ from dpaudit.errors import DataError, nearest
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, root_folder
 from dpaudit.rng import Streams
 
-from .npz import Archive
 from .vision import torchvision
 
 Array = NDArray[Any]
@@ -36,6 +40,25 @@ _UNREADABLE = (  # what torchvision raises on a file that is missing or damaged
     EOFError,
     MemoryError,
     OverflowError,
+)
+MOST_EXPANSION = 200  # times; pixels and one-hot features expand less
+SMALL = 2**26  # bytes that an array may take whatever it expands from
+_VERSIONS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_BROKEN = (  # what reading a damaged archive raises
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    TypeError,
+    SyntaxError,
+    OverflowError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 TEST_SHARE = 0.2  # of every class, where a data set has no test part of its own
 
@@ -123,8 +146,8 @@ def load_dataset(
     if str(data) in _EMBEDDED:
         return _EMBEDDED[str(data)](rng)
     if str(data) in DATA_FOLDERS:
-        return _torchvision(str(data), _root(str(data), data_root), download)
-    return _npz(Path(data), rng)
+        return _torchvision(str(data), root_folder(data_root), download)
+    return _from_arrays(str(data), Path(data).name, _arrays(Path(data)), rng)
 
 
 def refuse_unknown_data(data: str | Path) -> None:
@@ -163,9 +186,8 @@ def _digits(rng: np.random.Generator) -> Dataset:
     try:
         table = np.loadtxt(str(path), delimiter=",")  # no second for the package's own import
     except (OSError, ValueError) as error:
-        raise DataError(
-            "DPA029", f"data set digits: scikit-learn's file is damaged: {error}"
-        ) from None
+        said = f"data set digits: scikit-learn's file is damaged: {error}"
+        raise DataError("DPA029", said) from None
     images, labels = table[:, :-1], table[:, -1]
     x = images.reshape(-1, 1, 8, 8) / 8 - 1  # grey levels are 0 to 16
     return _with_test_part("digits", x, labels, tuple("0123456789"), rng)
@@ -178,9 +200,8 @@ def _lfw(rng: np.random.Generator) -> Dataset:
     try:
         images = lfw_subset()  # scikit-image looks elsewhere only if its own file is damaged
     except (ModuleNotFoundError, OSError) as error:
-        raise DataError(
-            "DPA029", f"data set lfw: scikit-image's file is damaged: {error}"
-        ) from None
+        said = f"data set lfw: scikit-image's file is damaged: {error}"
+        raise DataError("DPA029", said) from None
     x = images[:, None] * 2 - 1  # grey levels are 0 to 1
     return _with_test_part("lfw", x, np.repeat([0, 1], 100), ("face", "background"), rng)
 
@@ -188,18 +209,13 @@ def _lfw(rng: np.random.Generator) -> Dataset:
 _EMBEDDED: dict[str, Callable[[np.random.Generator], Dataset]] = {"digits": _digits, "lfw": _lfw}
 
 
-def _root(name: str, data_root: str | Path | None) -> Path:
-    root = root_folder(data_root)
+def _torchvision(name: str, root: Path | None, download: bool) -> Dataset:
+    """MNIST and its likes are plain arrays. CIFAR-10 is pickled: torchvision checks the published
+    MD5 of every file before it unpickles the first."""
     if root is None:
         raise DataError(
             "DPA028", f"data set {name} needs a folder: pass --data-root FOLDER or set {DATA_ROOT}"
         )
-    return root
-
-
-def _torchvision(name: str, root: Path, download: bool) -> Dataset:
-    """MNIST and its likes are plain arrays. CIFAR-10 is pickled: torchvision checks the published
-    MD5 of every file before it unpickles the first."""
     kind = getattr(torchvision().datasets, DATA_FOLDERS[name].torchvision)
     try:
         train, test = (kind(root, train=part, download=download) for part in (True, False))
@@ -212,21 +228,16 @@ def _torchvision(name: str, root: Path, download: bool) -> Dataset:
         ) from None
     class_names = tuple(str(c).split(" - ")[0] for c in train.classes)  # MNIST's are "0 - zero"
     train, test = ((_scaled(np.asarray(p.data)), np.asarray(p.targets)) for p in (train, test))
+    fault = ""
     if any(len(x) != len(y) or not x.size for x, y in (train, test)):
-        raise DataError("DPA029", f"data set {name} in {root}: images and labels differ in number")
-    if any(y.min() < 0 or y.max() >= len(class_names) for _, y in (train, test)):
-        raise DataError(
-            "DPA029", f"data set {name} in {root}: a label is not below {len(class_names)}"
-        )
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise DataError(
-            "DPA029", f"data set {name} in {root}: training and test images differ in size"
-        )
+        fault = "images and labels differ in number"
+    elif any(y.min() < 0 or y.max() >= len(class_names) for _, y in (train, test)):
+        fault = f"a label is not below {len(class_names)}"
+    elif train[0].shape[1:] != test[0].shape[1:]:
+        fault = "training and test images differ in size"
+    if fault:
+        raise DataError("DPA029", f"data set {name} in {root}: {fault}")
     return _dataset(name, train, test, class_names)
-
-
-def _npz(path: Path, rng: np.random.Generator) -> Dataset:
-    return _from_arrays(str(path), path.name, _arrays(path), rng)
 
 
 def _from_arrays(
@@ -235,16 +246,15 @@ def _from_arrays(
     x, value_range = _records(f"{where}: x", arrays["x"])
     y = _labels(f"{where}: y", arrays["y"], len(x))
     classes, labels = np.unique(y, return_inverse=True)
+    fault = ""
     if len(classes) < 2:
-        raise DataError(
-            "DPA031", f"{where}: y has the single class {classes[0]}, nothing can be learned"
-        )
-    if len(classes) > max(2, len(y) // 2):
-        raise DataError("DPA031", f"{where}: y has {len(classes)} classes among {len(y)} records")
-    if (x == x[0]).all():
-        raise DataError(
-            "DPA031", f"{where}: x has {len(x)} records that are all the same; expected others"
-        )
+        fault = f"y has the single class {classes[0]}, nothing can be learned"
+    elif len(classes) > max(2, len(y) // 2):
+        fault = f"y has {len(classes)} classes among {len(y)} records"
+    elif (x == x[0]).all():
+        fault = f"x has {len(x)} records that are all the same; expected others"
+    if fault:
+        raise DataError("DPA031", f"{where}: {fault}")
     class_names = tuple(str(c) for c in classes)
     if "x_test" not in arrays:
         return _with_test_part(name, x, labels, class_names, rng, value_range)
@@ -265,9 +275,45 @@ def _from_arrays(
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    """x, y and, if the file has them, x_test, y_test."""
-    archive = Archive(path)
-    return {name: archive.array(key) for name, key in _keys(path, set(archive.names)).items()}
+    """x, y and, if it has them, x_test, y_test of an .npz archive.
+
+    Nothing is unpickled, and no array is larger than what is really in the file.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ValueError("not a regular file")
+        with zipfile.ZipFile(path) as archive:
+            there = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            keys = _keys(path, set(there))
+            return {name: _array(archive, key, there[key]) for name, key in keys.items()}
+    except FileNotFoundError:
+        raise DataError("DPA007", f"{path}: no such file") from None
+    except _BROKEN as error:
+        what = " ".join(str(error).split()) or type(error).__name__
+        said = f"{path}: not a readable .npz of plain arrays: {what}"
+        raise DataError("DPA029", said) from None
+
+
+def _array(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> Array:
+    if info.file_size > SMALL + MOST_EXPANSION * info.compress_size:
+        raise ValueError(f"{name} expands from {info.compress_size} to {info.file_size} bytes")
+    with archive.open(info) as stream:
+        _refuse_untrue_header(name, stream, info.file_size)
+    with archive.open(info) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _refuse_untrue_header(name: str, stream: IO[bytes], n_bytes: int) -> None:
+    """Raises ValueError unless the array that a header announces has the bytes that follow it."""
+    version = np.lib.format.read_magic(stream)
+    if version not in _VERSIONS:
+        raise ValueError(f"{name} is of the unknown version {version}")
+    shape, _, dtype = _VERSIONS[version](stream)
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"{name} is an array of {dtype}; expected numbers or text")
+    announced, there = math.prod(shape) * dtype.itemsize, n_bytes - stream.tell()
+    if announced != there or any(length < 0 for length in shape):
+        raise ValueError(f"{name} announces {announced} bytes of data, and has {there}")
 
 
 def _keys(path: Path, found: set[str]) -> dict[str, str]:

@@ -61,22 +61,6 @@ class Partition:
         """[n_agents]: how many records every agent holds."""
         return np.array([len(held) for held in self.indices], dtype=np.int64)
 
-    @cached_property
-    def histogram(self) -> Indices:
-        """[n_agents, n_classes]: how many records of every class every agent holds."""
-        n_classes = int(self.labels.max()) + 1
-        return np.stack([np.bincount(self.labels[i], minlength=n_classes) for i in self.indices])
-
-    def to_arrays(self) -> dict[str, Indices]:
-        """Three flat arrays, as safetensors and (by ``tolist``) JSON keep them."""
-        return {"indices": np.concatenate(self.indices), "sizes": self.sizes, "labels": self.labels}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Indices]) -> "Partition":
-        """The inverse of ``to_arrays``."""
-        cuts = np.cumsum(arrays["sizes"])[:-1]
-        return cls(tuple(np.split(arrays["indices"], cuts)), arrays["labels"])
-
 
 def split(
     labels: ArrayLike, n_agents: int, options: str | PartitionOptions, rng: Rng, minimum: int = 1
@@ -101,10 +85,13 @@ def split(
     labels = np.asarray(labels, dtype=np.int64)
     options = partition_options(options) if isinstance(options, str) else options
     match options:
-        case EvenPartition(kind="even"):
-            parts = _even(labels, n_agents, rng)
-        case EvenPartition():
-            parts = _interleaved(labels, n_agents, rng)
+        case EvenPartition(kind="even"):  # equal parts of one random order; the remainder is left out
+            size = len(labels) // n_agents
+            order = rng.permutation(len(labels))[: n_agents * size]
+            parts = list(order.reshape(n_agents, size))
+        case EvenPartition():  # positions i, i + n_agents, ... of it: PartPSP's shards
+            order = rng.permutation(len(labels))
+            parts = [order[i::n_agents] for i in range(n_agents)]
         case ByClassPartition(shards=shards):
             parts = _by_class(labels, n_agents, shards, rng)
         case DirichletPartition(kind="dirichlet", alpha=alpha):
@@ -119,18 +106,6 @@ def split(
             "lower n_agents or the batch size",
         )
     return Partition(tuple(np.sort(part) for part in parts), labels)
-
-
-def _even(labels: Indices, n_agents: int, rng: Rng) -> list[Indices]:
-    """Equal parts of one random order; the remainder is left out."""
-    size = len(labels) // n_agents
-    return list(rng.permutation(len(labels))[: n_agents * size].reshape(n_agents, size))
-
-
-def _interleaved(labels: Indices, n_agents: int, rng: Rng) -> list[Indices]:
-    """Agent i holds positions i, i + n_agents, ... of one random order: PartPSP's shards."""
-    order = rng.permutation(len(labels))
-    return [order[i::n_agents] for i in range(n_agents)]
 
 
 def _by_class(labels: Indices, n_agents: int, shards: int, rng: Rng) -> list[Indices]:

@@ -80,22 +80,9 @@ class NoCheckpoint(Checkpoint):
     def last(self) -> Progress | None:
         return None
 
-    def keep(self, now: Callable[[], Progress]) -> None:
-        return
+    def keep(self, now: Callable[[], Progress]) -> None: ...
 
-    def done(self, result: Progress) -> None:
-        return
+    def done(self, result: Progress) -> None: ...
 
 
 NO_CHECKPOINT = NoCheckpoint()
-
-
-def joined(parts: "Mapping[str, Mapping[str, Tensor]]") -> "dict[str, Tensor]":
-    """The tensors of several parts in one mapping; ``under`` returns those of one part."""
-    return {f"{name}/{key}": t for name, tensors in parts.items() for key, t in tensors.items()}
-
-
-def under(tensors: "Mapping[str, Tensor]", name: str) -> "dict[str, Tensor]":
-    """The tensors of one part of what ``joined`` made."""
-    start = f"{name}/"
-    return {key[len(start) :]: t for key, t in tensors.items() if key.startswith(start)}

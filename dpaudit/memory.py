@@ -22,12 +22,10 @@ def bytes_of(text: str, option: str) -> int:
         ConfigError: it is no size, or none above 0.
     """
     match = _SIZE.fullmatch(text)
-    unit = None if match is None else _UNITS.get(match[2].upper())
-    size = 0 if match is None or unit is None else int(float(match[1]) * unit)
+    size = int(float(match[1]) * _UNITS.get(match[2].upper(), 0)) if match else 0
     if size <= 0:
-        raise ConfigError(
-            "DPA014", f'{option}: "{text}" is no size; expected one like 8GB or 512MiB'
-        )
+        said = f'{option}: "{text}" is no size; expected one like 8GB or 512MiB'
+        raise ConfigError("DPA014", said)
     return size
 
 
@@ -82,8 +80,8 @@ def _of_groups(
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "memory" if controllers else root
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        names = names if controllers else ("memory.max", "memory.current")
+        version_1 = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        names = version_1 if controllers else ("memory.max", "memory.current")
         place = base / path.lstrip("/")
         for folder in (place, *place.parents):
             limit, used = (_number(folder / name) for name in names)

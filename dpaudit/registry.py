@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from .errors import ConfigError, nearest
@@ -14,7 +15,7 @@ from .strict import Strict
 
 PluginFamily = Literal["defenses", "attacks", "reports"]
 
-MOST_LISTED = 240  # characters of names in an error
+MOST_LISTED = 247  # characters of names in an error
 
 EXPECTED: dict[PluginFamily, str] = {
     "defenses": "a class derived from dpaudit.defense.contract.Defense",
@@ -58,9 +59,7 @@ def _registered(family: PluginFamily) -> tuple[tuple[str, list[EntryPoint]], ...
 def _grouped(
     family: PluginFamily, find: Callable[..., Iterable[EntryPoint]], places: object
 ) -> tuple[tuple[str, list[EntryPoint]], ...]:
-    def name(plugin: EntryPoint) -> str:
-        return plugin.name
-
+    name = attrgetter("name")
     every = sorted(find(group=f"dpaudit.{family}"), key=name)
     return tuple((shared, list(found)) for shared, found in groupby(every, name))
 
@@ -82,19 +81,23 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             what was expected and found.
     """
     entry, before = _entry(family, name), _default_dtype()
+    origin = "" if entry.dist is None else f" ({entry.value}, from {_source(entry)})"
+    where = f'{family[:-1]} "{name}"{origin}'
     try:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        expected = f"{_elsewhere(error, name)}; expected {EXPECTED[family]}"
-        where = _named(family, name, entry)
-        raise ConfigError("DPA042", f"{where} cannot be imported: {what}{expected}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == name.partition(":")[0]:
+            what += "; modules of the working folder are found with PYTHONPATH=. before the command"
+        said = f"{where} cannot be imported: {what}; expected {EXPECTED[family]}"
+        raise ConfigError("DPA042", said) from error
     finally:
         changed = _default_dtype_since(before)
-    problems += [] if changed is None else [changed]
+    if changed is not None:
+        problems.append(changed)
     if problems:
-        raise ConfigError("DPA042", f"{_named(family, name, entry)}: {'; '.join(problems)}")
+        raise ConfigError("DPA042", f"{where}: {'; '.join(problems)}")
     return plugin
 
 
@@ -116,11 +119,6 @@ def _default_dtype_since(before: Any) -> str | None:
     )
 
 
-def _named(family: PluginFamily, name: str, entry: EntryPoint) -> str:
-    """A plug-in, and where it comes from."""
-    return f'{family[:-1]} "{name}"{_origin(entry)}'
-
-
 def _entry(family: PluginFamily, name: str) -> EntryPoint:
     """The only plug-in of this name. Raises ConfigError."""
     if ":" in name:
@@ -131,33 +129,13 @@ def _entry(family: PluginFamily, name: str) -> EntryPoint:
             return entry
         case []:
             known = [other for other, found in registered.items() if len(found) == 1]
-            raise ConfigError(
-                "DPA006",
-                f'no {family[:-1]} is called "{name}"{nearest(name, known)}; '
-                f"{_listed(known, family)}",
-            )
+            every = f"known: {', '.join(known) or 'none'}"
+            if len(every) > MOST_LISTED:
+                every = f"dpaudit list {family} lists all {len(known)}"
+            said = f'no {family[:-1]} is called "{name}"{nearest(name, known)}; {every}'
+            raise ConfigError("DPA006", said)
         case several:
             raise ConfigError("DPA042", _contest(family, name, several))
-
-
-def _listed(names: list[str], family: PluginFamily) -> str:
-    """All of them; where they are many, how to list them."""
-    every = ", ".join(names) or "none"
-    if len(every) > MOST_LISTED:
-        return f"dpaudit list {family} lists all {len(names)}"
-    return f"known: {every}"
-
-
-def _elsewhere(error: BaseException, name: str) -> str:
-    """A hint where a module that is named as "module:Class" was not found at all."""
-    if not isinstance(error, ModuleNotFoundError) or error.name != name.partition(":")[0]:
-        return ""
-    return "; modules of the working folder are found with PYTHONPATH=. before the command"
-
-
-def _origin(plugin: EntryPoint) -> str:
-    """Where an installed plug-in comes from; one named as "module:Class" says it itself."""
-    return "" if plugin.dist is None else f" ({plugin.value}, from {_source(plugin)})"
 
 
 def _source(plugin: EntryPoint) -> str:
@@ -167,7 +145,8 @@ def _source(plugin: EntryPoint) -> str:
 
 def _problems(plugin: Any, family: PluginFamily) -> Iterator[str]:
     """What keeps a plug-in from being one of its family."""
-    found = _declared_family(plugin)
+    is_contract = isinstance(plugin, type) and issubclass(plugin, Strict)
+    found = getattr(plugin, "plugin_family", None) if is_contract else None
     if found == family:
         yield from _unfit_methods(plugin)
         for name in sorted(plugin.__class_vars__ - {*dir(plugin)}):
@@ -179,13 +158,6 @@ def _problems(plugin: Any, family: PluginFamily) -> Iterator[str]:
     elif family != "reports" or isinstance(plugin, type) or not callable(plugin):
         what = "a class derived from none" if isinstance(plugin, type) else type(plugin).__name__
         yield f"expected {EXPECTED[family]}, found {what}"
-
-
-def _declared_family(plugin: Any) -> PluginFamily | None:
-    """What a contract says of the classes that are derived from it."""
-    if not (isinstance(plugin, type) and issubclass(plugin, Strict)):
-        return None
-    return getattr(plugin, "plugin_family", None)
 
 
 def _unfit_methods(plugin: Any) -> Iterator[str]:

@@ -4,13 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
 class Strict(BaseModel):
@@ -38,14 +32,13 @@ class Strict(BaseModel):
 
 def _as_word(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_as_word(part) for part in value] if any(map(_holds_bool, value)) else value
+        words = [_as_word(part) for part in value]
+        return (
+            words
+            if any(word is not part for word, part in zip(words, value, strict=True))
+            else value
+        )
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _holds_bool(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_holds_bool, value))
-    return isinstance(value, bool)
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:

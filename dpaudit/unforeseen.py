@@ -38,8 +38,20 @@ def unforeseen(error: BaseException) -> str:
 
     The log is in the system's folder for temporary files, which TMPDIR names.
     """
-    _, whose = _last(error)
-    return one_line(f"unforeseen {described(error)}; a bug in {whose}; {_logged(error)}")
+    try:
+        with NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            errors="backslashreplace",
+            prefix="dpaudit-",
+            suffix=".log",
+            delete=False,
+        ) as file:
+            file.write("".join(traceback.format_exception(error)))
+        log = f"traceback: {file.name}"
+    except OSError as failure:
+        log = f"no traceback was kept: {failure.strerror}"
+    return one_line(f"unforeseen {described(error)}; a bug in {_last(error)[1]}; {log}")
 
 
 def described(error: BaseException) -> str:
@@ -66,20 +78,3 @@ def _last(error: BaseException) -> tuple[str, str]:
     ours = [i for i, (file, _) in enumerate(frames) if file.startswith(_DPAUDIT)]
     called = bool(own and ours) and frames.index(own[-1]) > ours[0]
     return where, "code that is not dpaudit's" if called else "dpaudit or a plug-in"
-
-
-def _logged(error: BaseException) -> str:
-    """Where the traceback is, or why it is nowhere."""
-    try:
-        with NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            errors="backslashreplace",
-            prefix="dpaudit-",
-            suffix=".log",
-            delete=False,
-        ) as file:
-            file.write("".join(traceback.format_exception(error)))
-    except OSError as failure:
-        return f"no traceback was kept: {failure.strerror}"
-    return f"traceback: {file.name}"

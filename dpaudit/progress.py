@@ -7,7 +7,11 @@ OnProgress = Callable[[str, int, int], None]  # what is done, steps done, steps 
 
 
 def silent(done: int, total: int) -> None:
-    """Report nothing."""
+    """Report no step."""
+
+
+def unreported(what: str, done: int, total: int) -> None:
+    """Report no progress."""
 
 
 def step_of_part(on_step: OnStep, part: int, n_parts: int, done: int, total: int) -> None:

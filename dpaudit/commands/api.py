@@ -1,9 +1,9 @@
 """dpaudit.audit: one audit from Python, on a caller's own objects if it brings them."""
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from dpaudit.memory import bytes_of
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.requirements import torch_device
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.progress import OnProgress
+from dpaudit.progress import OnProgress, unreported
 
 from .running import in_notebook, notebook_progress
 
@@ -79,9 +79,13 @@ def audit(
         cores=(cores or Runtime.cores) if own.travels else 1,
         max_memory=None if max_memory is None else bytes_of(str(max_memory), "max_memory"),
     )
+    place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
+    seen: AbstractContextManager[OnProgress] = nullcontext(on_progress or unreported)
+    if on_progress is None and in_notebook():
+        seen = notebook_progress()
     try:
-        with _folder(out) as folder, _progress(on_progress) as progress:
-            return run_audit(checked, folder, runtime, text, on_progress=progress, own=own)
+        with place as folder, seen as progress:
+            return run_audit(checked, Path(folder), runtime, text, on_progress=progress, own=own)
     except SystemExit as error:  # it would end the caller's script, with an exit code of its own
         said = f"no answer: code that is audited raised SystemExit({error})"
         raise RunError("DPA026", said) from error
@@ -96,25 +100,3 @@ def _read(
         return *read_toml(path), path
     content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
     return content, _FROM_PYTHON, None
-
-
-@contextmanager
-def _progress(on_progress: OnProgress | None) -> Iterator[OnProgress]:
-    """The caller's, or a line below the cell of a notebook, or none."""
-    if on_progress is not None:
-        yield on_progress
-    elif in_notebook():
-        with notebook_progress() as line:
-            yield line
-    else:
-        yield lambda what, done, total: None
-
-
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    """The run directory: the caller's, or one that is gone afterwards."""
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="dpaudit-") as temporary:
-        yield Path(temporary)

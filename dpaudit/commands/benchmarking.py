@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
@@ -30,7 +29,7 @@ from .options import (
     runtime_of,
 )
 from .running import passing_on, progress_bars
-from .terminal import complain, errors_as_exit_codes, published_command, same_command, say
+from .terminal import complain, published_command, say
 
 if TYPE_CHECKING:
     from dpaudit.benchmark.dry_run import CellAhead
@@ -43,54 +42,52 @@ COLUMNS = ("verdict", "accounted", "certified", "accuracy", "cell")
 
 
 def benchmark(
-    named: Annotated[str, Argument(metavar="FILE|SUITE", help="A benchmark.toml; or a suite.")],
-    out: Annotated[Path | None, Option(help="Its folder; default: runs/NAME.")] = None,
+    named: Annotated[str, Argument(metavar="FILE|SUITE", help="The benchmark file, or a suite.")],
+    out: Annotated[Path | None, Option(help="The folder of results; default: runs/NAME.")] = None,
     scale: Annotated[
-        Literal["quick", "full"] | None, Option(help="Of a suite; default: quick.")
+        Literal["quick", "full"] | None, Option(help="The scale of a suite; default: quick.")
     ] = None,
     backend: Annotated[
-        Literal["local", "ray"], Option(help="Processes of this machine, or a Ray cluster.")
+        Literal["local", "ray"],
+        Option(help="Run in processes of this machine, or on a Ray cluster."),
     ] = "local",
     address: Annotated[
-        str | None, Option(help="Of a Ray cluster; default: one of this machine.")
+        str | None, Option(help="The address of the Ray cluster; default: one of this machine.")
     ] = None,
-    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    device: Device = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
     max_memory: MaxMemory = None,
-    max_cells: Annotated[int, Option(min=1, help="Audits at most.")] = MOST_CELLS,
+    max_cells: Annotated[int, Option(min=1, help="Run at most so many audits.")] = MOST_CELLS,
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted benchmark.")] = False,
     results: Results = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Many audits from one file, and their leaderboard; cells that are done are not run again.
 
     Exits 0 when every cell has a result, whatever its verdict is, and 2 if one could not be run.
     Cells that lack a package are named at once, and the others run.
     """
-    with errors_as_exit_codes(same_command("--resume")):
-        from dpaudit.benchmark.grid import plan_of, without_lacking
-        from dpaudit.benchmark.suites import benchmark_path
+    from dpaudit.benchmark.grid import plan_of, without_lacking
+    from dpaudit.benchmark.run import CellPlace, run_benchmark
+    from dpaudit.benchmark.suites import benchmark_path
 
-        path = benchmark_path(named, scale)
-        plan = plan_of(BenchmarkFile.read(path), max_cells)
-        out = out or Path("runs") / path.stem
-        able, lacking = without_lacking(plan)
-        for line in lacking:
-            complain(line, "warning")
-        if dry_run and able.cells:
+    path = benchmark_path(named, scale)
+    plan = plan_of(BenchmarkFile.read(path), max_cells)
+    out = out or Path("runs") / path.stem
+    able, lacking = without_lacking(plan)
+    for line in lacking:
+        complain(line, "warning")
+    if dry_run:
+        if able.cells:
             runtime = replace(runtime_of(device, data_root, None, max_memory), cores=1)
             _print_ahead(able, runtime, workers or os.cpu_count() or 1, quiet)
-    if dry_run:
-        raise typer.Exit(2 if lacking else 0)
+        return 2 if lacking else 0
     with (
-        errors_as_exit_codes(same_command("--resume")),
         _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells,
         progress_bars(quiet) as on_progress,
     ):
-        from dpaudit.benchmark.run import CellPlace, run_benchmark
-
         result = run_benchmark(
             plan,
             CellPlace(out, device, data_root),
@@ -99,21 +96,15 @@ def benchmark(
             passing_on(on_progress),
             lambda done, total: on_progress("cells", done, total),
         )
-        _publish(result, out, results, f"leaderboard-{path.stem}")
+        if results is not None:
+            from dpaudit.reports import result_tables
+            from dpaudit.reports.leaderboard import leaderboard
+
+            today = datetime.now(UTC).date().isoformat()
+            made = leaderboard(result, out).published(published_command(), today)
+            result_tables.write(results, f"leaderboard-{path.stem}", made)
     _print_cells(result, out)
-    raise typer.Exit(2 if any(cell.state == "failed" for cell in result.cells) else 0)
-
-
-def _publish(result: BenchmarkResult, folder: Path, results: Path | None, name: str) -> None:
-    """The leaderboard as JSON and CSV in a folder of results, if there is to be one."""
-    if results is None:
-        return
-    from dpaudit.reports import result_tables
-    from dpaudit.reports.leaderboard import leaderboard
-
-    today = datetime.now(UTC).date().isoformat()
-    made = leaderboard(result, folder).published(published_command(), today)
-    result_tables.write(results, name, made)
+    return 2 if any(cell.state == "failed" for cell in result.cells) else 0
 
 
 def _backend(

@@ -8,7 +8,7 @@ from typer import Option
 
 from dpaudit.errors import ConfigError
 
-from .terminal import errors_as_exit_codes, say
+from .terminal import say
 
 DIGITS = 4  # of an end of the interval, rounded outwards
 MOST_ROUNDS = 10**7
@@ -18,35 +18,38 @@ Sampling = Literal["poisson", "fixed", "none"]
 
 def epsilon(
     noise_multiplier: Annotated[
-        float, Option(help="Std of the noise, or Laplace scale, over the sensitivity of the sum.")
+        float,
+        Option(help="Standard deviation or Laplace scale of the noise over the sensitivity."),
     ],
-    rate: Annotated[float, Option(help="Share of the records that is in a batch.")] = 1.0,
-    rounds: Annotated[int, Option(min=1, max=MOST_ROUNDS, help="How often.")] = 1,
-    delta: Annotated[float, Option(help="At which delta; 0 for Laplace noise alone.")] = 1e-5,
+    rate: Annotated[float, Option(help="The share of the records that is in a batch.")] = 1.0,
+    rounds: Annotated[int, Option(min=1, max=MOST_ROUNDS, help="The number of rounds.")] = 1,
+    delta: Annotated[float, Option(help="The delta; 0 only for Laplace noise.")] = 1e-5,
     sampling: Annotated[
-        Sampling | None, Option(help="Default: poisson; none where the rate is 1.")
+        Sampling | None,
+        Option(help="How batches are drawn; default: poisson, or none where the rate is 1."),
     ] = None,
     adjacency: Annotated[
         Literal["add-remove", "replace-one"], Option(help="Which data sets are neighbours.")
     ] = "add-remove",
-    family: Annotated[Literal["gaussian", "laplace"], Option(help="Of the noise.")] = "gaussian",
+    family: Annotated[
+        Literal["gaussian", "laplace"], Option(help="The distribution of the noise.")
+    ] = "gaussian",
 ) -> None:
     """The epsilon that so much noise adds up to: an interval that is certain to hold it."""
-    with errors_as_exit_codes():
-        drawn: Sampling = sampling or ("none" if rate == 1 else "poisson")
-        _refuse(noise_multiplier, rate, drawn, delta)
-        from dpaudit.accounting import Release
-        from dpaudit.accounting import epsilon as accounted
+    drawn: Sampling = sampling or ("none" if rate == 1 else "poisson")
+    _refuse(noise_multiplier, rate, drawn, delta)
+    from dpaudit.accounting import Release
+    from dpaudit.accounting import epsilon as accounted
 
-        release = Release(
-            family=family,
-            noise_multiplier=noise_multiplier,
-            sampling=drawn,
-            sampling_rate=rate,
-            count=rounds,
-        )
-        low, high = accounted([release], delta, adjacency)
-        say(f"epsilon {_interval(low, high)} at delta {delta:g} ({adjacency} adjacency, in nats)")
+    release = Release(
+        family=family,
+        noise_multiplier=noise_multiplier,
+        sampling=drawn,
+        sampling_rate=rate,
+        count=rounds,
+    )
+    low, high = accounted([release], delta, adjacency)
+    say(f"epsilon {_interval(low, high)} at delta {delta:g} ({adjacency} adjacency, in nats)")
 
 
 def _refuse(noise_multiplier: float, rate: float, sampling: Sampling, delta: float) -> None:
@@ -65,10 +68,9 @@ def _refuse(noise_multiplier: float, rate: float, sampling: Sampling, delta: flo
 
 
 def _interval(low: float, high: float) -> str:
-    least, most = _rounded(low, ROUND_FLOOR), _rounded(high, ROUND_CEILING)
-    return f"{low:.{DIGITS}g}" if low == high else f"between {least} and {most}"
-
-
-def _rounded(x: float, direction: str) -> str:
-    """With few digits, never to the wrong side."""
-    return f"{float(Context(prec=DIGITS, rounding=direction).create_decimal_from_float(x)):g}"
+    """With few digits, never rounded to the wrong side."""
+    if low == high:
+        return f"{low:.{DIGITS}g}"
+    ends = (low, ROUND_FLOOR), (high, ROUND_CEILING)
+    least, most = (Context(DIGITS, side).create_decimal_from_float(x) for x, side in ends)
+    return f"between {float(least):g} and {float(most):g}"

@@ -12,7 +12,7 @@ from dpaudit.files.recorded import DRAFT, PAGE
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import bytes_of
 
-from .terminal import complain, errors_as_exit_codes
+from .terminal import complain
 
 if TYPE_CHECKING:
     from dpaudit.capture.recording import CaptureFolder
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
 
 def capture(
     command: Annotated[
-        list[str], Argument(metavar="-- COMMAND", help="What to run, as in a shell.")
+        list[str], Argument(metavar="-- COMMAND", help="The command to run, as in a shell.")
     ],
     out: Annotated[Path, Option(help="The folder of the capture, new or of an earlier one.")],
     max_bytes: Annotated[
-        str, Option(metavar="SIZE", help="Of all that is sent, like 2GB.")
+        str, Option(metavar="SIZE", help="Record at most so much of what is sent, like 2GB.")
     ] = "2GB",
-    seconds: Annotated[float, Option(help="That the command may take.")] = 600.0,
+    seconds: Annotated[float, Option(help="Stop the command after this many seconds.")] = 600.0,
     cpu: Annotated[
         bool, Option("--cpu", help="Answer for CUDA with the CPU, and for nccl with gloo.")
     ] = False,
     round_starts_at: Annotated[
-        str | None, Option(metavar="FILE:LINE", help="Where each round starts; default: a guess.")
+        str | None,
+        Option(metavar="FILE:LINE", help="The line where each round starts; default: a guess."),
     ] = None,
     transport: Annotated[
-        Path | None, Option(metavar="FILE", help="An adapter that shows another transport.")
+        Path | None, Option(metavar="FILE", help="An adapter that records another transport.")
     ] = None,
 ) -> None:
     """Run a torch.distributed program, with every message it sends recorded. Exits 0 or 2."""
-    with errors_as_exit_codes():
-        if not seconds > 0:
-            raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
-        size = bytes_of(max_bytes, "--max-bytes")
-        from dpaudit.capture.draft import draft, why_no_draft
-        from dpaudit.capture.run import Options
-        from dpaudit.capture.run import capture as record
-        from dpaudit.reports.captured import render
+    if not seconds > 0:
+        raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
+    size = bytes_of(max_bytes, "--max-bytes")
+    from dpaudit.capture.draft import draft, why_no_draft
+    from dpaudit.capture.run import Options
+    from dpaudit.capture.run import capture as record
+    from dpaudit.reports.captured import render
 
-        options = Options(seconds, size, cpu, round_starts_at, transport)
-        recording = record(command, out, options)
-        page = render(shlex.join(command), recording.events, recording.draws)
-        write_whole(out / PAGE, page.encode())
-        state = "kept as it was"
-        if not (out / DRAFT).exists():
-            state = "to be confirmed"
-            if why := why_no_draft(command, recording, options):
-                state = f"not written: {why}"
-            else:
-                write_whole(out / DRAFT, draft(command, recording, options).encode())
-        for line in _said(recording, state):
-            complain(line)
+    options = Options(seconds, size, cpu, round_starts_at, transport)
+    recording = record(command, out, options)
+    page = render(shlex.join(command), recording.events, recording.draws)
+    write_whole(out / PAGE, page.encode())
+    state = "kept as it was"
+    if not (out / DRAFT).exists():
+        state = "to be confirmed"
+        if why := why_no_draft(command, recording, options):
+            state = f"not written: {why}"
+        else:
+            write_whole(out / DRAFT, draft(command, recording, options).encode())
+    for line in _said(recording, state):
+        complain(line)
 
 
 def _said(recording: "CaptureFolder", state: str) -> Iterator[str]:

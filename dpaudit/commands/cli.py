@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 from typer import Argument, Option
 
-from dpaudit.errors import ConfigError
+from dpaudit import codes
+from dpaudit.errors import ConfigError, nearest
+from dpaudit.files import glossary
 from dpaudit.files.captured_file import CapturedConfig, audit_kind
 from dpaudit.files.config import AuditConfig, read_toml
 from dpaudit.files.result import AuditResult
@@ -26,28 +29,28 @@ from dpaudit.version import __version__
 from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
-from .glossary import explain
 from .last_word import leave_with
 from .options import (
+    AuditJson,
     DataRoot,
     Device,
-    Download,
     DryRun,
+    Markdown,
     MaxMemory,
     Quiet,
     Results,
+    RunFolder,
     Workers,
     bytes_in,
+    refuse_markdown,
     runtime_of,
 )
-from .report import report
 from .reproducing import reproduce
-from .results import print_outlook, show
+from .results import print_outlook, report, show
 from .running import passing_on, progress_bars
 from .terminal import (
     answer,
     complain,
-    errors_as_exit_codes,
     print_check,
     print_result,
     remove_outputs,
@@ -56,6 +59,7 @@ from .terminal import (
     say_json,
     show_warning,
     warnings_as_lines,
+    with_exit_code,
     write_outputs,
     write_problems,
 )
@@ -81,29 +85,31 @@ FIRST_STEPS = (
 Listed = Literal["defenses", "attacks", "graphs", "datasets", "models", "experiments"]
 
 
-@app.command()
 def audit(
-    config_file: Annotated[Path, Argument(metavar="CONFIG", help="An audit.toml.")],
-    out: Annotated[Path | None, Option(help="Run directory; default: runs/NAME.")] = None,
-    seed: Annotated[int | None, Option(min=0, help="In the place of the config's seed.")] = None,
-    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    config_file: Annotated[Path, Argument(metavar="CONFIG", help="The audit file (audit.toml).")],
+    out: Annotated[Path | None, Option(help="The run directory; default: runs/NAME.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Replace the seed of the audit file.")] = None,
+    device: Device = "cpu",
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted run.")] = False,
-    strict: Annotated[bool, Option("--strict", help="Underpowered is an error too.")] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="Treat an underpowered claim as an error.")
+    ] = False,
     data_root: DataRoot = None,
-    download: Download = False,
+    download: Annotated[
+        bool, Option("--download", help="Download a data set that is missing.")
+    ] = False,
     workers: Workers = None,
     max_memory: MaxMemory = None,
     quiet: Quiet = False,
-    as_json: Annotated[bool, Option("--json", help="Print audit.json.")] = False,
+    as_json: AuditJson = False,
     dry_run: DryRun = False,
     fix_model: Annotated[
-        bool, Option("--fix-model", help="GroupNorm in the place of each BatchNorm.")
+        bool, Option("--fix-model", help="Replace each BatchNorm by a GroupNorm.")
     ] = False,
-) -> None:
+) -> int:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
     out = out or Path("runs") / config_file.stem
-    exempt = str(config_file), str(out)
-    with errors_as_exit_codes(same_command("--resume")), recording(exempt):
+    with recording((str(config_file), str(out))):
         kind = audit_kind(read_toml(config_file)[0])
         if kind is CapturedConfig:
             given = {"--device": device != "cpu", "--download": download}
@@ -118,128 +124,139 @@ def audit(
                 f"{len(config.record.rounds)} rounds for each further draw of noise; "
                 f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
             )
-            return
+            return 0
         runtime = runtime_of(device, data_root, workers, max_memory, download)
         if dry_run and isinstance(config, AuditConfig):
             print_outlook(config, runtime)
-            return
+            return 0
         from dpaudit.capture.audit import run_audit_of
 
         text = config_file.read_text("utf-8")
         with progress_bars(quiet) as on_progress:
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
     print_result(result, out, as_json)
-    _exit(result, strict)
+    return _exit_code(result, strict)
 
 
-@app.command()
 def attack(
-    run_directory: Annotated[Path, Argument(metavar="DIR", help="A run directory.")],
+    run_directory: RunFolder,
     attacks: Annotated[
-        list[str] | None, Option("--attack", help="Only attacks of this name; repeatable.")
+        list[str] | None, Option("--attack", help="Run only attacks of this name; repeatable.")
     ] = None,
-    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    device: Device = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
     max_memory: MaxMemory = None,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Attack again on a recorded transcript, without training, and judge anew.
 
     The attacks are those of config.toml in the run directory, which may have been edited: any
     option may change as long as the messages it needs were recorded.
     """
-    with errors_as_exit_codes(same_command()):
-        runtime = runtime_of(device, data_root, workers, max_memory)
-        from dpaudit.pipeline.run import attack_again
+    runtime = runtime_of(device, data_root, workers, max_memory)
+    from dpaudit.pipeline.run import attack_again
 
-        with progress_bars(quiet) as on_progress:
-            result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
+    with progress_bars(quiet) as on_progress:
+        result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
     print_result(result, run_directory, as_json=False)
-    _exit(result, strict=False)
+    return _exit_code(result, strict=False)
 
 
-@app.command()
 def check(
     context: typer.Context,  # its object: the Auditor, if not dpaudit's own
-    claims: Annotated[Path, Argument(metavar="CLAIMS", help="A claims.toml.")],
+    claims: Annotated[Path, Argument(metavar="CLAIMS", help="The claims file (claims.toml).")],
     baseline: Annotated[
-        Path | None, Option(help="What leaked before; default: baseline.json beside CLAIMS.")
+        Path | None,
+        Option(help="Compare with these earlier leaks; default: baseline.json beside CLAIMS."),
     ] = None,
     update_baseline: Annotated[
         bool, Option("--update-baseline", help="Write the baseline, do not compare with it.")
     ] = False,
-    junit: Annotated[Path | None, Option(help="Write JUnit XML.")] = None,
-    sarif: Annotated[Path | None, Option(help="Write SARIF 2.1.0.")] = None,
-    markdown: Annotated[Path | None, Option(help="Write a job summary.")] = None,
+    junit: Annotated[Path | None, Option(help="Write JUnit XML to this file.")] = None,
+    sarif: Annotated[Path | None, Option(help="Write SARIF 2.1.0 to this file.")] = None,
+    markdown: Annotated[Path | None, Option(help="Write a job summary to this file.")] = None,
     cache: Annotated[
-        Path | None, Option(help="Finished audits; default: .dpaudit-cache beside CLAIMS.")
+        Path | None,
+        Option(help="The folder of finished audits; default: .dpaudit-cache beside CLAIMS."),
     ] = None,
-    fresh: Annotated[bool, Option("--fresh", help="Run what is in the cache again.")] = False,
-    strict: Annotated[bool, Option("--strict", help="Warnings are errors too.")] = False,
-    device: Annotated[Device, Option(help="Where to compute.")] = "cpu",
+    fresh: Annotated[bool, Option("--fresh", help="Repeat audits that are in the cache.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False,
+    device: Device = "cpu",
     data_root: DataRoot = None,
     workers: Workers = None,
     max_memory: MaxMemory = None,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Every claim of a claims file, for CI; unchanged audits are not run again.
 
     Exits 1 if a claim is refuted or unsupported, a limit or baseline broken, 2 on errors, else 0.
     """
-    with errors_as_exit_codes(same_command()):
-        from dpaudit.check.run import Auditor, CheckOptions
+    from dpaudit.check.run import Auditor, CheckOptions
 
-        beside = claims.parent / "baseline.json"
-        options = CheckOptions(
-            cache=cache or claims.parent / ".dpaudit-cache",
-            baseline=baseline or (beside if update_baseline or beside.exists() else None),
-            update_baseline=update_baseline,
-            fresh=fresh,
-            device=device,
-            data_root=data_root,
-            cores=workers or CheckOptions.cores,
-            max_memory=bytes_in(max_memory),
-            auditor=context.obj or Auditor(),
-        )
-        if update_baseline and options.baseline is not None:
-            refuse_links(options.baseline)  # before the audits, which can take long
-        remove_outputs(junit, sarif, markdown)
-        found = _checked(claims, options, junit, quiet)
-        write_outputs(found, strict, junit, sarif, markdown)
+    beside = claims.parent / "baseline.json"
+    options = CheckOptions(
+        cache=cache or claims.parent / ".dpaudit-cache",
+        baseline=baseline or (beside if update_baseline or beside.exists() else None),
+        update_baseline=update_baseline,
+        fresh=fresh,
+        device=device,
+        data_root=data_root,
+        cores=workers or CheckOptions.cores,
+        max_memory=bytes_in(max_memory),
+        auditor=context.obj or Auditor(),
+    )
+    if update_baseline and options.baseline is not None:
+        refuse_links(options.baseline)  # before the audits, which can take long
+    remove_outputs(junit, sarif, markdown)
+    found = _checked(claims, options, junit, quiet)
+    write_outputs(found, strict, junit, sarif, markdown)
     print_check(found, quiet)
-    raise typer.Exit(found.exit_code(strict))
+    return found.exit_code(strict)
 
 
-@app.command()
+def _checked(
+    claims: Path, options: "CheckOptions", junit: Path | None, quiet: bool
+) -> "CheckReport":
+    """What a check finds; what keeps it from finding anything is left in the JUnit file."""
+    from dpaudit.check.run import run_check
+    from dpaudit.files.claims_file import ClaimsFile
+
+    began = time.monotonic()
+    try:
+        file = ClaimsFile.read(claims)
+        with progress_bars(quiet) as on_progress:
+            return run_check(file, options, passing_on(on_progress))
+    except BaseException as error:
+        write_problems(junit, claims, error, time.monotonic() - began)
+        raise
+
+
 def selftest(
-    seed: Annotated[int, Option(min=0)] = 0,
+    seed: Annotated[int, Option(min=0, help="The seed of all runs.")] = 0,
     results: Results = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[Path | None, Option(hidden=True)] = None,
-) -> None:
+    markdown: Markdown = None,
+) -> int:
     """Audit the auditor: planted privacy bugs, each beside the correct defense that it spoils.
 
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes five minutes.
     """
-    with errors_as_exit_codes(), warnings_as_lines():
-        if markdown is not None:
-            raise ConfigError(
-                "DPA013", "--markdown: results are JSON and CSV now", "give --results"
-            )
-        from dpaudit.reports.result_tables import write
-        from dpaudit.selftest import catalogue
-        from dpaudit.selftest import selftest as core
+    refuse_markdown(markdown)
+    from dpaudit.reports.result_tables import write
+    from dpaudit.selftest import catalogue
+    from dpaudit.selftest import selftest as core
 
-        def shown(found: Iterable[T], text: Callable[[T], str]) -> list[T]:
-            """All that is found, each printed as soon as it is."""
-            kept = []
-            for one in found:
-                kept.append(one)
-                for line in () if as_json else text(one).split("\n"):
-                    say(line)
-            return kept
+    def shown(found: Iterable[T], text: Callable[[T], str]) -> list[T]:
+        """All that is found, each printed as soon as it is."""
+        kept = []
+        for one in found:
+            kept.append(one)
+            for line in () if as_json else text(one).split("\n"):
+                say(line)
+        return kept
 
+    with warnings_as_lines():
         outcomes = shown(core.selftest(seed), core.text)
         said = shown(catalogue.ordinary_audits(seed), core.said_text)
         quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
@@ -250,27 +267,25 @@ def selftest(
         say_json(core.to_json(outcomes, said, quiet, seed))
     else:
         say(core.summary(outcomes, said, quiet))
-    raise typer.Exit(0 if core.all_passed(outcomes, said, quiet) else 1)
+    return 0 if core.all_passed(outcomes, said, quiet) else 1
 
 
-@app.command("list")
 def list_(
     kind: Annotated[Listed, Argument(help="What to list.")],
-    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[
-        Path | None, Option(help="Write a page like docs/defenses.md; of defenses alone.")
+        Path | None, Option(help="Write a page like docs/defenses.md; only for defenses.")
     ] = None,
 ) -> None:
     """What is installed, built in or from other packages."""
-    with errors_as_exit_codes():
-        from . import catalogue
+    from . import catalogue
 
-        entries, problems = catalogue.catalogue(kind)
-        if markdown is not None:
-            if kind != "defenses":
-                said = f"--markdown: there is a page of defenses alone, not of {kind}"
-                raise ConfigError("DPA013", said)
-            write_whole(markdown, catalogue.markdown(entries).encode())
+    entries, problems = catalogue.catalogue(kind)
+    if markdown is not None:
+        if kind != "defenses":
+            said = f"--markdown: there is a page of defenses alone, not of {kind}"
+            raise ConfigError("DPA013", said)
+        write_whole(markdown, catalogue.markdown(entries).encode())
     for problem in problems:
         complain(problem, "warning")
     if as_json:
@@ -282,29 +297,62 @@ def list_(
         say(f"{entry['name']:{width}}  {facts}")
 
 
-@app.command()
 def init(
     defense: Annotated[str, Option(help="The defense to start from.")] = "dpdl",
     out: Annotated[Path, Option(help="The file to write.")] = Path("audit.toml"),
-    force: Annotated[bool, Option("--force", help="Overwrite it.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented audit.toml to start from."""
-    with errors_as_exit_codes():
-        from dpaudit.training.run_directory import RunDirectory
+    from dpaudit.training.run_directory import RunDirectory
 
-        from .starter import missing_package, starter
+    from .starter import missing_package, starter
 
-        text, missing = starter(defense), missing_package(defense)
-        if out.exists() and not force:
-            raise ConfigError("DPA015", f"{out} exists", "give --force, or another --out")
-        RunDirectory(out.parent).write_text(out.name, text)
+    text, missing = starter(defense), missing_package(defense)
+    if out.exists() and not force:
+        raise ConfigError("DPA015", f"{out} exists", "give --force, or another --out")
+    RunDirectory(out.parent).write_text(out.name, text)
     say(f"wrote {out}; next: dpaudit audit {out}")
     if missing is not None:
         complain(f"before that, {missing}", "warning")
 
 
-for command in (benchmark, show, report, reproduce, explain, epsilon, capture):
-    app.command()(command)
+def explain(
+    term: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="TERM|CODE", help="A verdict, a term or a code; without it, all are listed."
+        ),
+    ] = None,
+) -> None:
+    """What a verdict, a word of a report, or the code of an error means."""
+    asked = " ".join(term or ())
+    if not term:
+        say(f"dpaudit explain TERM, one of: {', '.join(glossary.names())}")
+        say(f"dpaudit explain CODE, one of: {', '.join(codes.entries())}")
+    elif (code := asked.upper()) in codes.entries():
+        for line in codes.page(code).rstrip().split("\n"):
+            say(line)
+    elif found := glossary.entry_of(asked):
+        say(": ".join(found))
+    else:
+        is_code = re.match("DPA[0-9]", code)
+        close = nearest(code, codes.entries()) if is_code else glossary.nearest_entry(asked)
+        said = f'the glossary has no "{asked}"{close}'
+        raise ConfigError("DPA006", said, "dpaudit explain alone lists all words and codes")
+
+
+_RESUMED = partial(same_command, "--resume")
+# In the order of --help; and what finishes one that was interrupted.
+COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
+    **{audit: _RESUMED, attack: same_command, check: same_command},
+    **dict.fromkeys((selftest, list_, init), str),
+    **{benchmark: _RESUMED},
+    **dict.fromkeys((show, report), str),
+    **{reproduce: same_command},
+    **dict.fromkeys((explain, epsilon, capture), str),
+}
+for command, again in COMMANDS.items():
+    app.command(command.__name__.rstrip("_"))(with_exit_code(command, again))
 
 
 @app.callback(invoke_without_command=True)
@@ -334,28 +382,11 @@ def main() -> None:
     leave_with(partial(answer, app))
 
 
-def _checked(
-    claims: Path, options: "CheckOptions", junit: Path | None, quiet: bool
-) -> "CheckReport":
-    """What a check finds; what keeps it from finding anything is left in the JUnit file."""
-    from dpaudit.check.run import run_check
-    from dpaudit.files.claims_file import ClaimsFile
-
-    began = time.monotonic()
-    try:
-        file = ClaimsFile.read(claims)
-        with progress_bars(quiet) as on_progress:
-            return run_check(file, options, passing_on(on_progress))
-    except BaseException as error:
-        write_problems(junit, claims, error, time.monotonic() - began)
-        raise
-
-
-def _exit(result: AuditResult, strict: bool) -> None:
-    if result.verdict is Verdict.UNDERPOWERED:
-        kind = "error" if strict else "warning"
-        complain("a claim could not be tested: underpowered", kind)
-    raise typer.Exit(1 if strict and result.verdict is Verdict.UNDERPOWERED else result.exit_code)
+def _exit_code(result: AuditResult, strict: bool) -> int:
+    underpowered = result.verdict is Verdict.UNDERPOWERED
+    if underpowered:
+        complain("a claim could not be tested: underpowered", "error" if strict else "warning")
+    return 1 if strict and underpowered else result.exit_code
 
 
 if __name__ == "__main__":

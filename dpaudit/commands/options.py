@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
@@ -14,21 +14,33 @@ if TYPE_CHECKING:
 
 LEAST_IN_BYTES = 10**6  # a smaller number without a unit was meant in another one
 
-Device = Literal["cpu", "cuda"]
+RunFolder = Annotated[Path, Argument(metavar="DIR", help="The run directory.")]
+Device = Annotated[Literal["cpu", "cuda"], Option(help="Compute on this device.")]
 DataRoot = Annotated[
     Path | None,
-    Option(envvar=DATA_ROOT, help="Folder of mnist, fashion-mnist and cifar10."),
+    Option(envvar=DATA_ROOT, help="The folder that holds mnist, fashion-mnist and cifar10."),
 ]
-Download = Annotated[bool, Option("--download", help="Fetch a data set that is not there.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
-Results = Annotated[Path | None, Option(help="Write JSON and CSV to a folder like docs/results.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print no progress.")]
 MaxMemory = Annotated[
-    str | None, Option(help="At most, like 8GB; default: what is free.", metavar="SIZE")
+    str | None,
+    Option(help="Use at most this much memory, like 8GB; default: what is free.", metavar="SIZE"),
 ]
 DryRun = Annotated[
-    bool, Option("--dry-run", help="Only say what it takes and what it could prove.")
+    bool, Option("--dry-run", help="Only estimate time, memory and what could be proved.")
 ]
-Workers = Annotated[int | None, Option(min=1, help="Processes; default: one for each core.")]
+Workers = Annotated[
+    int | None, Option(min=1, help="Run this many processes; default: one for each core.")
+]
+AuditJson = Annotated[bool, Option("--json", help="Print audit.json.")]
+Results = Annotated[
+    Path | None, Option(help="Write the results as JSON and CSV to a folder like docs/results.")
+]
+Markdown = Annotated[Path | None, Option(hidden=True)]  # of former versions
+
+
+def refuse_markdown(markdown: Path | None) -> None:
+    if markdown is not None:
+        raise ConfigError("DPA013", "--markdown: results are JSON and CSV now", "give --results")
 
 
 def runtime_of(

@@ -16,53 +16,47 @@ from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .options import DryRun, Quiet, Workers
+from .options import DryRun, Markdown, Quiet, Results, Workers, refuse_markdown
 from .running import progress_bars
-from .terminal import errors_as_exit_codes, published_command, same_command, say, warnings_as_lines
+from .terminal import published_command, say, warnings_as_lines
 
 if TYPE_CHECKING:
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
 
-Name = Annotated[str, Argument(metavar="NAME", help="See: dpaudit list experiments.")]
-AtScale = Annotated[Literal["quick", "paper"], Option(help="How much of it.")]
-FirstSeed = Annotated[int, Option(min=0, help="The first one.")]
-Seeds = Annotated[
-    int | None, Option(min=1, max=1000, help="How many; default: as the scale has them.")
-]
-Out = Annotated[
-    Path | None, Option(help="Folder of cells, CSV and report; default: runs/NAME-SCALE.")
-]
-Only = Annotated[
-    list[str] | None,
-    Option(metavar="COLUMN=LABEL", help="Only cells with this label; repeatable."),
-]
-Changed = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Another reading of what is open; repeatable."),
-]
-OtherData = Annotated[
-    str | None, Option(help="Other data than the paper's: mnist, digits, ..., or an .npz.")
-]
-DataRoot = Annotated[
-    Path | None, Option(help=f"Folder of data sets, for those on images; or {DATA_ROOT}.")
-]
-Results = Annotated[
-    Path | None, Option(help="Add it as JSON and CSV to a folder like docs/results.")
-]
-Markdown = Annotated[Path | None, Option(hidden=True)]
-
 
 def reproduce(
-    name: Name,
-    scale: AtScale = "quick",
-    seed: FirstSeed = 0,
-    seeds: Seeds = None,
-    out: Out = None,
-    only: Only = None,
-    changed: Changed = None,
-    data: OtherData = None,
-    data_root: DataRoot = None,
+    name: Annotated[
+        str, Argument(metavar="NAME", help="An experiment of dpaudit list experiments.")
+    ],
+    scale: Annotated[
+        Literal["quick", "paper"], Option(help="How much of the experiment is run.")
+    ] = "quick",
+    seed: Annotated[int, Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[
+        int | None,
+        Option(min=1, max=1000, help="The number of seeds; default: that of the scale."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(help="The folder of cells, CSV and report; default: runs/NAME-SCALE."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        Option(metavar="COLUMN=LABEL", help="Run only cells with this label; repeatable."),
+    ] = None,
+    changed: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="Read an open setting otherwise; repeatable."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(help="Learn from other data than the paper: mnist, digits, ..., or an .npz."),
+    ] = None,
+    data_root: Annotated[
+        Path | None,
+        Option(help=f"The folder of data sets, for experiments on images; or {DATA_ROOT}."),
+    ] = None,
     results: Results = None,
     markdown: Markdown = None,
     dry_run: DryRun = False,
@@ -73,40 +67,37 @@ def reproduce(
 
     What was run lies in --out and is not run again: the same command goes on where it stopped.
     """
-    with errors_as_exit_codes(same_command()), warnings_as_lines():
-        from dpaudit.papers.declared import reproduction
-        from dpaudit.papers.five_papers import PrintedStudy, printed_lines
+    from dpaudit.papers.cells import Request
+    from dpaudit.papers.declared import reproduction
+    from dpaudit.papers.five_papers import PrintedStudy, printed_lines
 
-        if markdown is not None:
-            raise ConfigError(
-                "DPA013", "--markdown: results are JSON and CSV now", "give --results"
-            )
-        chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
-        if data_root is not None and not chosen.data:
-            raise ConfigError("DPA013", f"--data-root: {name} reads no data set")
-        if isinstance(chosen, PrintedStudy):
-            given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
-            given |= {"--data": data, "--results": results}
-            for option in (option for option, value in given.items() if value):
-                raise ConfigError("DPA013", f"{option}: {name} is printed and no more")
-            size = chosen.scales[scale]
-            about = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
-            costs = (f"all of it, scale {scale}: {about}",)
+    refuse_markdown(markdown)
+    chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
+    if data_root is not None and not chosen.data:
+        raise ConfigError("DPA013", f"--data-root: {name} reads no data set")
+    if isinstance(chosen, PrintedStudy):
+        given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
+        given |= {"--data": data, "--results": results}
+        for option in (option for option, value in given.items() if value):
+            raise ConfigError("DPA013", f"{option}: {name} is printed and no more")
+        size = chosen.scales[scale]
+        about = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
+        costs = (f"all of it, scale {scale}: {about}",)
+        with warnings_as_lines():
             for line in costs if dry_run else printed_lines(name, chosen, scale, seed, folder):
                 say(line)
-            return
-        from dpaudit.papers.cells import Request
-
-        labels: dict[str, tuple[str, ...]] = {}
-        for column, label in (_pair("--only", text, "COLUMN=LABEL") for text in only or ()):
-            labels[column] = (*labels.get(column, ()), label)
-        pairs = (_pair("--set", text, "KEY=VALUE") for text in changed or ())
-        readings = {key: _value(text) for key, text in pairs}
-        request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
+        return
+    labels: dict[str, tuple[str, ...]] = {}
+    for column, label in (_pair("--only", text, "COLUMN=LABEL") for text in only or ()):
+        labels[column] = (*labels.get(column, ()), label)
+    pairs = (_pair("--set", text, "KEY=VALUE") for text in changed or ())
+    readings = {key: _value(text) for key, text in pairs}
+    request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
+    with warnings_as_lines():
         if dry_run:
             _print_costs(chosen, request, folder)
-            return
-        _reproduce(chosen, request, folder, results, workers or os.cpu_count() or 1, quiet)
+        else:
+            _reproduce(chosen, request, folder, results, workers or os.cpu_count() or 1, quiet)
 
 
 def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:

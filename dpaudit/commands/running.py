@@ -5,12 +5,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpaudit.progress import OnProgress
+from dpaudit.progress import OnProgress, unreported
 from dpaudit.text import duration, one_line
 
 from .terminal import complain, stderr
@@ -22,17 +22,11 @@ EVERY = 30.0  # seconds between lines where there is no terminal
 EVERY_IN_A_NOTEBOOK = 0.5
 
 
-@contextmanager
-def progress_bars(quiet: bool) -> Iterator[OnProgress]:
+def progress_bars(quiet: bool) -> AbstractContextManager[OnProgress]:
     """Bars with the time left on a terminal; elsewhere a line every half a minute."""
     if quiet:
-        yield lambda what, done, total: None
-    elif sys.stderr.isatty():
-        with _bars() as on_progress:
-            yield on_progress
-    else:
-        with _lines(EVERY) as on_progress:
-            yield on_progress
+        return nullcontext(unreported)
+    return _bars() if sys.stderr.isatty() else _lines(EVERY)
 
 
 @contextmanager
@@ -72,9 +66,8 @@ class Tally:
     """How far everything that has begun is, by the clock that it is given."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._jobs: dict[str, tuple[float, int, int, int]] = {}  # first told, then; done; in all
+        self._clock, self._began = clock, clock()
+        self._jobs: dict[str, tuple[float, int, int, int]] = {}  # first report, then; done; in all
 
     def __call__(self, what: str, done: int, total: int) -> None:
         first = self._jobs.get(what, (self._clock(), done, 0, 0))
@@ -87,8 +80,8 @@ class Tally:
         return f"after {duration(self._clock() - self._began)}: {what}"
 
     def _of(self, what: str) -> str:
-        first_told, then, done, total = self._jobs[what]
-        took = self._clock() - first_told
+        first, then, done, total = self._jobs[what]
+        took = self._clock() - first
         left = duration(took * (total - done) / (done - then)) if done > then else "an unknown time"
         return f"{what}, {done} of {total}, {left} left"
 
@@ -97,17 +90,17 @@ class Tally:
 def _lines(every: float) -> Iterator[OnProgress]:
     tally, over = Tally(), threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(every):
             complain(tally.line())
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield tally
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 def in_notebook() -> bool:

@@ -12,6 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
@@ -192,6 +193,24 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
             raise typer.Exit(130) from None
         print_problems(problems_of(error))
         raise typer.Exit(2) from None
+
+
+def with_exit_code(
+    command: Callable[..., int | None], again: Callable[[], str]
+) -> Callable[..., None]:
+    """A command that leaves with the code it returns, or with that of what it raises.
+
+    Args:
+        again: what is typed to finish it after an interruption; "": nothing is said.
+    """
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        with errors_as_exit_codes(again()):
+            code = command(*arguments, **options)
+        raise typer.Exit(code or 0)
+
+    return run
 
 
 def print_problems(problems: Sequence[Problem]) -> None:

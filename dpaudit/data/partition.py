@@ -85,7 +85,9 @@ def split(
     labels = np.asarray(labels, dtype=np.int64)
     options = partition_options(options) if isinstance(options, str) else options
     match options:
-        case EvenPartition(kind="even"):  # equal parts of one random order; the remainder is left out
+        case EvenPartition(
+            kind="even"
+        ):  # equal parts of one random order; the remainder is left out
             size = len(labels) // n_agents
             order = rng.permutation(len(labels))[: n_agents * size]
             parts = list(order.reshape(n_agents, size))

@@ -267,7 +267,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         "capture": "dpaudit.capture.run.capture",
         "check": "dpaudit.files.claims_file.ClaimsFile.read",
         "epsilon": "dpaudit.accounting.Release",
-        "explain": "dpaudit.commands.glossary.entry_of",
+        "explain": "dpaudit.files.glossary.entry_of",
         "init": "dpaudit.commands.starter.starter",
         "list": "dpaudit.commands.catalogue.catalogue",
         "report": "dpaudit.files.result.AuditResult.read",

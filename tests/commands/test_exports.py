@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
-from dpaudit.commands.report import write_figures, write_tables
+from dpaudit.commands.results import write_figures, write_tables
 from dpaudit.files.result import AuditResult
 from dpaudit.reports import tables
 from dpaudit.reports.figures.drawing import _DRAWN, FORMATS, THEME

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.commands.report import write_figures
+from dpaudit.commands.results import write_figures
 from dpaudit.errors import DpauditError
 from dpaudit.files.result import AuditResult
 from tests.reports.pages import Page, with_findings

@@ -62,9 +62,8 @@ def audit(
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
     content, text, path = _read(config)
-    seed = int(content.get("seed", 0))
     if data is not None and not isinstance(data, Dataset):
-        data = from_arrays(*data, seed=seed)
+        data = from_arrays(*data, seed=int(content.get("seed", 0)))
     own = CallerObjects(defense, data, model)
     content = own.fill(content)
     if fix_model:
@@ -80,11 +79,8 @@ def audit(
         max_memory=None if max_memory is None else bytes_of(str(max_memory), "max_memory"),
     )
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
-    seen: AbstractContextManager[OnProgress] = nullcontext(on_progress or unreported)
-    if on_progress is None and in_notebook():
-        seen = notebook_progress()
     try:
-        with place as folder, seen as progress:
+        with place as folder, _reporting(on_progress) as progress:
             return run_audit(checked, Path(folder), runtime, text, on_progress=progress, own=own)
     except SystemExit as error:  # it would end the caller's script, with an exit code of its own
         said = f"no answer: code that is audited raised SystemExit({error})"
@@ -100,3 +96,10 @@ def _read(
         return *read_toml(path), path
     content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
     return content, _FROM_PYTHON, None
+
+
+def _reporting(on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:
+    """To the caller, or below the cell of a notebook, or nowhere."""
+    if on_progress is None and in_notebook():
+        return notebook_progress()
+    return nullcontext(on_progress or unreported)

@@ -97,14 +97,19 @@ def benchmark(
             lambda done, total: on_progress("cells", done, total),
         )
         if results is not None:
-            from dpaudit.reports import result_tables
-            from dpaudit.reports.leaderboard import leaderboard
-
-            today = datetime.now(UTC).date().isoformat()
-            made = leaderboard(result, out).published(published_command(), today)
-            result_tables.write(results, f"leaderboard-{path.stem}", made)
+            _publish(result, out, results, f"leaderboard-{path.stem}")
     _print_cells(result, out)
     return 2 if any(cell.state == "failed" for cell in result.cells) else 0
+
+
+def _publish(result: BenchmarkResult, folder: Path, results: Path, name: str) -> None:
+    """The leaderboard as JSON and CSV in a folder of results."""
+    from dpaudit.reports import result_tables
+    from dpaudit.reports.leaderboard import leaderboard
+
+    today = datetime.now(UTC).date().isoformat()
+    made = leaderboard(result, folder).published(published_command(), today)
+    result_tables.write(results, name, made)
 
 
 def _backend(

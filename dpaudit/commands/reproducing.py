@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,36 +27,29 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    name: Annotated[
-        str, Argument(metavar="NAME", help="An experiment of dpaudit list experiments.")
-    ],
+    name: Annotated[str, Argument(metavar="NAME", help="See dpaudit list experiments.")],
     scale: Annotated[
         Literal["quick", "paper"], Option(help="How much of the experiment is run.")
     ] = "quick",
     seed: Annotated[int, Option(min=0, help="The first seed.")] = 0,
     seeds: Annotated[
-        int | None,
-        Option(min=1, max=1000, help="The number of seeds; default: that of the scale."),
+        int | None, Option(min=1, max=1000, help="How many seeds; default: that of the scale.")
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(help="The folder of cells, CSV and report; default: runs/NAME-SCALE."),
+        Path | None, Option(help="The folder of all files; default: runs/NAME-SCALE.")
     ] = None,
     only: Annotated[
-        list[str] | None,
-        Option(metavar="COLUMN=LABEL", help="Run only cells with this label; repeatable."),
+        list[str] | None, Option(metavar="COLUMN=LABEL", help="Run only these cells; repeatable.")
     ] = None,
     changed: Annotated[
         list[str] | None,
         Option("--set", metavar="KEY=VALUE", help="Read an open setting otherwise; repeatable."),
     ] = None,
     data: Annotated[
-        str | None,
-        Option(help="Learn from other data than the paper: mnist, digits, ..., or an .npz."),
+        str | None, Option(help="Learn from other data: mnist, digits, ..., or an .npz file.")
     ] = None,
     data_root: Annotated[
-        Path | None,
-        Option(help=f"The folder of data sets, for experiments on images; or {DATA_ROOT}."),
+        Path | None, Option(help=f"The folder that holds data sets; default: {DATA_ROOT}.")
     ] = None,
     results: Results = None,
     markdown: Markdown = None,
@@ -80,54 +74,61 @@ def reproduce(
         given |= {"--data": data, "--results": results}
         for option in (option for option, value in given.items() if value):
             raise ConfigError("DPA013", f"{option}: {name} is printed and no more")
-        size = chosen.scales[scale]
-        about = f"about {duration(size.seconds)} on two cores, {size_text(size.bytes)}"
-        costs = (f"all of it, scale {scale}: {about}",)
-        with warnings_as_lines():
-            for line in costs if dry_run else printed_lines(name, chosen, scale, seed, folder):
-                say(line)
-        return
+        takes, lines = chosen.scales[scale], printed_lines(name, chosen, scale, seed, folder)
+        if dry_run:
+            about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
+            lines = iter([f"all of it, scale {scale}: about {about}"])
+    else:
+        request = Request(name, scale, seed, seeds, *_asked(only, changed), data, data_root)
+        lines = _reproduced(chosen, request, folder, results, workers, quiet)
+        if dry_run:
+            lines = _costs(chosen, request, folder)
+    with warnings_as_lines():
+        for line in lines:
+            say(line)
+
+
+def _asked(
+    only: list[str] | None, changed: list[str] | None
+) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
+    """Labels by column, and other readings by key."""
     labels: dict[str, tuple[str, ...]] = {}
     for column, label in (_pair("--only", text, "COLUMN=LABEL") for text in only or ()):
         labels[column] = (*labels.get(column, ()), label)
     pairs = (_pair("--set", text, "KEY=VALUE") for text in changed or ())
-    readings = {key: _value(text) for key, text in pairs}
-    request = Request(name, scale, seed, seeds, labels, readings, data, data_root)
-    with warnings_as_lines():
-        if dry_run:
-            _print_costs(chosen, request, folder)
-        else:
-            _reproduce(chosen, request, folder, results, workers or os.cpu_count() or 1, quiet)
+    return labels, {key: _value(text) for key, text in pairs}
 
 
-def _print_costs(chosen: "Experiment", request: "Request", folder: Path) -> None:
+def _costs(chosen: "Experiment", request: "Request", folder: Path) -> Iterator[str]:
     """Time and memory of training each cell, and of all."""
     from dpaudit.papers.cells import costs, seeds_of
 
     whole, n = 0.0, len(seeds_of(chosen, request))
     for cell, seconds, size in costs(chosen, request, folder):
         if not whole:  # not before what cannot be run has been refused
-            say(f"{'time':>8}  {'memory':>8}  training of a cell, of one seed on one thread")
-        say(f"{duration(seconds):>8}  {size_text(size):>8}  {', '.join(cell.labels.values())}")
+            yield f"{'time':>8}  {'memory':>8}  training of a cell, of one seed on one thread"
+        yield f"{duration(seconds):>8}  {size_text(size):>8}  {', '.join(cell.labels.values())}"
         whole += seconds
-    say(f"all training, {n} seed{'s' * (n > 1)}: about {duration(n * whole)} on one core")
+    yield f"all training, {n} seed{'s' * (n > 1)}: about {duration(n * whole)} on one core"
 
 
-def _reproduce(
+def _reproduced(
     chosen: "Experiment",
     request: "Request",
     folder: Path,
     results: Path | None,
-    workers: int,
+    workers: int | None,
     quiet: bool,
-) -> None:
+) -> Iterator[str]:
+    """Runs it, writes its files, and yields what is printed."""
     from dpaudit.papers.outcome import reproduced
     from dpaudit.reports import experiment as report
 
     _refuse_result_of_another(folder, request)
     published = _published_runs(results, request)  # which are refused before anything runs
     with progress_bars(quiet) as on_progress:
-        result = reproduced(chosen, request, folder, workers, on_progress)
+        cores = workers or os.cpu_count() or 1
+        result = reproduced(chosen, request, folder, cores, on_progress)
     result = result.model_copy(
         update={
             "asked": (
@@ -141,13 +142,12 @@ def _reproduce(
     write_whole(folder / "experiment.json", (result.model_dump_json(indent=2) + "\n").encode())
     write_whole(folder / "experiment.csv", report.as_csv([result]).encode())
     write_whole(folder / "report.html", report.render_experiment(result).encode())
-    for line in report.text(result):
-        say(line)
+    yield from report.text(result)
     if results is not None:
         runs, stem = published.put(result), f"{request.name}-{request.scale}"
         write_whole(results / f"{stem}.json", runs.to_json().encode())
         write_whole(results / f"{stem}.csv", report.as_csv(runs.runs).encode())
-    say(f"report: {folder / 'report.html'}")
+    yield f"report: {folder / 'report.html'}"
 
 
 def _published_runs(results: Path | None, request: "Request") -> ExperimentRuns:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dpaudit.files.published import ResultTables, TableEntry
-from dpaudit.reports import result_tables
+from dpaudit.reports import published
 
 TableRow = tuple[TableEntry, ...]
 
@@ -16,4 +16,4 @@ def put(folder: Path, title: str, rows: Iterable[TableRow]) -> None:
     merged = {row[0]: row for row in (*table.rows, *rows)}
     changed = table.model_copy(update={"rows": tuple(merged.values())})
     tables = tuple(changed if one is table else one for one in found.tables)
-    result_tables.write(folder, "training", found.model_copy(update={"tables": tables}))
+    published.write_tables(folder, "training", found.model_copy(update={"tables": tables}))

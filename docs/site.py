@@ -35,7 +35,7 @@ from dpaudit.files.glossary import ENTRIES
 from dpaudit.files.published import ExperimentResult, ExperimentRuns, ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
-from dpaudit.reports import experiment, result_tables
+from dpaudit.reports import published
 
 ROOT = Path(__file__).parents[1]
 TOP_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")  # of the repository
@@ -109,13 +109,13 @@ def results() -> dict[str, Callable[[], str]]:
     runs: dict[str, list[ExperimentResult]] = {}
     for path in sorted((ROOT / "docs" / "results").glob("*.json")):
         if '"tables": [' in path.read_text("utf-8"):
-            made = partial(result_tables.page, path.stem, ResultTables.read(path))
+            made = partial(published.page_of_tables, path.stem, ResultTables.read(path))
             pages[f"results/{path.stem}.md"] = made
         else:
             for run in ExperimentRuns.read(path).runs:
                 runs.setdefault(run.name, []).append(run)
     for name, own in runs.items():
-        pages[f"results/{name}.md"] = partial(experiment.page, name, own)
+        pages[f"results/{name}.md"] = partial(published.page, name, own)
     return dict(sorted(pages.items()))
 
 

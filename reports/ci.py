@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from dpaudit.codes import entries, help_for, page
 from dpaudit.errors import Problem
-from dpaudit.files.check_report import CheckReport, Statement
+from dpaudit.files.claims_file import CheckReport, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import MEANING, Verdict
 from dpaudit.text import one_line, whole_line

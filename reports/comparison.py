@@ -20,15 +20,14 @@ from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.text import lines
 
-from . import frame as tidy
+from . import tables
 from .figures.curves import training_by_run
-from .figures.drawing import Drawn
 from .figures.information import Question, by_run, information_by_round
 from .figures.privacy_utility import RunPoint, privacy_utility
-from .frame import ClaimFigures, LargestFigure
 from .html import pages
 from .numbers import number
 from .run import Run
+from .tables import ClaimFigures, LargestFigure
 
 ACCURACY = "test accuracy"
 MOST_PICTURED = 8  # runs whose images and curves are shown: all are in the report of each run
@@ -124,7 +123,7 @@ class ComparedRun:
 def compared_runs(runs: Sequence[Run], baseline: int = 0) -> list[ComparedRun]:
     """Runs with the figures of their claims."""
     results = [run.result for run in runs]
-    claims = tidy.claim_figures(results)
+    claims = tables.claim_figures(results)
     return [
         ComparedRun(run, own, i == baseline)
         for i, (run, own) in enumerate(zip(runs, claims, strict=True))
@@ -168,6 +167,8 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         key=lambda c: (order.index(c.metric), c.attack, c.threat_model or ""),
     )
     pictured = len(runs) <= MOST_PICTURED
+    trained = {f"{r.number + 1} {r.label}": r.result.utility.get("defense") for r in of_runs}
+    curves = {name: curve for name, curve in trained.items() if curve is not None}
     template = pages().get_template("comparison.html.j2")
     page = template.render(
         runs=runs,
@@ -181,7 +182,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         quantity=quantity,
         left_out=[run for run in runs if run.run.number + 1 not in {p.number for p in points}],
         pictured=pictured,
-        courses=_courses(of_runs, quantity == ACCURACY) if pictured else None,
+        courses=training_by_run(curves, quantity == ACCURACY, "courses") if pictured else None,
         signed=signed,
         claim_columns=CLAIM_COLUMNS,
         run_columns=RUN_COLUMNS,
@@ -205,9 +206,9 @@ class AttackColumn(NamedTuple):
 
 def _attacked(results: Sequence[AuditResult]) -> dict[tuple[int, AttackColumn], LargestFigure]:
     """By run and column the most that an attack found, over messages, rounds and batch sizes."""
-    frame = tidy.of_the_defense(tidy.findings_frame(results))
+    frame = tables.of_the_defense(tables.findings_frame(results))
     scored = frame[frame.attack.notna() & (frame.metric == frame.role.map(HEADLINES))]
-    found = tidy.largest_figures(scored, results, ["run", "attack", "metric", "threat_model"])
+    found = tables.largest_figures(scored, results, ["run", "attack", "metric", "threat_model"])
     return {(run, AttackColumn(*which)): figure for (run, *which), figure in found.items()}
 
 
@@ -293,13 +294,6 @@ def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[RunPoint]]:
             about = run.run.number + 1, run.run.label, run.result.verdict
             points.append(RunPoint(*about, epsilon, run.certified.compared, utility))
     return ACCURACY if by_accuracy else loss_is, points
-
-
-def _courses(runs: Sequence[Run], by_accuracy: bool) -> Drawn | None:
-    """Training under each defense, round by round."""
-    found = {f"{run.number + 1} {run.label}": run.result.utility.get("defense") for run in runs}
-    curves = {run: curve for run, curve in found.items() if curve is not None}
-    return training_by_run(curves, by_accuracy, "courses")
 
 
 def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Markup | None]]:

@@ -59,16 +59,8 @@ def pages() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
-        "number": number,
-        "estimate": estimate,
-        "span": span,
-        "metric_name": metric_name,
-        "as_json": as_json,
-        "exact": exact,
-        "filled": filled,
-        "is_infinite": math.isinf,
-    }
+    filters = (number, estimate, span, metric_name, as_json, exact, filled)
+    found.filters |= {f.__name__: f for f in filters} | {"is_infinite": math.isinf}
     script = (TEMPLATES / "audit.js").read_text(encoding="utf-8")
     found.globals |= {
         "script": Markup(script),

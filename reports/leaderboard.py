@@ -18,10 +18,9 @@ from dpaudit.text import duration, lines
 
 from .figures.drawing import Drawn, as_file, drawn_figures
 from .figures.privacy_utility import PanelScale, RunPoint, common_scale, pareto, pareto_front
-from .frame import Row
 from .html import pages
 from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, as_table, gaps_of, standings
-from .tables import as_csv
+from .tables import Row, as_csv
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,9 +23,8 @@ from .figures.epsilon import empirical_figures
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
 from .figures.leaks import accounting_figures, sensitivity_figures
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
-from .frame import Row
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
-from .tables import CROWD, training, training_of_many, wide
+from .tables import CROWD, Row, training, training_of_many, wide
 
 LONGEST = 40  # characters of a title in an address
 

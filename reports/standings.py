@@ -21,11 +21,11 @@ from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict, worst
 from dpaudit.files.whole import artifact_file
 
-from . import frame as tidy
+from . import tables
 from .ci import markdown_table
 from .comparison import final_utility
-from .frame import ClaimFigures, Row
 from .numbers import number, span
+from .tables import ClaimFigures, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,7 @@ NOT_RUN = "not run yet"
 PUBLISHED = {  # by the column of the exported table, the heading of published results
     "claimed_epsilon": "claimed epsilon",
     "claimed_mu": "claimed mu",
-    "adjacency": "adjacency",
-    "scope": "scope",
+    **{key: key for key in ("adjacency", "scope")},
     "accounted_epsilon_low": "accounted, least",
     "accounted_epsilon_high": "accounted, most",
     "verdict": "verdict",
@@ -221,9 +220,9 @@ def gaps_of(rows: Sequence[Standing]) -> list[Gap]:
 
 def audit_rows(results: Sequence[AuditResult]) -> Iterator[list[AuditRow]]:
     """For each audit its adversaries, each with every claim against it or with none."""
-    frame = tidy.findings_frame(results)
-    evidence = tidy.evidence_frame(frame, results)
-    claims = tidy.claim_figures(results)
+    frame = tables.findings_frame(results)
+    evidence = tables.evidence_frame(frame, results)
+    claims = tables.claim_figures(results)
     tests = evidence[(evidence.role == Role.TEST) & (evidence.metric == Name.CONFIDENCE)]
     confidence = tests.groupby(["run", "place"]).value.min()
     by_adversary = _figures(frame).to_dict("index")
@@ -264,8 +263,8 @@ def _figures(frame: "pd.DataFrame") -> "pd.DataFrame":
     import pandas as pd
 
     where = ["run", "threat_model"]
-    own = tidy.of_the_defense(frame)
-    best = tidy.largest(own[own.void.isna() & own.value.notna()], [*where, "role", "metric"])
+    own = tables.of_the_defense(frame)
+    best = tables.largest(own[own.void.isna() & own.value.notna()], [*where, "role", "metric"])
     columns = {}
     for key, (_, role, metric, most_of, _) in FIGURES.items():
         if metric is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit.files.published import ExperimentRuns, ResultTable, ResultTables
 from dpaudit.papers.declared import DECLARED
-from dpaudit.reports import experiment, result_tables
+from dpaudit.reports import published
 from dpaudit.reports.tables import as_csv
 from tests.test_site import site
 
@@ -30,7 +30,7 @@ def named(path: Path) -> str:
 def test_the_files_of_an_experiment_are_one_result(path: Path) -> None:
     found = ExperimentRuns.read(path)
     assert path.read_text() == found.to_json()
-    assert path.with_suffix(".csv").read_text() == experiment.as_csv(found.runs)
+    assert path.with_suffix(".csv").read_text() == published.as_csv(found.runs)
     assert {f"{run.name}-{run.scale}" for run in found.runs} == {path.stem}
     assert found.runs[0].name in DECLARED
 
@@ -56,9 +56,9 @@ def test_a_page_has_every_run_under_a_heading_of_its_own(site) -> None:
             headings = [line for line in text.splitlines() if line.startswith("## ")]
             assert len(set(headings)) == len(headings)
             assert f"    {run.command}\n" in text
-            shown = experiment.as_markdown(run)
+            shown = published.as_markdown(run)
             assert shown in text
-            assert shown.count("\n| ") == 2 + len(experiment.shown(run))
+            assert shown.count("\n| ") == 2 + len(published.shown(run))
 
 
 def test_a_page_shows_the_numbers_of_its_data(site) -> None:
@@ -82,7 +82,7 @@ def test_tables_of_other_columns_are_one_csv() -> None:
     assert [row["table"] for row in rows] == ["A", "A", "B"]
     assert (rows[0]["x"], rows[0]["y"], rows[2]["z"]) == ("1.0", "a|b", "inf")
     assert rows[1]["y"] == "'=1+1"
-    assert "| 1 | a\\|b |" in result_tables.page("t", made)
+    assert "| 1 | a\\|b |" in published.page_of_tables("t", made)
 
 
 def test_a_run_on_other_data_stands_beside_the_first() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
 from dpaudit.files.captured_file import audit_kind
-from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
-from dpaudit.files.claims_file import ClaimsFile
+from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult

@@ -5,8 +5,14 @@ from math import exp, isfinite
 from typing import Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, nearest
-from dpaudit.files.check_report import Statement, StatementOutcome
-from dpaudit.files.claims_file import Check, ClaimsFile, Threshold, ThresholdSubject
+from dpaudit.files.claims_file import (
+    Check,
+    ClaimsFile,
+    Statement,
+    StatementOutcome,
+    Threshold,
+    ThresholdSubject,
+)
 from dpaudit.files.finding import Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict

@@ -104,12 +104,12 @@ def benchmark(
 
 def _publish(result: BenchmarkResult, folder: Path, results: Path, name: str) -> None:
     """The leaderboard as JSON and CSV in a folder of results."""
-    from dpaudit.reports import result_tables
+    from dpaudit.reports import published
     from dpaudit.reports.leaderboard import leaderboard
 
     today = datetime.now(UTC).date().isoformat()
     made = leaderboard(result, folder).published(published_command(), today)
-    result_tables.write(results, name, made)
+    published.write_tables(results, name, made)
 
 
 def _backend(

@@ -66,7 +66,7 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from dpaudit.check.run import CheckOptions
-    from dpaudit.files.check_report import CheckReport
+    from dpaudit.files.claims_file import CheckReport
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
@@ -243,7 +243,7 @@ def selftest(
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes five minutes.
     """
     refuse_markdown(markdown)
-    from dpaudit.reports.result_tables import write
+    from dpaudit.reports.published import write_tables
     from dpaudit.selftest import catalogue
     from dpaudit.selftest import selftest as core
 
@@ -262,7 +262,7 @@ def selftest(
         quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
         if results is not None:
             tables = core.tables(outcomes, said, quiet, seed)
-            write(results, "selftest", tables)
+            write_tables(results, "selftest", tables)
     if as_json:
         say_json(core.to_json(outcomes, said, quiet, seed))
     else:

@@ -122,7 +122,7 @@ def _reproduced(
 ) -> Iterator[str]:
     """Runs it, writes its files, and yields what is printed."""
     from dpaudit.papers.outcome import reproduced
-    from dpaudit.reports import experiment as report
+    from dpaudit.reports import published as report
 
     _refuse_result_of_another(folder, request)
     published = _published_runs(results, request)  # which are refused before anything runs

@@ -31,7 +31,7 @@ from dpaudit.text import json_lines, whole_line
 from dpaudit.unforeseen import problems_of
 
 if TYPE_CHECKING:
-    from dpaudit.files.check_report import CheckReport
+    from dpaudit.files.claims_file import CheckReport
 
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
 _NoSuchOption: Any = next(

@@ -122,7 +122,10 @@ class AuditConfig(Strict):
         if problems:
             raise refusal(path, text, problems, at)
         assert config is not None
-        return config._with_data_path_relative_to(path.parent)
+        if config.data.path is None or config.data.path.is_absolute():
+            return config
+        data = config.data.model_copy(update={"path": (path.parent / config.data.path).resolve()})
+        return config.model_copy(update={"data": data})
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], defense: Any = None) -> "AuditConfig":
@@ -133,12 +136,6 @@ class AuditConfig(Strict):
             raise ConfigError.of(found)
         assert config is not None
         return config
-
-    def _with_data_path_relative_to(self, folder: Path) -> "AuditConfig":
-        if self.data.path is None or self.data.path.is_absolute():
-            return self
-        data = self.data.model_copy(update={"path": (folder / self.data.path).resolve()})
-        return self.model_copy(update={"data": data})
 
 
 def with_fixed_model(content: dict[str, Any], asked_by: str) -> dict[str, Any]:

@@ -85,19 +85,13 @@ def read_lines(path: Path, kind: type[_Line]) -> Iterator[_Line]:
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                yield _parsed(path, number, line, kind)
+                try:
+                    yield kind.model_validate_json(line)
+                except ValidationError as error:
+                    first: Any = error.errors()[0]
+                    said = f"{path}:{number}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+                    raise RunError("DPA066", said, "capture again") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(
             "DPA066", f"{path}: {reason(error)}; expected the folder of a capture"
-        ) from None
-
-
-def _parsed(path: Path, number: int, line: str, kind: type[_Line]) -> _Line:
-    try:
-        return kind.model_validate_json(line)
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RunError(
-            "DPA066", f"{path}:{number}: {where}: {first['msg']}", "capture again"
         ) from None

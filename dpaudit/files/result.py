@@ -240,18 +240,18 @@ class AuditResult(Strict):
         Raises:
             RunError: it is missing, damaged or of another version.
         """
-        return read_model(path, cls, "an audit.json", RunError, lambda c: _version_2(path, c))
 
+        def version_2(content: dict[str, Any]) -> dict[str, Any]:
+            version = content.get("schema_version")
+            if version not in (1, 2):
+                raise RunError(
+                    "DPA010",
+                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
+                    "update dpaudit, or run the audit again",
+                )
+            return upgraded(content) if version == 1 else content
 
-def _version_2(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    version = content.get("schema_version")
-    if version not in (1, 2):
-        raise RunError(
-            "DPA010",
-            f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
-            "update dpaudit, or run the audit again",
-        )
-    return upgraded(content) if version == 1 else content
+        return read_model(path, cls, "an audit.json", RunError, version_2)
 
 
 def upgraded(content: Mapping[str, Any]) -> dict[str, Any]:

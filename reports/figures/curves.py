@@ -7,8 +7,7 @@ from markupsafe import Markup
 
 from dpaudit.files.published import ExperimentLine, ExperimentResult
 from dpaudit.files.result import Curve
-from dpaudit.reports.frame import Row
-from dpaudit.reports.tables import CROWD
+from dpaudit.reports.tables import CROWD, Row
 
 from . import drawing
 from .drawing import LOOKS, OTHER, SERIES, Axes, Drawn

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
-from dpaudit.reports.frame import Row
+from dpaudit.reports.tables import Row
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -27,23 +27,10 @@ if TYPE_CHECKING:
 else:
     Axes = Any  # in annotations alone: a page without drawings loads no matplotlib
 
-# Drawn in the colour on the left, shown in the variable of audit.css on the right.
-INK, MUTED, RULE = "#0d0a01", "#0d0a02", "#0d0a03"
-DEFENSE, NO_DEFENSE, BLIND = "#0d0a04", "#0d0a05", "#0d0a06"
-GREEN, PURPLE, OCHRE = "#0d0a07", "#0d0a08", "#0d0a09"  # of what is no world
-THEME = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    RULE: "var(--rule)",
-    DEFENSE: "var(--defense)",
-    NO_DEFENSE: "var(--no-defense)",
-    BLIND: "var(--blind)",
-    GREEN: "var(--green)",
-    PURPLE: "var(--purple)",
-    OCHRE: "var(--ochre)",
-}
-
-
+# Each colour as it is drawn, and the variable of audit.css in which it is shown.
+_VARIABLES = ["ink", "muted", "rule", "defense", "no-defense", "blind", "green", "purple", "ochre"]
+THEME = {f"#0d0a{i:02}": f"var(--{name})" for i, name in enumerate(_VARIABLES, start=1)}
+INK, MUTED, RULE, DEFENSE, NO_DEFENSE, BLIND, GREEN, PURPLE, OCHRE = THEME
 FORMATS = ("svg", "pdf", "png")  # of files
 DPI = 200  # of PNG files
 _DRAWN: ContextVar[dict[str, "Figure"] | None] = ContextVar("_DRAWN", default=None)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name, Role
-from dpaudit.reports.frame import metric_rows
-from dpaudit.reports.tables import wide
+from dpaudit.reports.tables import metric_rows, wide
 
 from . import drawing
 from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, Axes, Drawn

@@ -1,7 +1,7 @@
 """What a message reveals: information by round beside that of shuffled trials, best estimates."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -10,7 +10,7 @@ from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.reconstructions import NumberedFinding
 
 from . import drawing
-from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, Look
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes
 
 Findings = Mapping[str, Finding]  # by world, or by run
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
@@ -98,7 +98,17 @@ def information_by_round(drawn: Findings, name: str, title: str) -> Markup | Non
 
     def paint(axes: Axes) -> None:
         for i, (label, finding) in enumerate(drawn.items()):
-            _band(axes, label, LOOKS.get(label, SERIES[i % len(SERIES)]), finding.series)
+            look, series = LOOKS.get(label, SERIES[i % len(SERIES)]), finding.series
+            rounds, low, high = (series[c] for c in (Column.ROUND, Column.LOW, Column.HIGH))
+            axes.plot(
+                rounds, series[Column.INFORMATION], color=look.colour, dashes=look.dash,
+                marker=look.marker if len(rounds) <= 30 else "", markersize=4, linewidth=1.6,
+                label=label,
+            )  # fmt: skip
+            if len(rounds) == 1:
+                axes.vlines(rounds, low, high, color=look.colour, linewidth=1.6)
+            else:
+                axes.fill_between(rounds, low, high, color=look.colour, alpha=0.2, linewidth=0)
         first = drawn.get("defense") or next(iter(drawn.values()))  # other shuffles look the same
         rounds, baseline = first.series[Column.ROUND], first.series[Column.BASELINE]
         if any(map(math.isfinite, baseline)):
@@ -140,18 +150,6 @@ def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
         drawing.legend_above(axes, 3)
 
     return drawing.as_svg(name, title, (4.2, 2.9), paint)
-
-
-def _band(axes: Axes, label: str, look: Look, series: Mapping[str, Sequence[float]]) -> None:
-    rounds, low, high = (series[c] for c in (Column.ROUND, Column.LOW, Column.HIGH))
-    axes.plot(
-        rounds, series[Column.INFORMATION], color=look.colour, dashes=look.dash, linewidth=1.6,
-        marker=look.marker if len(rounds) <= 30 else "", markersize=4, label=label,
-    )  # fmt: skip
-    if len(rounds) == 1:
-        axes.vlines(rounds, low, high, color=look.colour, linewidth=1.6)
-    else:
-        axes.fill_between(rounds, low, high, color=look.colour, alpha=0.2, linewidth=0)
 
 
 def _capacities(axes: Axes, drawn: Findings) -> None:

@@ -90,6 +90,8 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
     largest = max((mu for *_, mu in cells if math.isfinite(mu) and mu > 0), default=1.0)
 
     def paint(axes: Axes) -> None:
+        from matplotlib.patches import Patch
+
         for adversary, victim, mu in cells:
             if not math.isnan(mu):
                 colour = NO_DEFENSE if math.isinf(mu) else DEFENSE
@@ -109,7 +111,14 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
         axes.set_xticks(range(0, n, step))
         axes.set_yticks(range(0, n, step))
         axes.grid(visible=False)
-        _shades(axes, any(math.isinf(mu) for *_, mu in cells), largest)
+        values = [largest * 10.0**-i for i in range(int(DECADES))]
+        shades = [
+            Patch(facecolor=DEFENSE, alpha=_opacity(v, largest), label=f"{v:.2g}") for v in values
+        ]
+        if any(math.isinf(mu) for *_, mu in cells):
+            shades.append(Patch(facecolor=NO_DEFENSE, alpha=DARKEST, label="∞, no noise"))
+        shades.append(Patch(facecolor="none", edgecolor=MUTED, linewidth=0.5, label="less"))
+        drawing.legend_above(axes, 3, handles=shades, columnspacing=1)
 
     side = 1.2 + min(4.0, max(1.6, 0.34 * n))
     return drawing.as_svg(
@@ -133,20 +142,6 @@ def _opacity(mu: float, largest: float) -> float:
     if mu <= 0:
         return 0.0
     return DARKEST * min(1.0, max(0.0, 1 + math.log10(mu / largest) / DECADES))
-
-
-def _shades(axes: Axes, has_infinite: bool, largest: float) -> None:
-    """The legend: shades by value, and the infinite one where there is one."""
-    from matplotlib.patches import Patch
-
-    values = [largest * 10.0**-i for i in range(int(DECADES))]
-    shades = [
-        Patch(facecolor=DEFENSE, alpha=_opacity(v, largest), label=f"{v:.2g}") for v in values
-    ]
-    if has_infinite:
-        shades.append(Patch(facecolor=NO_DEFENSE, alpha=DARKEST, label="∞, no noise"))
-    shades.append(Patch(facecolor="none", edgecolor=MUTED, linewidth=0.5, label="less"))
-    drawing.legend_above(axes, 3, handles=shades, columnspacing=1)
 
 
 def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:

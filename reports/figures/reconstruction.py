@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Metric, Name, claim_column
-from dpaudit.reports.frame import metric_rows
 from dpaudit.reports.reconstructions import ReconstructionGroup
-from dpaudit.reports.tables import wide
+from dpaudit.reports.tables import metric_rows, wide
 
 from . import drawing
 from .drawing import BLIND, DEFENSE, INK, LOOKS, MUTED, OTHER, SERIES, Axes, Drawn

@@ -7,8 +7,7 @@ import pytest
 
 from dpaudit.check.statements import statements
 from dpaudit.errors import ConfigError
-from dpaudit.files.check_report import Statement
-from dpaudit.files.claims_file import Claims, ClaimsFile
+from dpaudit.files.claims_file import Claims, ClaimsFile, Statement
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict

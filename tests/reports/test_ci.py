@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from dpaudit.errors import Problem
-from dpaudit.files.check_report import Checked, CheckReport, KeyFigure, Statement
+from dpaudit.files.claims_file import Checked, CheckReport, KeyFigure, Statement
 from dpaudit.files.finding import Metric
 from dpaudit.reports.ci import annotations, junit, junit_of_problems, markdown, plain, sarif
 

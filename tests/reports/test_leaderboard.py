@@ -15,7 +15,7 @@ from dpaudit.files.published import ResultTables
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.registry import load_plugin
-from dpaudit.reports import result_tables
+from dpaudit.reports import published
 from dpaudit.reports.leaderboard import Leaderboard
 from dpaudit.reports.standings import as_markdown
 from dpaudit.reports.tables import as_csv
@@ -161,7 +161,7 @@ def test_published_rows_are_those_of_the_table_in_three_digits(
     assert (head["test accuracy, low"], head["test accuracy, high"]) == (0.0, 1.0)
     assert [row["gaps"] for row in shown] == [None, "d: no graph <b>fits</b>"]
     assert len(table.rows) == len(board.standings)
-    result_tables.write(tmp_path, "few", made)
+    published.write_tables(tmp_path, "few", made)
     assert ResultTables.read(tmp_path / "few.json") == made
     assert (tmp_path / "few.csv").read_text() == as_csv(made.rows)
 

@@ -1,16 +1,20 @@
-"""A reproduced table or figure as text, as CSV, as Markdown and as a page of HTML."""
+"""Published results as files and pages: a paper's table or figure, and tables of other commands."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from dpaudit.files.published import (
     ExperimentLine,
     ExperimentResult,
     HeldOrdering,
+    ResultTables,
+    TableEntry,
     limits,
 )
+from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
-from .ci import table_lines
+from .ci import markdown_cell, table_lines
 from .figures.curves import drawn_by_label
 from .html import pages
 from .numbers import number
@@ -192,3 +196,27 @@ def _on(result: ExperimentResult) -> str:
 def _listed(title: str, points: list[str]) -> list[str]:
     once = list(dict.fromkeys(points))
     return ["\n".join([title, "", *(f"- {point}" for point in once)])] if once else []
+
+
+def write_tables(folder: Path, name: str, results: ResultTables) -> None:
+    """NAME.json and NAME.csv in a folder like docs/results. Raises RunError."""
+    write_whole(folder / f"{name}.json", results.to_json().encode())
+    write_whole(folder / f"{name}.csv", rows_as_csv(results.rows).encode())
+
+
+def page_of_tables(name: str, results: ResultTables) -> str:
+    """The page of these tables."""
+    made = f"    {results.command}" if results.command else ""
+    files = f"The numbers as data: [{name}.json]({name}.json), [CSV]({name}.csv)."
+    when = f"Made on {results.date}. {files}" if results.date else files
+    parts = [f"# {results.title}", results.about, made, when]
+    for table in results.tables:
+        lines = table_lines([table.columns, *(tuple(map(_shown, row)) for row in table.rows)])
+        parts += [f"## {table.title}", table.about, "\n".join(lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _shown(entry: TableEntry) -> str:
+    if entry is None:
+        return ""
+    return markdown_cell(entry) if isinstance(entry, str) else f"{entry:,.10g}"

@@ -12,7 +12,7 @@ from dpaudit.files.published import (
     ExperimentResult,
     HeldOrdering,
 )
-from dpaudit.reports.experiment import as_csv, as_markdown, page, render_experiment, text
+from dpaudit.reports.published import as_csv, as_markdown, page, render_experiment, text
 
 LINES = (
     ExperimentLine(

@@ -4,7 +4,7 @@ import math
 
 from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.frame import (
+from dpaudit.reports.tables import (
     LargestFigure,
     claim_figures,
     findings_frame,

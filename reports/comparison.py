@@ -13,8 +13,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from dpaudit.errors import DpauditError, shortened
 from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim
@@ -22,6 +20,7 @@ from dpaudit.text import lines
 
 from . import tables
 from .figures.curves import training_by_run
+from .figures.drawing import Drawn
 from .figures.information import Question, by_run, information_by_round
 from .figures.privacy_utility import RunPoint, privacy_utility
 from .html import pages
@@ -296,7 +295,7 @@ def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[RunPoint]]:
     return ACCURACY if by_accuracy else loss_is, points
 
 
-def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Markup | None]]:
+def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Drawn | None]]:
     asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
     found = []
     for i, (question, findings) in enumerate(asked.items()):

@@ -17,7 +17,7 @@ from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
 from .figures.drawing import Drawn, as_file, drawn_figures
-from .figures.privacy_utility import PanelScale, RunPoint, common_scale, pareto, pareto_front
+from .figures.privacy_utility import RunPoint, common_scale, pareto
 from .html import pages
 from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, as_table, gaps_of, standings
 from .tables import Row, as_csv
@@ -203,10 +203,10 @@ class Leaderboard:
         scale = common_scale(points, self.utility, self.by_accuracy)
         several = list(by_graph.items())[:MOST_PANELS] if len(by_graph) > 1 else []
         small = [
-            (graph, _drawn(own, f"pareto{i}-{j}", f"{graph}, read by {adversary}", scale, True))
+            (graph, pareto(own, f"pareto{i}-{j}", f"{graph}, read by {adversary}", scale, True))
             for j, (graph, own) in enumerate(several)
         ]
-        return Panels(adversary, _drawn(points, f"pareto{i}", f"read by {adversary}", scale), small)
+        return Panels(adversary, pareto(points, f"pareto{i}", f"read by {adversary}", scale), small)
 
     def _point(self, row: Standing) -> RunPoint | None:
         """A row as a mark: at the upper end of accounting, which what is void has not.
@@ -238,17 +238,3 @@ class Leaderboard:
 def leaderboard(benchmark: BenchmarkResult, folder: Path) -> Leaderboard:
     """The leaderboard of a benchmark whose cells lie in a folder."""
     return Leaderboard(benchmark, folder)
-
-
-def _drawn(
-    points: list[RunPoint], name: str, of: str, scale: PanelScale, small: bool = False
-) -> Drawn:
-    """A panel, with the rows of its front behind it."""
-    front = list(enumerate(pareto_front(points, scale.more_is_better), start=1))
-    rows: list[Row] = [
-        {"number": i, "row": p.label, "epsilon": p.epsilon.value, scale.utility: p.utility.value}
-        for i, p in front
-    ]
-    named = "; ".join(f"{i} {p.label}" for i, p in front) or "nothing, as no epsilon has an end"
-    title = f"Privacy against utility: {of}"
-    return Drawn(f"On the front: {named}", pareto(points, name, title, scale, small), rows)

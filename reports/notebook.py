@@ -24,30 +24,25 @@ if TYPE_CHECKING:
 
 
 class ReportFigure:
-    """A figure of the report: shown by a notebook, saved as a file, and its numbers.
+    """A figure of the report: shown by a notebook, saved as a file, and its numbers."""
 
-    Args:
-        identity: its name on the page.
-    """
-
-    def __init__(self, name: str, drawn: Drawn, identity: str, figure: "Figure") -> None:
+    def __init__(self, name: str, drawn: Drawn, figure: "Figure") -> None:
         self.name = name
         self.caption = drawn.caption
-        self._rows = drawn.rows
-        self._identity, self._figure = identity, figure
+        self._drawn, self._figure = drawn, figure
 
     def __repr__(self) -> str:
         return f"<figure {self.name}: {self.caption}>"
 
     def _repr_svg_(self) -> str:
-        return as_file(self._identity, self._figure, "svg").decode()
+        return as_file(self._drawn.name, self._figure, "svg").decode()
 
     @property
     def frame(self) -> "pd.DataFrame":
         """The numbers behind the figure, a row for each point or interval."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows)
+        return pd.DataFrame(self._drawn.rows)
 
     def save(self, path: str | Path) -> None:
         """Write it as SVG, PDF or PNG, by the ending of the path.
@@ -59,7 +54,7 @@ class ReportFigure:
         kind = Path(path).suffix.removeprefix(".").lower()
         if kind not in FORMATS:
             raise ConfigError("DPA014", f"{path}: expected a name that ends in .svg, .pdf or .png")
-        write_whole(Path(path), as_file(self._identity, self._figure, kind))
+        write_whole(Path(path), as_file(self._drawn.name, self._figure, kind))
 
 
 class Figures:
@@ -94,15 +89,9 @@ class Figures:
         part, draw = _SOURCES[kind]
         with drawn_figures() as figures:
             drawn = draw(self._run)
-        found = [
-            (one, identity)
-            for one in drawn
-            for identity in figures
-            if part in identity and f'id="{identity}-title"' in one.drawing
-        ]
         return [
-            ReportFigure(kind if i == 0 else f"{kind} {i + 1}", one, identity, figures[identity])
-            for i, (one, identity) in enumerate(found)
+            ReportFigure(kind if i == 0 else f"{kind} {i + 1}", one, figures[one.name])
+            for i, one in enumerate(one for one in drawn if part in one.name)
         ]
 
 
@@ -138,12 +127,6 @@ def notebook(result: AuditResult, run_directory: Path) -> ReportNotebook:
     return ReportNotebook(result, run_directory)
 
 
-def _curves(run: Run) -> list[Drawn]:
-    return [
-        Drawn("Training, a thin line for each agent", one, run.training()) for one in run.curves()
-    ]
-
-
 def _leaks(run: Run, is_matrix: bool) -> list[Drawn]:
     found = [f for f in run.result.findings if (f.role is Role.WHO_LEARNS_WHAT) is is_matrix]
     return accounting_figures(found, "run0-matrix" if is_matrix else "run0-exact")
@@ -164,7 +147,7 @@ _SOURCES: Mapping[str, tuple[str, Callable[[Run], list[Drawn]]]] = {
     "estimates": (f"-{Column.PRIVATE}", _information),
     "SSIM": ("-ssim", lambda run: [d for a in run.adversaries for d in run.ssim_figures(a)]),
     "search": ("-search", lambda run: [d for s in run.scenarios for d in run.search_figures(s)]),
-    "loss": ("-loss", _curves),
-    "accuracy": ("-accuracy", _curves),
-    "consensus distance": ("-consensus_distance", _curves),
+    "loss": ("-loss", Run.curves),
+    "accuracy": ("-accuracy", Run.curves),
+    "consensus distance": ("-consensus_distance", Run.curves),
 }

@@ -24,7 +24,7 @@ from .figures.information import MessageInformation, estimates, information_by_r
 from .figures.leaks import accounting_figures, sensitivity_figures
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
-from .tables import CROWD, Row, training, training_of_many, wide
+from .tables import CROWD, training, training_of_many
 
 LONGEST = 40  # characters of a title in an address
 
@@ -179,12 +179,12 @@ class Run:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def training(self) -> list[Row]:
+    def curves(self) -> list[Drawn]:
+        """What there is to draw of training, each with all of its numbers."""
         is_crowded = self.result.graph.n_agents > CROWD
-        return list((training_of_many if is_crowded else training)(self.result))
-
-    def curves(self) -> list[Markup]:
-        drawn = (training_curve(self.result.utility, q, f"run{self.number}-{q}") for q in AXIS)
+        rows = list((training_of_many if is_crowded else training)(self.result))
+        name = f"run{self.number}"
+        drawn = (training_curve(self.result.utility, q, f"{name}-{q}", rows) for q in AXIS)
         return [figure for figure in drawn if figure is not None]
 
     def figures_of(self, kind: str) -> list[Drawn]:
@@ -212,17 +212,15 @@ class Run:
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
         by_round = f"Information by round, 95% interval over all rounds together: {about}"
         best = f"Best estimates on held-out trials, in the round that reveals most: {about}"
-        drawn = []
-        for caption, column, draw in (
-            (by_round, Column.ROUND, information_by_round),
-            (best, Column.PRIVATE, estimates),
-        ):
-            found = leak.drawn(column)
-            svg = draw(found, f"{name}-{column}", caption) if found else None
-            if svg is not None:
-                rows = [{"world": w, **row} for w, f in found.items() for row in wide(f.series)]
-                drawn.append(Drawn(caption, svg, rows))
-        return drawn
+        figures = [
+            draw(found, f"{name}-{column}", caption)
+            for caption, column, draw in (
+                (by_round, Column.ROUND, information_by_round),
+                (best, Column.PRIVATE, estimates),
+            )
+            if (found := leak.drawn(column))
+        ]
+        return [figure for figure in figures if figure is not None]
 
     def ssim_figures(self, adversary: str | None) -> list[Drawn]:
         """SSIM by round of each message and batch size that one adversary reconstructed."""

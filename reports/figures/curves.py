@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from markupsafe import Markup
-
 from dpaudit.files.published import ExperimentLine, ExperimentResult
 from dpaudit.files.result import Curve
 from dpaudit.reports.tables import CROWD, Row
@@ -22,7 +20,9 @@ MARKED = 12  # rounds at most that a line marks
 FAR = 50.0  # times the smallest value: a paper's figure is drawn on a logarithmic axis
 
 
-def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Markup | None:
+def training_curve(
+    utility: Mapping[str, Curve], quantity: str, name: str, rows: Sequence[Row] = ()
+) -> Drawn | None:
     """Loss, accuracy or consensus distance over rounds; a thin line for each agent and their mean.
 
     Of more than ``CROWD`` agents a band from the lowest to the highest. What is not finite is left
@@ -56,7 +56,8 @@ def training_curve(utility: Mapping[str, Curve], quantity: str, name: str) -> Ma
         axes.legend()
 
     title = f"{label} over rounds: {' and '.join(worlds)}"
-    return drawing.as_svg(name, title, (4.0, 2.7), paint)
+    caption = "Training, a thin line for each agent"
+    return drawing.draw(name, title, (4.0, 2.7), paint, caption, rows)
 
 
 def _world(axes: Axes, world: str, rounds: Sequence[int], rows: Sequence[Sequence[float]]) -> None:
@@ -116,12 +117,10 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
 
     caption = f"{label} over rounds: mean over agents, in a band from the lowest to the highest"
     inches = (5.4, 3.0 + 0.18 * ((len(runs) + 1) // 2))
-    return Drawn(
-        caption, drawing.as_svg(name, f"{caption}, of {', '.join(runs)}", inches, paint), rows
-    )
+    return drawing.draw(name, f"{caption}, of {', '.join(runs)}", inches, paint, caption, rows)
 
 
-def drawn_by_label(result: ExperimentResult) -> Iterator[tuple[str, Markup]]:
+def drawn_by_label(result: ExperimentResult) -> Iterator[Drawn]:
     """A panel for each quantity and all labels but the first column's, which are its lines."""
     if not result.at:
         return
@@ -132,14 +131,14 @@ def drawn_by_label(result: ExperimentResult) -> Iterator[tuple[str, Markup]]:
             panels.setdefault((line.quantity, *of), []).append(line)
     for i, (named, lines) in enumerate(panels.items()):
         caption = ", ".join(part for part in named if part)
-        yield caption, _panel(f"figure{i}", caption, result, lines)
+        yield _panel(f"figure{i}", caption, result, lines)
 
 
 def _is_far(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) > FAR * min(values)
 
 
-def _panel(name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]) -> Markup:
+def _panel(name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]) -> Drawn:
     by_first: dict[str, list[ExperimentLine]] = {}
     for line in lines:
         by_first.setdefault(line.labels.get(result.columns[0], ""), []).append(line)
@@ -164,4 +163,4 @@ def _panel(name: str, title: str, result: ExperimentResult, lines: list[Experime
         if any(by_first):
             drawing.legend_above(axes, 2)
 
-    return drawing.as_svg(name, title, (4.6, 3.4), paint)
+    return drawing.draw(name, title, (4.6, 3.4), paint)

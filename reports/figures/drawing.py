@@ -7,7 +7,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -48,6 +48,7 @@ class Drawn(NamedTuple):
     drawing: Markup
     rows: Sequence[Row] = ()
     rounds: tuple[int, ...] = ()  # that it is about, where there are figures of others
+    name: str = ""  # which is a part of ids
 
 
 class Look(NamedTuple):
@@ -198,14 +199,23 @@ def _light_colours() -> dict[str, str]:
     return values
 
 
-def as_svg(
-    name: str, title: str, inches: tuple[float, float], paint: Callable[..., None], panels: int = 1
-) -> Markup:
+def draw(
+    name: str,
+    title: str,
+    inches: tuple[float, float],
+    paint: Callable[..., None],
+    caption: str = "",
+    rows: Iterable[Row] = (),
+    rounds: tuple[int, ...] = (),
+    panels: int = 1,
+) -> Drawn:
     """What ``paint`` makes of so many axes side by side, as a part of a page.
 
     Args:
         name: unique on the page; becomes a part of ids.
         title: what the drawing shows, for those who do not see it.
+        caption: of the figure; by default its title.
+        rows: its numbers.
     """
     from matplotlib.figure import Figure
 
@@ -220,7 +230,8 @@ def as_svg(
             figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
             if (drawn := _DRAWN.get()) is not None:
                 drawn[name] = figure
-    return _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
+    svg = _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
+    return Drawn(caption or title, svg, list(rows), rounds, name)
 
 
 @contextmanager

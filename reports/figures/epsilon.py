@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.reports.tables import metric_rows, wide
 
@@ -52,18 +50,11 @@ def empirical_figures(
     ]
     for i, adversary in enumerate(dict.fromkeys(f.threat_model for f in tests)):
         rows = [_tested(f, findings, texts) for f in tests if f.threat_model == adversary]
-        about = f"Epsilon certified against {adversary or 'an adversary'}"
-        drawn = _bounds(rows, f"{name}-bounds{i}", about)
-        if drawn is not None:
-            every = [finding for row in rows for finding in row.by_role.values()]
-            once = {finding.model_dump_json(): finding for finding in reversed(every)}
-            table = metric_rows(enumerate(reversed(once.values())), _DRAWN)
-            yield Drawn(f"{about}. {_BOUNDS}", drawn, list(table))
+        found = [_bounds(rows, f"{name}-bounds{i}", adversary or "an adversary")]
         for j, row in enumerate(rows):
-            about = f"{row.claim}: errors of {adversary or 'an adversary'}"
-            drawn = tradeoff_curve(row.test, f"{name}-tradeoff{i}-{j}", about)
-            if drawn is not None:
-                yield Drawn(f"{about}. {_CURVE}", drawn, list(wide(row.test.series)))
+            title = f"{row.claim}: errors of {adversary or 'an adversary'}"
+            found.append(tradeoff_curve(row.test, f"{name}-tradeoff{i}-{j}", title))
+        yield from (drawn for drawn in found if drawn is not None)
 
 
 def _tested(test: Finding, findings: Sequence[Finding], texts: Mapping[int, str]) -> _TestedClaim:
@@ -78,7 +69,7 @@ def _tested(test: Finding, findings: Sequence[Finding], texts: Mapping[int, str]
     return _TestedClaim(stated or test.title, test, about)
 
 
-def _bounds(rows: Sequence[_TestedClaim], name: str, title: str) -> Markup | None:
+def _bounds(rows: Sequence[_TestedClaim], name: str, adversary: str) -> Drawn | None:
     """Marks for bound, claim and controls, a line to the ceiling, a bar for what accounting gives.
 
     Returns None where no number is finite.
@@ -103,7 +94,11 @@ def _bounds(rows: Sequence[_TestedClaim], name: str, title: str) -> Markup | Non
         drawing.named_rows(axes, [drawing.clipped(row.claim, LONGEST) for row in rows])
         _legend_once(axes)
 
-    return drawing.as_svg(name, title, (4.6, 1.9 + 0.55 * len(rows)), paint)
+    every = [finding for row in rows for finding in row.by_role.values()]
+    once = {finding.model_dump_json(): finding for finding in reversed(every)}
+    table = metric_rows(enumerate(reversed(once.values())), _DRAWN)
+    title, inches = f"Epsilon certified against {adversary}", (4.6, 1.9 + 0.55 * len(rows))
+    return drawing.draw(name, title, inches, paint, f"{title}. {_BOUNDS}", table)
 
 
 def _paint_claim(axes: Axes, y: int, row: _TestedClaim, far: float) -> None:
@@ -145,7 +140,7 @@ def _paint_claim(axes: Axes, y: int, row: _TestedClaim, far: float) -> None:
             )  # fmt: skip
 
 
-def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
+def tradeoff_curve(finding: Finding, name: str, title: str) -> Drawn | None:
     """The measured step function beside the least error rates that the claim allows, log axes.
 
     Args:
@@ -177,7 +172,8 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> Markup | None:
         drawing.plain_numbers(axes.xaxis, axes.yaxis)
         drawing.legend_above(axes, 3)
 
-    return drawing.as_svg(name, title, (4.0, 3.4), paint)
+    rows = wide(finding.series)
+    return drawing.draw(name, title, (4.0, 3.4), paint, f"{title}. {_CURVE}", rows)
 
 
 def _legend_once(axes: Axes) -> None:

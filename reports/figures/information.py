@@ -1,16 +1,15 @@
 """What a message reveals: information by round beside that of shuffled trials, best estimates."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
-
-from markupsafe import Markup
 
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.reports.reconstructions import NumberedFinding
+from dpaudit.reports.tables import Row, wide
 
 from . import drawing
-from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, Drawn
 
 Findings = Mapping[str, Finding]  # by world, or by run
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
@@ -83,7 +82,7 @@ def _alike(a: Finding, b: Finding) -> bool:
     )
 
 
-def information_by_round(drawn: Findings, name: str, title: str) -> Markup | None:
+def information_by_round(drawn: Findings, name: str, title: str) -> Drawn | None:
     """Bits with their interval, and the mean of shuffled trials under the defense.
 
     A line for each world, or for each of several runs. The axis on the right has the same values as
@@ -123,10 +122,11 @@ def information_by_round(drawn: Findings, name: str, title: str) -> Markup | Non
         _ratio(axes, drawn)
         drawing.legend_above(axes, 2 if limited else 3)
 
-    return drawing.as_svg(name, title, (4.2, 3.3 if limited else 2.9), paint)
+    inches = (4.2, 3.3 if limited else 2.9)
+    return drawing.draw(name, title, inches, paint, rows=_rows(drawn))
 
 
-def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
+def estimates(drawn: Findings, name: str, title: str) -> Drawn | None:
     """The private quantity of held-out trials against the adversary's best estimate of it.
 
     Returns None where there is no point to draw.
@@ -149,7 +149,11 @@ def estimates(drawn: Findings, name: str, title: str) -> Markup | None:
         axes.set(xlabel="private quantity", ylabel="best estimate")
         drawing.legend_above(axes, 3)
 
-    return drawing.as_svg(name, title, (4.2, 2.9), paint)
+    return drawing.draw(name, title, (4.2, 2.9), paint, rows=_rows(drawn))
+
+
+def _rows(drawn: Findings) -> Iterator[Row]:
+    return ({"world": world, **row} for world, f in drawn.items() for row in wide(f.series))
 
 
 def _capacities(axes: Axes, drawn: Findings) -> None:

@@ -6,8 +6,6 @@ And how far messages move: sensitivity by round, beside the stated bound.
 import math
 from collections.abc import Sequence
 
-from markupsafe import Markup
-
 from dpaudit.files.finding import Column, Finding, Role
 from dpaudit.reports.tables import wide
 
@@ -32,16 +30,12 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
         key = f.threat_model, *f.series.items()
         if key in figures:
             continue
-        about = f"Leak by round of the view of {f.threat_model or 'an adversary'}"
-        if f.role is Role.WHO_LEARNS_WHAT:
-            caption, svg = _MATRIX, who_learns_what(f, f"{name}{i}")
-        else:
-            caption, svg = f"{about}, {_MU}", mu_by_round(f, f"{name}{i}", about)
-        figures[key] = Drawn(caption, svg, list(wide(f.series))) if svg else None
+        draw = who_learns_what if f.role is Role.WHO_LEARNS_WHAT else mu_by_round
+        figures[key] = draw(f, f"{name}{i}")
     return [drawn for drawn in figures.values() if drawn]
 
 
-def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
+def mu_by_round(finding: Finding, name: str) -> Drawn | None:
     """The leak of each round's use of a record; infinite ones as arrows at the top.
 
     Args:
@@ -69,10 +63,12 @@ def mu_by_round(finding: Finding, name: str, title: str) -> Markup | None:
         drawing.whole_rounds(axes)
         drawing.legend_above(axes, 2)
 
-    return drawing.as_svg(name, title, (4.0, 2.7), paint)
+    title = f"Leak by round of the view of {finding.threat_model or 'an adversary'}"
+    rows = wide(finding.series)
+    return drawing.draw(name, title, (4.0, 2.7), paint, f"{title}, {_MU}", rows)
 
 
-def who_learns_what(finding: Finding, name: str) -> Markup | None:
+def who_learns_what(finding: Finding, name: str) -> Drawn | None:
     """A cell for each pair, darker for a larger mu (log scale); an infinite one in another colour.
 
     Args:
@@ -121,9 +117,8 @@ def who_learns_what(finding: Finding, name: str) -> Markup | None:
         drawing.legend_above(axes, 3, handles=shades, columnspacing=1)
 
     side = 1.2 + min(4.0, max(1.6, 0.34 * n))
-    return drawing.as_svg(
-        name, f"{finding.title}: mu for each pair of agents", (side, side + 0.3), paint
-    )
+    title, rows = f"{finding.title}: mu for each pair of agents", wide(finding.series)
+    return drawing.draw(name, title, (side, side + 0.3), paint, _MATRIX, rows)
 
 
 def _square(
@@ -147,11 +142,11 @@ def _opacity(mu: float, largest: float) -> float:
 def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
     """Each finding on sensitivity whose series can be drawn, by its title."""
     found = [f for f in findings if f.role is Role.SENSITIVITY and f.series]
-    drawn = [(f, sensitivity_by_round(f, f"{name}{i}")) for i, f in enumerate(found)]
-    return [Drawn(f.title, svg, list(wide(f.series))) for f, svg in drawn if svg is not None]
+    drawn = (sensitivity_by_round(f, f"{name}{i}") for i, f in enumerate(found))
+    return [figure for figure in drawn if figure is not None]
 
 
-def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
+def sensitivity_by_round(finding: Finding, name: str) -> Drawn | None:
     """Marks for each kind of neighbour, and a line for the bound, on a logarithmic scale.
 
     Args:
@@ -187,4 +182,5 @@ def sensitivity_by_round(finding: Finding, name: str) -> Markup | None:
         drawing.legend_above(axes, 3)
 
     title = f"{finding.title}: measured by round, beside the stated bound if there is one"
-    return drawing.as_svg(name, title, (4.4, 3.1), paint)
+    rows = wide(finding.series)
+    return drawing.draw(name, title, (4.4, 3.1), paint, finding.title, rows)

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from dpaudit.files.finding import Metric
 from dpaudit.files.verdict import Verdict
+from dpaudit.reports.tables import Row
 
 from . import drawing
 from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, Axes
@@ -59,7 +58,7 @@ class PanelScale(NamedTuple):
 
 def privacy_utility(
     points: Sequence[RunPoint], name: str, title: str, utility: str
-) -> Markup | None:
+) -> drawing.Drawn | None:
     """A mark at the upper end of epsilon and mean utility, lines over both intervals.
 
     What has no upper end is an arrow at the right edge, so that it lies to the right of every run
@@ -83,7 +82,7 @@ def privacy_utility(
         axes.margins(y=0.12)
         _verdict_legend(axes, points)
 
-    return drawing.as_svg(name, title, (7.0, 4.2), paint)
+    return drawing.draw(name, title, (7.0, 4.2), paint)
 
 
 def common_scale(points: Sequence[RunPoint], utility: str, more_is_better: bool) -> PanelScale:
@@ -120,12 +119,15 @@ def pareto_front(points: Sequence[RunPoint], more_is_better: bool) -> list[RunPo
 
 
 def pareto(
-    points: Sequence[RunPoint], name: str, title: str, scale: PanelScale, small: bool = False
-) -> Markup:
+    points: Sequence[RunPoint], name: str, of: str, scale: PanelScale, small: bool = False
+) -> drawing.Drawn:
     """A mark for each point, as ``privacy_utility`` has them, and the front as steps.
+
+    The rows of the front are its numbers.
 
     Args:
         points: ``epsilon.value`` is its upper end.
+        of: what the points are of.
         small: one of several beside one another; else the front is numbered, from 1.
     """
     front = pareto_front(points, scale.more_is_better)
@@ -151,7 +153,14 @@ def pareto(
         if not small:
             _verdict_legend(axes, points)
 
-    return drawing.as_svg(name, title, SMALL if small else LARGE, paint)
+    numbered = list(enumerate(front, start=1))
+    rows: list[Row] = [
+        {"number": i, "row": p.label, "epsilon": p.epsilon.value, scale.utility: p.utility.value}
+        for i, p in numbered
+    ]
+    named = "; ".join(f"{i} {p.label}" for i, p in numbered) or "nothing, as no epsilon has an end"
+    title, inches = f"Privacy against utility: {of}", SMALL if small else LARGE
+    return drawing.draw(name, title, inches, paint, f"On the front: {named}", rows)
 
 
 def _largest_epsilon(points: Sequence[RunPoint]) -> float:

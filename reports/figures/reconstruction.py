@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup
-
 from dpaudit.files.finding import Column, Finding, Metric, Name, claim_column
 from dpaudit.reports.reconstructions import ReconstructionGroup
 from dpaudit.reports.tables import metric_rows, wide
@@ -45,16 +43,16 @@ def ssim_intervals(
     figures = []
     for i, (label, scenario) in enumerate(scenarios):
         if any(math.isfinite(metric.value) for metric in metrics[i]):
-            svg = _ssim(ssim[i], scale, f"{name}-{i}", f"{title}: {label}")
+            figure = _ssim(ssim[i], scale, f"{name}-{i}", f"{title}: {label}")
             rows = list(metric_rows(scenario.by_round, {Name.SSIM}))
-            figures.append(Drawn(label, svg, rows))
+            figures.append(figure._replace(caption=label, rows=rows))
     return figures
 
 
 def _ssim(
     rounds: Sequence[tuple[int, Mapping[str, Metric]]], scale: tuple[float, float], name: str,
     title: str,
-) -> Markup:  # fmt: skip
+) -> Drawn:  # fmt: skip
     def paint(axes: Axes) -> None:
         for row, (k, ssim) in enumerate(rounds):
             for world, metric in ssim.items():
@@ -81,7 +79,7 @@ def _ssim(
         ]
         drawing.legend_above(axes, 3, handles=marks, columnspacing=1)
 
-    return drawing.as_svg(name, title, (3.7, 1.0 + 0.34 * len(rounds)), paint)
+    return drawing.draw(name, title, (3.7, 1.0 + 0.34 * len(rounds)), paint)
 
 
 def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> list[Drawn]:
@@ -97,16 +95,16 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> l
     for i, rounds in enumerate(dict.fromkeys(f.rounds for f, *_ in courses)):
         own = [course for course in courses if course[0].rounds == rounds]
         about = f"round {', '.join(map(str, rounds))}" if rounds else "round not stated"
-        svg = _search(own, scales, f"{name}-{i}", f"{title}, {about}")
+        figure = _search(own, scales, f"{name}-{i}", f"{title}, {about}")
         rows = [{"world": f.world, **row} for f, *_ in own for row in wide(f.trace)]
-        figures.append(Drawn(about, svg, rows, rounds))
+        figures.append(figure._replace(caption=about, rows=rows, rounds=rounds))
     return figures
 
 
 def _search(
     courses: Sequence[tuple[Finding, Points, Points]], scales: Sequence[AxisScale], name: str,
     title: str,
-) -> Markup:  # fmt: skip
+) -> Drawn:  # fmt: skip
     def paint(losses: Axes, psnr: Axes) -> None:
         _lines(losses, [(f.world or "defense", loss) for f, loss, _ in courses])
         _lines(psnr, [(f.world or "defense", psnr) for f, _, psnr in courses])
@@ -116,7 +114,7 @@ def _search(
             drawing.plain_numbers(losses.yaxis)
         losses.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, columnspacing=1)
 
-    return drawing.as_svg(name, title, (5.0, 2.2), paint, panels=2)
+    return drawing.draw(name, title, (5.0, 2.2), paint, panels=2)
 
 
 def _scale(values: Sequence[float], logarithmic: bool) -> AxisScale:
@@ -183,10 +181,10 @@ def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list
         _share_axes(axes, "SSIM of at least")
 
     title = "Share of targets reconstructed to at least each PSNR, and the most that is possible"
-    psnr = drawing.as_svg(f"{name}-psnr", title, (4.6, 3.5), by_psnr)
+    rows = wide(series)
+    psnr = drawing.draw(f"{name}-psnr", title, (4.6, 3.5), by_psnr, BY_PSNR, rows)
     title = "Share of targets reconstructed to at least each SSIM, and what one blind guess reaches"
-    ssim = drawing.as_svg(f"{name}-ssim", title, (4.6, 3.1), by_ssim)
-    return [Drawn(BY_PSNR, psnr, list(wide(series))), Drawn(BY_SSIM, ssim)]
+    return [psnr, drawing.draw(f"{name}-ssim", title, (4.6, 3.1), by_ssim, BY_SSIM)]
 
 
 def _measured(

@@ -78,7 +78,7 @@ def test_limits_are_drawn_where_they_are_not_far_above() -> None:
             role="information", kind="mutual-information", title="i", metrics=metrics,
             series={"round": (1.0,), **series},
         )  # fmt: skip
-        return str(information_by_round({"defense": finding}, "name", "title"))
+        return str(information_by_round({"defense": finding}, "name", "title").drawing)
 
     near, far = drawing(0.2), drawing(700.0)
     for label in ("of one record: a number", "of one record: its presence"):

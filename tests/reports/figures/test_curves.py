@@ -42,5 +42,5 @@ def test_of_many_agents_the_range_is_drawn_and_not_each() -> None:
         agents = tuple(float(agent) for agent in range(n))
         drawn = training_curve({"defense": curve(agents, agents)}, "loss", "c")
         assert drawn is not None
-        lines[n] = drawn.count("<path")
+        lines[n] = drawn.drawing.count("<path")
     assert lines[CROWD] - lines[CROWD + 1] >= CROWD - 1

@@ -33,14 +33,16 @@ def finding(role: Role, **changes: object) -> Finding:
 
 
 DRAWN = {
-    "sensitivity": lambda: sensitivity_by_round(finding(Role.SENSITIVITY, series=SENSITIVITY), "a"),
-    "trade-off": lambda: tradeoff_curve(finding(Role.TEST, series=RATES), "a", "title"),
+    "sensitivity": lambda: (
+        sensitivity_by_round(finding(Role.SENSITIVITY, series=SENSITIVITY), "a").drawing
+    ),
+    "trade-off": lambda: tradeoff_curve(finding(Role.TEST, series=RATES), "a", "title").drawing,
     "search": lambda: (
         search_by_iteration(
             [finding(Role.RECONSTRUCTION, world="defense", trace=SEARCH)], "a", "title"
         )[0].drawing
     ),
-    "consensus": lambda: training_curve({"defense": CONSENSUS}, "consensus_distance", "a"),
+    "consensus": lambda: training_curve({"defense": CONSENSUS}, "consensus_distance", "a").drawing,
 }
 
 
@@ -72,7 +74,7 @@ def test_a_figure_is_as_wide_as_its_content_asks_and_shrinks_to_a_phone(name: st
 
 def test_each_mark_says_its_value_and_so_does_a_line_without_marks() -> None:
     series = {"round": (1, 2), "natural": (0.003, 5.0), "stated bound": (6.0, 6.5)}
-    svg = sensitivity_by_round(finding(Role.SENSITIVITY, series=series), "a")
+    svg = sensitivity_by_round(finding(Role.SENSITIVITY, series=series), "a").drawing
     titles = re.findall(r"<use[^>]*><title>([^<]*)</title></use>", svg)
     assert titles == [
         "natural: round 1, norm of the difference 0.003",

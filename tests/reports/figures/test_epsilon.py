@@ -4,6 +4,7 @@ import math
 from html.parser import HTMLParser
 
 import pytest
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -56,13 +57,13 @@ def painted(monkeypatch):
     """The axes of each drawing, in the place of its SVG."""
     every = []
 
-    def keep(name, title, inches, paint):
+    def keep(name, title, inches, paint, caption, rows):
         axes = Figure(figsize=inches).subplots()
         paint(axes)
         every.append(axes)
-        return "drawn"
+        return drawing.Drawn(caption, Markup("drawn"), list(rows))
 
-    monkeypatch.setattr(drawing, "as_svg", keep)
+    monkeypatch.setattr(drawing, "draw", keep)
     return every
 
 

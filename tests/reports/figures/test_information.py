@@ -91,8 +91,8 @@ def test_findings_are_grouped_by_message_and_adversary() -> None:
 
 def test_drawings_are_the_same_bytes_again_and_say_what_they_show() -> None:
     drawn = {"defense": EVERYTHING[0], "no-defense": EVERYTHING[2]}
-    first = information_by_round(drawn, "a", "title <1>")
-    assert first == information_by_round(drawn, "a", "title <1>")
+    first = information_by_round(drawn, "a", "title <1>").drawing
+    assert first == information_by_round(drawn, "a", "title <1>").drawing
     for text in (
         "defense",
         "no-defense",
@@ -103,8 +103,8 @@ def test_drawings_are_the_same_bytes_again_and_say_what_they_show() -> None:
     ):
         assert f">{text}<" in first
     assert "title &lt;1&gt;" in first
-    scatter = estimates({"defense": EVERYTHING[1]}, "b", "t")
-    assert scatter == estimates({"defense": EVERYTHING[1]}, "b", "t")
+    scatter = estimates({"defense": EVERYTHING[1]}, "b", "t").drawing
+    assert scatter == estimates({"defense": EVERYTHING[1]}, "b", "t").drawing
     assert ">best estimate<" in scatter
     assert ">exact<" in scatter
 
@@ -121,7 +121,7 @@ def test_one_round_or_many_without_shuffles_or_intervals_are_drawn(rounds) -> No
     lone = by_round(
         "defense", rounds=rounds, bits=tuple(0.5 for _ in rounds), baseline=nan, low=nan, high=nan
     )
-    svg = information_by_round({"defense": lone}, "a", "t")
+    svg = information_by_round({"defense": lone}, "a", "t").drawing
     assert "trials shuffled" not in svg
 
 

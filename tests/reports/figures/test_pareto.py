@@ -56,12 +56,12 @@ def test_the_front_is_numbered_and_every_mark_says_its_row() -> None:
     points = [point(1.0, 0.5, "first"), point(2.0, 0.75, "second"), point(3.0, 0.6, "beaten")]
     points.append(point(math.inf, 0.9, "void"))
     scale = common_scale(points, "test accuracy", True)
-    drawn = pareto(points, "p", "a title", scale)
+    drawn = pareto(points, "p", "a title", scale).drawing
     for p in points:
         assert f"<title>{p.label}: " in drawn
     assert ">1</text>" in drawn
     assert drawn.count("not refuted</text>") == 1
-    small = pareto(points, "q", "a title", scale, small=True)
+    small = pareto(points, "q", "a title", scale, small=True).drawing
     assert "not refuted</text>" not in small
     assert "<title>beaten: " in small
 

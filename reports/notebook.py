@@ -13,7 +13,7 @@ from dpaudit.text import lines
 
 from .comparison import compared_runs
 from .figures.drawing import FORMATS, Drawn, as_file, drawn_figures, on_light
-from .figures.leaks import accounting_figures
+from .figures.evidence import accounting_figures
 from .html import pages
 from .run import Run
 from .tables import TABLES

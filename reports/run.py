@@ -19,9 +19,8 @@ from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 from . import reconstructions
 from .figures.curves import AXIS, training_curve
 from .figures.drawing import Drawn
-from .figures.epsilon import empirical_figures
+from .figures.evidence import accounting_figures, empirical_figures, sensitivity_figures
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
-from .figures.leaks import accounting_figures, sensitivity_figures
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many

@@ -142,9 +142,8 @@ class Standing(NamedTuple):
 def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence[Gap]) -> Standing:
     judged = [seed.judged for seed in seeds if seed.judged is not None]
     verdict = worst([one.claim.verdict for one in judged])
-    found = [one.accounted.metric for one in judged if one.accounted.metric is not None]
-    lows = [metric.value if metric.low is None else metric.low for metric in found]
-    highs = [metric.value if metric.high is None else metric.high for metric in found]
+    found = [one.accounted.metric.ends for one in judged if one.accounted.metric is not None]
+    low, high = (end([ends[i] for ends in found], default=0.0) for i, end in enumerate((min, max)))
     figures = {key: [s.figures[key] for s in seeds if key in s.figures] for key in FIGURES}
     return Standing(
         values=values,
@@ -154,7 +153,7 @@ def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence
         claim=judged[0].claim if judged else None,
         verdict=verdict,
         agreeing=sum(one.claim.verdict is verdict for one in judged),
-        accounted=Metric(value=max(highs), low=min(lows), high=max(highs)) if found else None,
+        accounted=Metric(value=high, low=low, high=high) if found else None,
         void=next((one.accounted.void for one in judged if one.accounted.void), None),
         figures={k: over_seeds(x, FIGURES[k].limits) for k, x in figures.items() if x},
     )

@@ -216,6 +216,12 @@ class Metric(Strict):
     n: int | None = None
     standard_error: Number | None = None
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of its interval; the value where an end is not known."""
+        low, high = self.low, self.high
+        return self.value if low is None else low, self.value if high is None else high
+
 
 class Finding(Strict):
     """One piece of evidence. ``title`` and ``notes`` are for people; no code reads them."""

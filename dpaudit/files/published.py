@@ -123,15 +123,9 @@ class ExperimentRuns(Strict):
 
     def to_json(self) -> str:
         """JSON with one number of the table a line, so that a changed number is a changed line."""
-        runs = []
-        for run in self.runs:
-            content = run.model_dump(mode="json", exclude_defaults=True)
-            lines = ",\n    ".join(
-                json.dumps(line, ensure_ascii=False) for line in content.pop("lines")
-            )
-            about = json.dumps(content, ensure_ascii=False, indent=2).removesuffix("\n}")
-            runs.append(about + ',\n  "lines": [\n    ' + lines + "\n  ]\n}")
-        return '{"schema_version": 1, "runs": [\n' + ",\n".join(runs) + "\n]}\n"
+        dumped = (run.model_dump(mode="json", exclude_defaults=True) for run in self.runs)
+        runs = ",\n".join(_one_a_line(run, "lines") for run in dumped)
+        return '{"schema_version": 1, "runs": [\n' + runs + "\n]}\n"
 
 
 TableEntry = float | str | None  # an infinite number is a text, which JSON can hold
@@ -170,12 +164,13 @@ class ResultTables(Strict):
 
     def to_json(self) -> str:
         """JSON with one row of a table a line, so that a changed row is a changed line."""
-        about = self.model_dump(mode="json", exclude={"tables"})
-        head = json.dumps(about, ensure_ascii=False, indent=2).removesuffix("\n}")
-        tables = []
-        for table in self.tables:
-            content = table.model_dump(mode="json")
-            rows = ",\n    ".join(json.dumps(r, ensure_ascii=False) for r in content.pop("rows"))
-            own = json.dumps(content, ensure_ascii=False).removesuffix("}")
-            tables.append(own + ',\n   "rows": [\n    ' + rows + "\n   ]}")
-        return head + ',\n  "tables": [\n  ' + ",\n  ".join(tables) + "\n  ]\n}\n"
+        about = json.dumps(self.model_dump(mode="json", exclude={"tables"}), ensure_ascii=False)
+        tables = ",\n".join(_one_a_line(one.model_dump(mode="json"), "rows") for one in self.tables)
+        return about.removesuffix("}") + ', "tables": [\n' + tables + "\n]}\n"
+
+
+def _one_a_line(content: dict[str, Any], key: str) -> str:
+    """JSON of an object with each entry of one of its arrays, the last, on a line of its own."""
+    entries = ",\n    ".join(json.dumps(one, ensure_ascii=False) for one in content.pop(key))
+    about = json.dumps(content, ensure_ascii=False, indent=2).removesuffix("\n}")
+    return f'{about},\n  "{key}": [\n    {entries}\n  ]\n}}'

@@ -38,13 +38,6 @@ class RunPoint(NamedTuple):
     certified: float | None
     utility: Metric
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Lower and upper end of epsilon; the value where no ends are known."""
-        low, high = self.epsilon.low, self.epsilon.high
-        value = self.epsilon.value
-        return value if low is None else low, value if high is None else high
-
 
 class PanelScale(NamedTuple):
     """What several panels have in common: epsilon from 0, and utility from and to."""
@@ -165,7 +158,7 @@ def pareto(
 
 def _largest_epsilon(points: Sequence[RunPoint]) -> float:
     """The largest that is finite of all that is drawn of them, at least 1."""
-    known = [x for p in points for x in (*p.ends, p.certified) if x is not None]
+    known = [x for p in points for x in (*p.epsilon.ends, p.certified) if x is not None]
     return max([1.0, *(x for x in known if math.isfinite(x))])
 
 
@@ -173,7 +166,7 @@ def _mark(axes: Axes, point: RunPoint, edge: float, text: str = "", alpha: float
     """A point with its intervals and a text above it; ``edge`` is where an arrow begins."""
     marker, colour = LOOKS[point.verdict]
     thin: Any = {"color": colour, "linewidth": 1.2, "alpha": alpha}
-    low, high = point.ends
+    low, high = point.epsilon.ends
     x, y = (high if math.isfinite(high) else edge), point.utility.value
     axes.plot([min(low, x), x], [y, y], **thin)
     if point.utility.low is not None and point.utility.high is not None:

@@ -28,7 +28,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.reports.figures.leaks import sensitivity_by_round
+from dpaudit.reports.figures.evidence import sensitivity_by_round
 from dpaudit.training.classification import Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 from tests.small_audits import images_audit, write_images

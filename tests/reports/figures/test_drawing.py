@@ -10,8 +10,7 @@ from dpaudit.files.finding import Finding, Role
 from dpaudit.files.result import Curve
 from dpaudit.reports.figures.curves import training_curve
 from dpaudit.reports.figures.drawing import LOOKS
-from dpaudit.reports.figures.epsilon import tradeoff_curve
-from dpaudit.reports.figures.leaks import sensitivity_by_round
+from dpaudit.reports.figures.evidence import sensitivity_by_round, tradeoff_curve
 from dpaudit.reports.figures.reconstruction import search_by_iteration
 from dpaudit.reports.html import TEMPLATES
 

@@ -10,8 +10,7 @@ from matplotlib.patches import Rectangle
 
 from dpaudit.files.finding import KINDS, Finding, Metric, Role
 from dpaudit.reports.figures import drawing
-from dpaudit.reports.figures.epsilon import empirical_figures
-from dpaudit.reports.figures.leaks import DARKEST, accounting_figures
+from dpaudit.reports.figures.evidence import DARKEST, accounting_figures, empirical_figures
 
 TEXTS = {0: "claim", 1: "other"}
 INF, NAN = math.inf, math.nan

@@ -1,6 +1,6 @@
-"""The memory and time that runs of a defense on a learning problem take, by one short round.
+"""The memory and time that runs of a defense on a learning problem take.
 
-Memory follows from shapes, before any of it is allocated. Time is measured in well under a second.
+Memory follows from shapes, before any of it is allocated. Time is measured, of one real round.
 """
 
 import time
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from dpaudit.defense.contract import Defense, Setting
+from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.noise import Noise
 from dpaudit.rng import Streams
 
-from .classification import Classification, n_evaluated
+from .classification import Classification
 from .loaded_problem import Problem
 from .noise_rounds import PLAYED_WAYS, kept_rows, left_out, streams_of
 from .train import EVALUATIONS, Recording
@@ -22,12 +22,7 @@ from .woven import Repeated
 
 WRITTEN = 3  # copies of what goes into a file: off the device, as bytes, and both in one
 Clock = Callable[[], float]  # seconds from some moment
-PATIENCE = 0.2  # seconds that are expected, at most, of what is timed
 SOON = 1.0  # seconds after which something is not timed again
-RECORDS = 64  # at most, whose gradients are timed, at one model
-PASS = 4 * 10**7  # numbers of such a model times records, about
-FORWARD = 5.0  # evaluations of a record, of many at once, in the time of a gradient
-NUMBER = 1e-8  # seconds for a number that a step makes, where it is too large to be played
 
 
 def gradient_bytes(
@@ -91,14 +86,9 @@ def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int
 class Pace(NamedTuple):
     """Seconds of what an audit is made of, on one thread."""
 
-    gradient: float = 0.0  # of one record at one model; of sensors, of one agent
-    n_gradients: int = 0  # in a round
-    step: float = 0.0  # of a round, its gradients left out
-    evaluation: float = 0.0  # of all agents' models
-
-    @property
-    def round(self) -> float:
-        return self.step + self.n_gradients * self.gradient
+    round: float
+    step: float  # of a round, its gradients left out
+    evaluation: float  # of all agents' models
 
     def training(self, n_rounds: int, recording: Recording) -> float:
         """Of ``train`` in one world; writing what is recorded is left out."""
@@ -119,38 +109,32 @@ def pace_of(
     streams: Streams,
     clock: Clock = time.perf_counter,
 ) -> Pace:
-    """Of a calibrated defense, by one real round; by a few gradients where a round takes long.
+    """Of a calibrated defense, by one real round and one evaluation.
 
-    The round is played on streams of its own: nothing that is drawn here is drawn in the audit.
+    They are played on streams of their own: nothing that is drawn here is drawn in the audit.
 
     Raises:
         DpauditError: the defense cannot be played.
     """
     own = streams.child("pace")
-    footprint, X = Footprint.of(defense, setting), problem.initial(own)
-    gradient, n_gradients, evaluation = 0.0, footprint.gradients, 0.0
+    X = problem.initial(own)
     if isinstance(problem, Classification):
-        data = problem.dataset
-        n = min(len(data.x), max(4, min(RECORDS, PASS // setting.d)))
-        x, y = (t[None, :n].to(X.device) for t in (data.x, data.y))
-        problem.gradients.mean(X[:1], x[:, :1], y[:, :1])  # which loads code
-        gradient = seconds_of(lambda: problem.gradients.mean(X[:1], x, y), clock) / n
-        n_gradients *= defense.batch_size
-        evaluation = len(X) * min(len(data.x_test), n_evaluated(len(X))) * gradient / FORWARD
-    pace = Pace(gradient, n_gradients, NUMBER * footprint.step * setting.d, evaluation)
-    if pace.round > PATIENCE:
-        return pace
+        x, y = (t[None, :1].to(X.device) for t in (problem.dataset.x, problem.dataset.y))
+        problem.gradients.mean(X[:1], x, y)  # which loads code
 
-    def play(again: Repeated | None = None) -> object:
-        oracle = again or problem.gradient(own, 1, defense.batch_size, defense.drawing)
+    def play(oracle: Gradient) -> object:
         with torch.no_grad():
             state = defense.start(X, setting)
             return defense.step(state, 1, setting.network.at(1), oracle, Noise(own, 1))
 
-    drawn = Repeated(problem.gradient(own, 1, defense.batch_size, defense.drawing))
-    whole = seconds_of(play, clock)
-    step = min(whole, seconds_of(lambda: play(drawn.again()), clock))
-    return pace._replace(gradient=(whole - step) / max(1, pace.n_gradients), step=step)
+    def drawn() -> Gradient:
+        return problem.gradient(own, 1, defense.batch_size, defense.drawing)
+
+    answers = Repeated(drawn())
+    first = _once(lambda: play(answers), clock)
+    whole = first if first >= SOON else min(first, _once(lambda: play(drawn()), clock))
+    step = min(whole, seconds_of(lambda: play(answers.again()), clock))
+    return Pace(whole, step, seconds_of(lambda: problem.evaluate(X), clock))
 
 
 def _once(compute: Callable[[], object], clock: Clock) -> float:

@@ -40,7 +40,7 @@ from .jobs import (
     recording_for,
 )
 from .noise_of_the_run import n_examined
-from .workers import one_thread
+from .workers import Enough, one_thread
 
 CURVE_BYTES = 2_000 * 40  # of a report for each agent: points of its curves, as numbers and drawn
 REPORT_BYTES = 150 * 10**6  # of any report, with the libraries that draw it
@@ -234,18 +234,13 @@ def costs_ahead(prepared: Prepared, max_memory: int | None) -> AuditCosts:
     with TemporaryDirectory() as folder, one_thread(), global_randomness(0):
         run = RunDirectory(Path(folder))
         _record(prepared, run)
-        for job in (part.job for part in costs.attacks if part.job is not None):
-            key = job.of, job.part.batch_size
-            if key not in found:
-                found[key] = _seconds(job, context_of(prepared, run, job))
-    return costs._replace(
-        attacks=[
-            part._replace(seconds=found[part.job.of, part.job.part.batch_size])
-            if part.job is not None
-            else part
-            for part in costs.attacks
-        ]
-    )
+        for i, part in enumerate(costs.attacks):
+            if (job := part.job) is not None:
+                key = job.of, job.part.batch_size
+                if key not in found:
+                    found[key] = _seconds(job, context_of(prepared, run, job))
+                costs.attacks[i] = part._replace(seconds=found[key])
+    return costs
 
 
 def _record(prepared: Prepared, run: RunDirectory) -> None:
@@ -254,11 +249,11 @@ def _record(prepared: Prepared, run: RunDirectory) -> None:
 
     def on_round(done: int, total: int) -> None:
         if done >= max(recording.messages):
-            raise _Enough
+            raise Enough
 
     given = prepared.learned.problem, prepared.setting, prepared.streams, recording, run, "defense"
     if recording.messages:
-        with suppress(_Enough, Exception), _soon():
+        with suppress(Enough, Exception), _soon():
             train(prepared.defense, *given, on_round)
 
 
@@ -269,13 +264,13 @@ def _seconds(job: AttackJob, context: AttackContext) -> float | None:
     def on_step(done: int, total: int) -> None:
         steps.append((time.perf_counter() - began, done, total))
         if len(steps) > 1 and steps[-1][0] > ENOUGH:
-            raise _Enough
+            raise Enough
 
     try:
         with _soon():
             job.attack.measure(context, job.threat_model, on_step)
         return time.perf_counter() - began
-    except _Enough:
+    except Enough:
         if not steps:
             return None
         (first, start, _), (last, done, total) = steps[0], steps[-1]
@@ -285,16 +280,12 @@ def _seconds(job: AttackJob, context: AttackContext) -> float | None:
         return None
 
 
-class _Enough(BaseException):
-    """Enough steps were played: no error that anything within handles."""
-
-
 @contextmanager
 def _soon() -> Iterator[None]:
     """Ends what takes longer than ``PATIENCE``, where the system has alarms."""
 
     def late(*given: object) -> None:
-        raise _Enough
+        raise Enough
 
     if not hasattr(signal, "setitimer") or current_thread() is not main_thread():
         yield

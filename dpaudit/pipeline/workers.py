@@ -69,7 +69,7 @@ def run_jobs(
     workers = min(workers, len(jobs))
     if workers <= 1 or alone:
         watched = _Watch(on_progress, alone) if workers > 1 else on_progress
-        with one_thread(), suppress(_TakesLong):
+        with one_thread(), suppress(Enough):
             work = prepare(*arguments)
             for job in jobs:
                 work(job, watched)
@@ -99,7 +99,7 @@ def run_jobs(
         _stop(pool)
 
 
-class _TakesLong(BaseException):
+class Enough(BaseException):
     """Raised from a report of progress: no error that anything within handles."""
 
 
@@ -119,7 +119,7 @@ class _Watch:
         elif done > start:
             left = (now - began) / (done - start) * (total - done)
         if now - self._began > SEEN and now - self._began + left > self._most:
-            raise _TakesLong
+            raise Enough
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_what_is_seen_to_take_long_is_handed_over(monkeypatch: pytest.MonkeyPatc
             watch(what, k + 1, total)
 
     steps("short", 12)
-    with pytest.raises(workers._TakesLong):
+    with pytest.raises(workers.Enough):
         steps("long", 100)
     assert reports == [*range(1, 13), 1, 2]
 

@@ -16,10 +16,8 @@ from dpaudit.game.runs.noise_law import _losses, hiding_without, silenced
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.faults import MostlyCommon
-from dpaudit.selftest.odd import OffsetForTheRun, RandomSigns
-from tests.pipeline.correct_noise import LaplaceBeside, OffsetsOfAll
-from tests.pipeline.faulty_noise import HalfAndOffset, ScaledByOffset
+from tests.pipeline.correct_noise import LaplaceBeside, OffsetForTheRun, OffsetsOfAll, RandomSigns
+from tests.pipeline.faulty_noise import HalfAndOffset, MostlyCommon, ScaledByOffset
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))

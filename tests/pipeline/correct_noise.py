@@ -14,8 +14,38 @@ from dpaudit.selftest.correct import (
     State,
     seeded_as_in_round,
 )
-from dpaudit.selftest.odd import OffsetForTheRun, OffsetOfAllAgents, OffsetOfAllCoordinates
 from tests.pipeline.faulty_noise import D, SentInTheNextRound
+
+
+class RandomSigns(PrivateGossip):
+    """Gaussian noise times random signs, which is Gaussian noise."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        signs = noise.gaussian("signs", 1.0, like).sign()
+        return super().noise(like, k, noise) * torch.where(signs == 0, 1.0, signs)
+
+
+class OffsetForTheRun(PrivateGossip):
+    """To fresh noise a secret vector is added that stays the same in all rounds."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        once = seeded_as_in_round(1, noise).gaussian("once", 2 * self._scale, like)
+        return super().noise(like, k, noise) + once
+
+
+class OffsetOfAllAgents(PrivateGossip):
+    """To fresh noise a secret vector is added that all agents have in common."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        common = noise.gaussian("common", 2 * self._scale, like[..., :1, :])
+        return super().noise(like, k, noise) + common
+
+
+class OffsetOfAllCoordinates(PrivateGossip):
+    """To fresh noise one secret number is added in all coordinates."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise) + noise.gaussian("one", self._scale, like[..., :1])
 
 
 class Rotated(PrivateGossip):

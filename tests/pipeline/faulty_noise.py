@@ -1,16 +1,40 @@
 """Steps whose noise does not reach all of what they send, or reaches it twice."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from dpaudit.conformance.case import N_AGENTS
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, unicast
-from dpaudit.selftest.bugs import DrawnBeforeBroadcast, OneSeedForAllAgents, OneSeedForAllRounds
 from dpaudit.selftest.correct import PrivateGossip, State, seeded_as_in_round
 
 D = 18  # a matrix of 15 and a bias of 3
+
+
+class DrawnBeforeBroadcast(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like[..., :1], k, noise).expand_as(like)
+
+
+class OneSeedForAllAgents(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like[..., :1, :], k, noise).expand_as(like)
+
+
+class OneSeedForAllRounds(PrivateGossip):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, seeded_as_in_round(1, noise))
+
+
+class MostlyCommon(PrivateGossip):
+    """Most of the noise is common to all agents, and each adds a little of its own."""
+
+    own: ClassVar[float] = 0.3  # of the standard deviation
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        common = noise.gaussian("common", self._scale, like[..., :1, :])
+        return (1 - self.own**2) ** 0.5 * common + self.own * super().noise(like, k, noise)
 
 
 class LastMasked(PrivateGossip):

@@ -37,12 +37,11 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.selftest.odd import OffsetForTheRun
 from dpaudit.training import quiet_directions
 from dpaudit.training.loaded_problem import LoadedProblem
 from dpaudit.training.noise_heard import Heard
 from dpaudit.training.noise_rounds import left_out
-from tests.pipeline.correct_noise import CORRECT, PairwiseMasks, Smoothed
+from tests.pipeline.correct_noise import CORRECT, OffsetForTheRun, PairwiseMasks, Smoothed
 from tests.pipeline.faulty_noise import (
     FAULTS,
     ContrastWithout,

@@ -8,8 +8,13 @@ import pytest
 from dpaudit.defense.contract import Defense
 from dpaudit.files.finding import Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.selftest.odd import OffsetForTheRun, OffsetOfAllCoordinates
-from tests.pipeline.correct_noise import OffsetsOfAll, OffsetWithSuchNames, RandomWalk
+from tests.pipeline.correct_noise import (
+    OffsetForTheRun,
+    OffsetOfAllCoordinates,
+    OffsetsOfAll,
+    OffsetWithSuchNames,
+    RandomWalk,
+)
 from tests.pipeline.faulty_noise import HalfAndOffset, OffsetTakenBack, SeededOnceAndOffset
 
 from .test_attack import claim, findings

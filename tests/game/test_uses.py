@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from dpaudit.accounting.releases import delta
 from dpaudit.defense.gossip import releases
-from dpaudit.game.filtering.leak import Met, Together, Use, grams, met, parts
+from dpaudit.game.filtering.leak import Met, Reading, Together, Use, grams, leak_of, met, parts
 
 RATE = 0.3
 
@@ -75,3 +76,23 @@ def test_the_number_that_shows_most_inclusions_of_one_direction() -> None:
     assert alike == Met(pytest.approx(0.5), 5)  # type: ignore[arg-type]
     against = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
     assert met(against) == Met(0.0, 0)
+
+
+@pytest.mark.parametrize(("shown", "is_separate"), [(0.9e-12, True), (1.1e-12, False)])
+def test_what_shows_below_1e_12_standard_deviations_changes_no_figure(shown, is_separate) -> None:
+    """Columns are whitened, so the limit is a mu of 1e-12, whatever the unit of the messages."""
+    two_rounds = [{(1, 1, 0): [1.0]}, {(1, 1, 0): [shown], (2, 2, 0): [1.0]}]
+    columns = [
+        {use: torch.tensor(column, dtype=torch.float64) for use, column in in_round.items()}
+        for in_round in two_rounds
+    ]
+    nothing = {"messages": [], "whiten": None, "gain": None, "resolved": None, "shown": {}}
+    nothing |= {"shifts": {}, "noiseless": {}, "draws": None, "laplace": None}
+    rounds = [Reading(columns=c, exact=True, has_laplace=False, **nothing) for c in columns]  # type: ignore[arg-type]
+    game = SimpleNamespace(is_lasting=False, filled=1, batches=1, directions=10)
+    leak = leak_of(rounds, game)  # type: ignore[arg-type]
+    assert leak.separate == is_separate
+    together = Together.of(columns).independent()
+    assert [squared.high for squared in leak.by_use] == pytest.approx(
+        [together[1], together[2]], rel=0, abs=3e-12
+    )

@@ -397,7 +397,12 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
 
 
 def _is_separate(rounds: list[Reading], game: Game) -> bool:
-    """Whether each inclusion shows in its own round alone, and apart from others of it."""
+    """Whether each inclusion shows in its own round alone, and apart from others of it.
+
+    Columns are in standard deviations of the noise, whatever the unit of messages. One of 1e-12 or
+    less is a mu that nobody reads. To leave it out changes the mu^2 of a use that it meets by 1e-12
+    of that use's mu at most. Columns are apart up to ``RANK`` of the largest mu^2 of their round.
+    """
     for k, r in enumerate(rounds, start=1):
         uses = [use for use, column in r.columns.items() if column.norm() > NEGLIGIBLE]
         shown = {use[0] for use in uses}

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from dpaudit.accounting.releases import Release
+from dpaudit.attacks.likelihood_ratio import runs
 from dpaudit.attacks.likelihood_ratio.bound import (
     _by_counts,
     _share,
@@ -25,6 +26,7 @@ from dpaudit.attacks.likelihood_ratio.runs import (
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.runs.play import Scored, Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.betting import SHARES
 from dpaudit.statistics.bounds import (
@@ -144,3 +146,15 @@ def test_a_share_has_its_two_sided_interval_of_95_percent() -> None:
     """Clopper and Pearson: 7 of 20 have [0.1539, 0.5922]."""
     share = _share(7, 20)
     assert (share.low, share.high) == pytest.approx((0.15391, 0.59219), abs=1e-4)
+
+
+@pytest.mark.parametrize(("more", "is_learned"), [(0.5, False), (0.501, True)])
+def test_a_learned_score_is_taken_if_it_certifies_more_by_half_a_nat(
+    monkeypatch: pytest.MonkeyPatch, more: float, is_learned: bool
+) -> None:
+    certified = iter([1.0, 1.0 + more])  # by the ratio, by the learned score
+    monkeypatch.setattr(runs, "from_scores", lambda *_: SimpleNamespace(value=next(certified)))
+    rng = np.random.default_rng(0)
+    worlds = [Scored(rng.normal(m, 1, 50), rng.normal(m, 1, (50, 2))) for m in (0.0, 1.0)]
+    chosen = Score.of(1e-5, Worlds(*worlds), Streams(1))
+    assert (chosen.learned is not None) == is_learned

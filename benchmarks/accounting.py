@@ -22,7 +22,7 @@ from limits import measured
 from scipy.optimize import brentq
 
 from dpaudit.accounting.composition import Product, compose, on_levels
-from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
+from dpaudit.accounting.families import clt_mu, gaussian_mu
 from dpaudit.accounting.privacy_loss import Pairs
 from dpaudit.accounting.releases import Interval, Release, epsilon
 

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.accounting.gaussian import clt_mu, gaussian_mu
+from dpaudit.accounting.families import clt_mu, gaussian_mu
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 LARGEST_SQUARED_MU = 1.2564312086261697  # exp(x) - 1 < 2 x, on which (10) rests, up to this x

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.accounting.gaussian import gaussian_mu
+from dpaudit.accounting.families import gaussian_mu
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
 MOST_ROUNDS = 400  # of which a correlation is optimised: its work grows with their cube

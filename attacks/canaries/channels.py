@@ -26,8 +26,8 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.game.filtering.adversary import Adversary, KalmanFilter
 from dpaudit.game.filtering.leak import NEGLIGIBLE
 from dpaudit.game.game import Game
-from dpaudit.game.probing.step_inputs import RecordedNoise
 from dpaudit.game.runs.play import LogRatios
+from dpaudit.game.step_inputs import RecordedNoise
 
 
 class Channels(NamedTuple):

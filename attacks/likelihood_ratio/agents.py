@@ -28,7 +28,7 @@ from dpaudit.defense.transcript import Message
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
-from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state, state_of
+from dpaudit.game.step_inputs import ChosenNoise, flat_state, state_of
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 

@@ -23,9 +23,9 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
-from dpaudit.game.probing.step_inputs import RecordedNoise
 from dpaudit.game.runs.noise_law import declared_of_a_round, hiding_without
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
+from dpaudit.game.step_inputs import RecordedNoise
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (

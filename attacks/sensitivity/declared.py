@@ -26,7 +26,7 @@ from dpaudit.defense.contract import CHANGED_RECORDS, Stated
 from dpaudit.defense.gossip import steps_of
 from dpaudit.defense.transcript import Messages
 from dpaudit.files.claim import Adjacency
-from dpaudit.game.probing.step_inputs import STD, ChosenNoise
+from dpaudit.game.step_inputs import STD, ChosenNoise
 
 from .replay import EVERY_LINK
 from .worlds import Coupled, World

@@ -27,7 +27,7 @@ from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.noise import Noise, Scale
 from dpaudit.defense.transcript import Message, Messages
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.game.oracles import WrappedGradient
+from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Batch, BatchGradient, Classification
 from dpaudit.training.sensor_fusion import SensorFusion

@@ -1,6 +1,6 @@
 """From declared noise to epsilon: what do these releases add up to?"""
 
-from .gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from .families import gaussian_delta, gaussian_epsilon, gaussian_mu
 from .releases import Interval, Mechanism, Release, epsilon, false_negative_rate
 
 __all__ = [

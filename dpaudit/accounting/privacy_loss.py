@@ -234,7 +234,9 @@ def _loss_at(pairs: Pairs, place: Array) -> Array:
 def _log_present(pairs: Pairs, place: Array) -> Array:
     """ln of the density with the record, over that of M(0)."""
     if pairs.draws == 1:
-        return _log_mix(pairs.rate, _log_ratio(pairs, place))
+        with np.errstate(divide="ignore"):
+            log_used = np.log(pairs.rate) + _log_ratio(pairs, place)
+            return np.logaddexp(np.log1p(-pairs.rate), log_used)
     times, log_law = _times_drawn(pairs)
     with np.errstate(invalid="ignore"):  # none drawn, infinitely far away
         shifted = np.where(times > 0, times * (place[..., None] - times / 2), 0.0)
@@ -253,11 +255,6 @@ def _times_drawn(pairs: Pairs) -> tuple[Array, Array]:
     law = log_mass(times, pairs.draws, pairs.rate[..., None])
     law[..., -1] = np.log(more_than(times[-1] - 1, pairs.draws, pairs.rate))
     return times.astype(float), law
-
-
-def _log_mix(rate: Array, log_ratio: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio)
 
 
 def _log_ratio(pairs: Pairs, place: Array) -> Array:

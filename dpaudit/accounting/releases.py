@@ -20,8 +20,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.strict import Strict
 
 from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
-from .families import GAUSSIAN, TradeoffFamily
-from .gaussian import gaussian_delta, gaussian_epsilon
+from .families import GAUSSIAN, TradeoffFamily, gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
 LEAST_TAIL = 1e-307  # probability left out, of which a logarithm is taken

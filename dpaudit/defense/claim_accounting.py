@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import ceil, inf, isclose
 from typing import NamedTuple
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
 from dpaudit.errors import ConfigError, Problem
 from dpaudit.files.claim import Claim

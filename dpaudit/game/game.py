@@ -24,7 +24,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import Adjacency, Defense, Gradient, Mechanism, Noise, Round, Setting, releases
 
-from .oracles import CanaryGradient, OnFirst
+from .step_inputs import CanaryGradient, OnFirst
 
 Sampling = Literal["none", "poisson", "fixed"]
 

@@ -26,8 +26,8 @@ from dpaudit.defense.noise import Noise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.step_inputs import ChosenNoise
 from dpaudit.game.runs.play import LearnedScore, Worlds, play
+from dpaudit.game.step_inputs import ChosenNoise
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson, from_scores

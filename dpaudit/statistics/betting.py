@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import DpauditError
 

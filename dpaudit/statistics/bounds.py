@@ -299,12 +299,10 @@ def expected_bound(n: int, delta: float, alpha: float, tradeoff: Tradeoff) -> fl
     return float(bound.mean(axis=(1, 2)).max())
 
 
-def expected_family_bound(
-    n: int, alpha: float, tradeoff: Tradeoff, family: TradeoffFamily = GAUSSIAN
-) -> float:
-    """The mean of ``family_lower_bound``, likewise."""
+def expected_family_bound(n: int, alpha: float, tradeoff: Tradeoff) -> float:
+    """The mean of ``family_lower_bound`` on mu, likewise."""
     fp, fn = _likely_counts(n, tradeoff)
-    bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha, family)
+    bound = family_lower_bound(fp[:, :, None], fn[:, None, :], n, n, alpha)
     return float(bound.mean(axis=(1, 2)).max())
 
 

@@ -89,7 +89,10 @@ class Successes:
 
     def bound(self, promise: Promise, alpha: float) -> float:
         """The largest lower bound on the promise's parameter with this probability of error."""
-        return promise.least(self._least_success(alpha), self.kappa)
+        least = alpha * self.hits / self.n
+        if self.apart:
+            least = 1 - float(clopper_pearson(self.n - self.hits, self.n, alpha))
+        return promise.least(least, self.kappa)
 
     def ceiling(self, promise: Promise, alpha: float) -> float:
         """The bound, had all of them succeeded."""
@@ -100,11 +103,6 @@ class Successes:
         counts = quantile(QUANTILES, self.n, success).astype(int)
         likely = (Successes(int(k), self.n, self.kappa, True) for k in counts)
         return float(np.mean([one.bound(promise, alpha) for one in likely]))
-
-    def _least_success(self, alpha: float) -> float:
-        if self.apart:
-            return 1 - float(clopper_pearson(self.n - self.hits, self.n, alpha))
-        return alpha * self.hits / self.n
 
 
 def needed(promise: Promise, kappa: float, alpha: float) -> float:

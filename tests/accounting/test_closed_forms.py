@@ -8,8 +8,7 @@ from scipy.stats import binom
 
 from dpaudit.accounting.binomial import at_most, more_than, quantile
 from dpaudit.accounting.composition import Composed
-from dpaudit.accounting.families import LAPLACE, TradeoffFamily
-from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.families import LAPLACE, TradeoffFamily, gaussian_delta, gaussian_epsilon
 from dpaudit.accounting.reconstruction import least_epsilon, matching_success, under_epsilon
 from dpaudit.accounting.releases import (
     Release,

@@ -14,7 +14,7 @@ from dpaudit.accounting.composition import (
     each_exactly,
     on_levels,
 )
-from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon
 from dpaudit.accounting.privacy_loss import NoiseFamily, Pairs
 
 

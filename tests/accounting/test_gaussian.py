@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from dpaudit.accounting.gaussian import clt_mu, gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.families import clt_mu, gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpaudit.errors import DpauditError
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.stats import binom
 
-from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.releases import Interval, RecordAdjacency, Release, delta, epsilon
 from dpaudit.errors import DpauditError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import short_runs
 from dpaudit.capture.audit import run_captured
 from dpaudit.commands.cli import app

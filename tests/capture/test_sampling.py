@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.runs import TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of

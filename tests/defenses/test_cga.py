@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy import stats
 from scipy.optimize import nnls
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Gradient, Setting, Target

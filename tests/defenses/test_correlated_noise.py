@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense import Setting, releases
 from dpaudit.defense.correlated import laplacian, left_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Setting, Target
 from dpaudit.defense.noise import Noise

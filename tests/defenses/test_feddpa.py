@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from scipy import stats
 
-from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Gradient, Setting

@@ -15,7 +15,7 @@ from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
-from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state
+from dpaudit.game.step_inputs import ChosenNoise, flat_state
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 

@@ -11,8 +11,8 @@ from dpaudit.accounting.releases import Release
 from dpaudit.defense import Noise
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.threat import ThreatModel
-from dpaudit.game.probing.step_inputs import ChosenNoise, RecordedNoise
 from dpaudit.game.runs.noise_law import _losses, hiding_without, silenced
+from dpaudit.game.step_inputs import ChosenNoise, RecordedNoise
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip

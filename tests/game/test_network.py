@@ -11,7 +11,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from dpaudit.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.leak import certified

@@ -14,7 +14,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.probing.observer import Observer
-from dpaudit.game.probing.step_inputs import ChosenNoise
+from dpaudit.game.step_inputs import ChosenNoise
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from tests.game.test_adversary import Gossip, State

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.verdict import Verdict

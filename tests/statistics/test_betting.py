@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import binom
 
-from dpaudit.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.betting import (
     Point,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, kstest, norm
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.noise_tests import lag_p_values

@@ -45,10 +45,9 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Defense, Message, NotObservable, Setting, ThreatModel, View
-from dpaudit.game.oracles import ConstantGradients
 from dpaudit.game.probing.linearity import refuse_several
 from dpaudit.game.probing.observer import recorded_rows, visible_rows
-from dpaudit.game.probing.step_inputs import ChosenNoise
+from dpaudit.game.step_inputs import ChosenNoise, ConstantGradients
 
 from .window import WIDTH, GradientInput, ProbedWindow, System, noise_of
 

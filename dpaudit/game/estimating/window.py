@@ -8,7 +8,7 @@ random half of each colour must move what is put down to that half. Both hold fo
 linear, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,19 +19,25 @@ from torch.nn.functional import one_hot
 
 from dpaudit.defense import Defense, Gradient, Messages, Noise, NotObservable, Setting, ThreatModel
 from dpaudit.game.matrices import Array, Indices, NotLocal, largest
-from dpaudit.game.oracles import GivenInputs, NumberedInputs
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.probed_round import anywhere
 from dpaudit.game.probing.sparse_probe import (
     HOPS,
     RELATIVE,
-    Footprints,
     Units,
     agents_of,
     footprints,
     in_parts,
 )
-from dpaudit.game.probing.step_inputs import AskedNoise, ChosenNoise, flat_state, state_of, varying
+from dpaudit.game.step_inputs import (
+    AskedNoise,
+    ChosenNoise,
+    GivenInputs,
+    NumberedInputs,
+    flat_state,
+    state_of,
+    varying,
+)
 from dpaudit.rng import Streams
 
 WIDTH = 32  # coordinates of the model that is probed
@@ -307,10 +313,22 @@ def _effects(played: ProbedWindow, some: Indices) -> Tensor:
 
 
 def _of_colours(played: ProbedWindow, some: Indices) -> Tensor:
-    """Raises NotLocal: the rounds reach too far, or it takes as many trials."""
+    """Those that do not meet are moved together.
+
+    Raises:
+        NotLocal: the rounds reach too far, or it takes as many trials as one by one.
+    """
+    network, rounds = played.setting.network, played.rounds
+    graph = network.at(rounds[0])
+    if any(network.at(k) is not graph for k in rounds):
+        raise NotLocal("the graph varies")
     why, at_once = NotLocal(""), max(1, played.shape.at_once // 2)
     units, kinds = _units(played, some)
-    for reach, groups in _colours(played, units, kinds):
+    for hops in HOPS:
+        reach = footprints(graph, hops * len(rounds))
+        groups = units.groups(reach, kinds)
+        if 4 * len(groups) > len(units.live):
+            raise NotLocal("it takes as many trials as there are unknowns")
         try:
             move = partial(_moved, played)
             effects = units.effects(groups, reach, _places(played), move, at_once)
@@ -325,26 +343,6 @@ def _of_colours(played: ProbedWindow, some: Indices) -> Tensor:
         except NotLocal as reason:
             why = reason
     raise why
-
-
-def _colours(
-    played: ProbedWindow, units: Units, kinds: Indices
-) -> Iterator[tuple[Footprints, list[Indices]]]:
-    """Who may be reached, less far first, and which of the unknowns are moved together.
-
-    Raises:
-        NotLocal: of few agents, or where many meet, it takes as many trials as one by one.
-    """
-    network, rounds = played.setting.network, played.rounds
-    graph = network.at(rounds[0])
-    if any(network.at(k) is not graph for k in rounds):
-        raise NotLocal("the graph varies")
-    for hops in HOPS:
-        reach = footprints(graph, hops * len(rounds))
-        groups = units.groups(reach, kinds)
-        if 4 * len(groups) > len(units.live):
-            raise NotLocal("it takes as many trials as there are unknowns")
-        yield reach, groups
 
 
 def _moved(played: ProbedWindow, groups: list[Indices]) -> Array:

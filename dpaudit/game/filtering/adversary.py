@@ -47,11 +47,10 @@ from dpaudit.game.matrices import (
     scaled,
     times,
 )
-from dpaudit.game.oracles import CanaryGradient
 from dpaudit.game.probing.observer import Observer
 from dpaudit.game.probing.probed_round import NOISELESS, Answers, DenseProbes, ProbedRound, Probes
 from dpaudit.game.probing.sparse_probe import SPARSE_FROM, SparseProbes
-from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state, state_of
+from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, flat_state, state_of
 
 from .leak import EVERY_ROUND, Leak, Reading, Use, leak_of
 

@@ -33,11 +33,16 @@ from torch import Tensor
 from dpaudit.defense import Defense, Gradient, Graph, Messages, Noise, Round, Setting, ThreatModel
 from dpaudit.errors import NotObservable
 from dpaudit.game.game import LENGTH, Game
-from dpaudit.game.oracles import every_agent_holds
+from dpaudit.game.step_inputs import (
+    ChosenNoise,
+    WrappedDefense,
+    every_agent_holds,
+    flat_state,
+    state_of,
+)
 from dpaudit.rng import Streams
 
 from .observer import visible_rows
-from .step_inputs import ChosenNoise, WrappedDefense, flat_state, state_of
 
 COORDINATES = 8  # of the model that is probed
 SIZES = (0.1, 1.0, 10.0)  # of the noise that is added and scaled, in standard deviations

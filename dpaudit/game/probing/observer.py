@@ -10,8 +10,7 @@ from torch import Tensor
 from dpaudit.defense import Message, Messages, NotObservable, ThreatModel
 from dpaudit.defense.view import View, seen_links
 from dpaudit.game.game import Game
-
-from .step_inputs import AskedNoise, ChosenNoise
+from dpaudit.game.step_inputs import AskedNoise, ChosenNoise
 
 Indices = NDArray[np.int64]
 

@@ -17,10 +17,19 @@ from torch import Tensor
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import Array, Mask, Matrix, column_norms
-from dpaudit.game.oracles import AtPlaces, NumberedInputs, WatchedGradient, every_agent_holds
+from dpaudit.game.step_inputs import (
+    AskedNoise,
+    AtPlaces,
+    ChosenNoise,
+    NumberedInputs,
+    WatchedGradient,
+    differs,
+    every_agent_holds,
+    flat_state,
+    state_of,
+)
 
 from .observer import Observer
-from .step_inputs import AskedNoise, ChosenNoise, differs, flat_state, state_of
 
 NOWHERE = -1  # of a row: it is no point at which the record's gradient is taken
 NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it

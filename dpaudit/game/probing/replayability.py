@@ -18,12 +18,11 @@ from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, s
 from dpaudit.defense.torch_settings import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.game.game import LENGTH
-from dpaudit.game.oracles import every_agent_holds
+from dpaudit.game.step_inputs import ChosenNoise, RecordedNoise, every_agent_holds
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
 from .linearity import COORDINATES, ENTRIES, PLAYED, RELATIVE, ROUNDING
-from .step_inputs import ChosenNoise, RecordedNoise
 
 FIRST = 3  # rounds that are played
 OTHERS = ((0.0, 0), (-LENGTH, 0), (LENGTH, 1))  # lengths of gradients, and seeds of noise

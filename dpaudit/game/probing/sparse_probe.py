@@ -29,7 +29,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dpaudit.game.matrices import Array, Indices, Mask, Matrix, NotLocal
-from dpaudit.game.oracles import WatchedGradient
+from dpaudit.game.step_inputs import ChosenNoise, WatchedGradient, flat_state, state_of, varying
 from dpaudit.graphs.graph import Graph
 
 from .observer import Observer
@@ -43,7 +43,6 @@ from .probed_round import (
     record_at,
     refuse_infinite,
 )
-from .step_inputs import ChosenNoise, flat_state, state_of, varying
 
 SPARSE_FROM = 256  # agents from which on steps are probed for many of them at once
 MOST_TRIALS = 4000  # of one step

@@ -38,7 +38,7 @@ from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, with_every_
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import PLAYED, Nonlinear, fewest_coordinates, nonlinearity
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
-from dpaudit.game.probing.step_inputs import ChosenNoise, WrappedDefense, flat_state, state_of
+from dpaudit.game.step_inputs import ChosenNoise, WrappedDefense, flat_state, state_of
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams

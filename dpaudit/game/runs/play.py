@@ -35,9 +35,8 @@ from dpaudit.game.filtering.adversary import Adversary, Innovation, KalmanFilter
 from dpaudit.game.filtering.leak import EVERY_ROUND, Reading
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.matrices import times
-from dpaudit.game.oracles import WatchedGradient
 from dpaudit.game.probing.observer import Observer
-from dpaudit.game.probing.step_inputs import ChosenNoise, RecordedNoise
+from dpaudit.game.step_inputs import ChosenNoise, RecordedNoise, WatchedGradient
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 

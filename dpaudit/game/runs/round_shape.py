@@ -8,7 +8,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal
 from dpaudit.game.probing.observer import Observer, visible_rows
 from dpaudit.game.probing.sparse_probe import NUMBERS, SPARSE_FROM, steps_of
-from dpaudit.game.probing.step_inputs import ChosenNoise, flat_state
+from dpaudit.game.step_inputs import ChosenNoise, flat_state
 
 FIRST = 2  # rounds that are followed at the least
 MOST_ROUNDS = 200

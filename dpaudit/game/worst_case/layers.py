@@ -39,7 +39,7 @@ from dpaudit.defense import Messages, Release, Scale, ThreatModel
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import COORDINATES, fewest_coordinates
 from dpaudit.game.probing.observer import visible_rows
-from dpaudit.game.probing.step_inputs import ChosenNoise, Family
+from dpaudit.game.step_inputs import ChosenNoise, Family
 
 ROUNDS = 100  # played at most until a message shows the record: its agent may not take part
 RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones

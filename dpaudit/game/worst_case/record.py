@@ -41,10 +41,9 @@ from dpaudit.defense import Gradient, Noise, ThreatModel, releases
 from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, leak_by_agent
 from dpaudit.game.filtering.leak import grams, worst_directions
 from dpaudit.game.game import Game
-from dpaudit.game.oracles import CanaryGradient, ClipNorms, OnFirst
 from dpaudit.game.probing.linearity import COORDINATES, PLAYED, wide
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
-from dpaudit.game.probing.step_inputs import ChosenNoise
+from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, ClipNorms, OnFirst
 from dpaudit.rng import Streams
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first

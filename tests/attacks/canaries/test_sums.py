@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpaudit.accounting.gaussian import gaussian_epsilon
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.canaries.bound import CHECKED, Guessing, Summed, not_gaussian, sum_test
 from dpaudit.attacks.canaries.channels import Channels, Evidence

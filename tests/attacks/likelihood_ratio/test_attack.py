@@ -17,8 +17,8 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.probing.step_inputs import ChosenNoise
 from dpaudit.game.runs.play import play
+from dpaudit.game.step_inputs import ChosenNoise
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams

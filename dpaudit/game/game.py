@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.defense import Adjacency, Defense, Gradient, Mechanism, Noise, Round, Setting, releases
+from dpaudit.accounting.releases import Mechanism
+from dpaudit.defense import Adjacency, Defense, Gradient, Messages, Noise, Round, Setting, releases
 
 from .step_inputs import CanaryGradient, OnFirst
 
@@ -192,6 +193,11 @@ class Game:
     def step(self, state: Any, k: int, gradient: Gradient, noise: Noise) -> Round:
         """Round k of the defense."""
         return self.defense.step(state, k, self.setting.network.at(k), gradient, noise)
+
+    def first_sent(self, noise: Noise, times: float = 0.0, trials: int = 1) -> Messages:
+        """The messages of round 1, of trials in all of which the record is drawn as often."""
+        state = self.start(trials, coordinates=self.played)
+        return self.step(state, 1, self.drawn_alike(times, trials), noise).sent
 
     def without_noise(self) -> "Game":
         """The same game against the no-defense twin."""

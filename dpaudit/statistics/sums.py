@@ -153,16 +153,13 @@ class CanarySum:
         step, total, done = STEP / deviation, 0.0, 0
         while True:
             w = (np.arange(done, done + 64) + 0.5) * step
-            phi = self._log_characteristic(w, factor, scale) - 1j * w * mean
+            there = self._of_canary(w / self.n_present, factor, scale)
+            away = self._of_canary(-w / self.n_absent, None, scale)
+            phi = self.n_present * there + self.n_absent * away - 1j * w * mean
             total += float(np.sum(np.imag(np.exp(phi - 1j * w * excess)) / w)) * step
             done += 64
             if np.exp(phi[-8:].real).max() < SMALL or done >= 2**14:
                 return float(np.clip(0.5 + total / np.pi, 0.0, 1.0))
-
-    def _log_characteristic(self, w: Array, factor: float, scale: float) -> Array:
-        there = self._of_canary(w / self.n_present, factor, scale)
-        away = self._of_canary(-w / self.n_absent, None, scale)
-        return self.n_present * there + self.n_absent * away
 
     def _of_canary(self, w: Array, factor: float | None, scale: float) -> Array:
         """Log characteristic function of a canary's score; None: it is not there."""

@@ -174,7 +174,11 @@ class ProbedWindow:
                 f"the view's estimate has {self.shape.unknowns} unknowns in {len(rounds)} rounds; "
                 f"expected {MOST_UNKNOWNS} at most: attack fewer agents or a sparser graph",
             )
-        self._units = {k: _units_of(k, draws) for k, draws in self.asked.noise.items()}
+        self._units: dict[int, dict[str, Tensor]] = {}  # noise around which all is moved, by round
+        for k, draws in self.asked.noise.items():
+            own = torch.Generator().manual_seed(3 + k)
+            units = {m: torch.zeros(1, *d.shape[-2:]).double() for m, d in draws.items()}
+            self._units[k] = {m: unit.normal_(generator=own) for m, unit in units.items()}
 
     @property
     def observed(self) -> list[tuple[int, str, int]]:
@@ -261,16 +265,6 @@ class ProbedWindow:
             found.append((X @ self._sign / WIDTH)[:, places > so_far[:-1]])
             known = int(so_far[-1])
         return found
-
-
-def _units_of(k: int, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
-    """The noise of round k around which all is moved, by name, [1, rows, columns]."""
-    generator = torch.Generator().manual_seed(3 + k)
-    shapes = {name: (1, *draw.shape[-2:]) for name, draw in draws.items()}
-    return {
-        name: torch.empty(shape, dtype=torch.float64).normal_(generator=generator)
-        for name, shape in shapes.items()
-    }
 
 
 class System(NamedTuple):

@@ -234,8 +234,7 @@ class Adversary:
             if self.reacts is None:
                 self.reacts = reaction(self.threat_model, out, partial(probes.answers, k))
             if self._one_message and k == self.n_rounds and out.messages:
-                self._column = out.most_revealing
-                out = out.of_one_message(self._column)
+                self._column, out = out.of_one_message()
             fresh = [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
             uses = [*residuals, *fresh]
             reading, stds, left_over, factor = kalman_update(out, uses)

@@ -172,8 +172,7 @@ def nonlinearity(game: Game, threat_model: ThreatModel, n_rounds: int) -> Nonlin
 
 def wide(game: Game) -> Game:
     """The same game on a model of several coordinates."""
-    d = COORDINATES
-    return replace(game, setting=game.setting.stand_in(d))
+    return replace(game, setting=game.setting.stand_in(COORDINATES))
 
 
 def _is_affine(values: Tensor, with_record: bool = True) -> bool:

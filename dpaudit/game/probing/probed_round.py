@@ -69,25 +69,22 @@ class ProbedRound:
         """[n_old + n_points, n_observations]."""
         return np.concatenate([self.earlier.seen, self.record.seen])
 
-    @property
-    def most_revealing(self) -> int:
-        """The observation with the largest effect of the record in units of its own noise.
+    def of_one_message(self) -> tuple[int, "ProbedRound"]:
+        """The observation with the largest effect of the record in units of its own noise, alone.
 
         Of the round's own batch, or of earlier ones where no message reveals that yet.
         """
-        noise = column_norms(self.noise.seen)
+        stds = column_norms(self.noise.seen)
         seen = np.abs((self.record.seen if self.record.seen.any() else self.earlier.seen).sum(0))
         certain = np.where(seen > NOISELESS * self.scale, np.inf, 0.0)
-        return int(np.where(noise > 0, seen / np.where(noise > 0, noise, 1.0), certain).argmax())
-
-    def of_one_message(self, column: int) -> "ProbedRound":
-        """The same, with only this observation made."""
+        sizes = np.where(stds > 0, seen / np.where(stds > 0, stds, 1.0), certain)
+        column = int(sizes.argmax())
         noise, record, earlier = (
             effects._replace(seen=effects.seen[:, [column]])
             for effects in (self.noise, self.record, self.earlier)
         )
         messages = [self.messages[column]]
-        return replace(self, messages=messages, noise=noise, record=record, earlier=earlier)
+        return column, replace(self, messages=messages, noise=noise, record=record, earlier=earlier)
 
 
 class Answers(NamedTuple):

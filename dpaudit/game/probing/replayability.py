@@ -42,12 +42,6 @@ STACKED = (
 )
 
 
-PRECISION = (
-    "expected the precision of the models, as torch.zeros_like(X) and tensor.to(X) have it: "
-    "attacks play in both"
-)
-
-
 def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
     """Play the first rounds again, on a model of few coordinates: as before, and otherwise.
 
@@ -60,7 +54,10 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
             or a draw has no row for each agent or link; or they have other messages, or messages
             of another shape, with other gradients or other noise.
     """
-    untouched = _copied(defense)
+    try:
+        untouched = defense.model_copy(deep=True)  # that has not played
+    except Exception:  # it has what cannot be copied
+        untouched = defense
     setting = _narrowed(defense, setting)
     for precision in (torch.float32, torch.float64):
         _refuse_other_numbers(_play(defense, setting, LENGTH, 0, precision), precision)
@@ -110,14 +107,6 @@ def _narrowed(defense: Defense, setting: Setting) -> Setting:
 def _begun(defense: Defense, setting: Setting, precision: torch.dtype = torch.float64) -> Any:
     """The state before round 1."""
     return defense.start(torch.zeros(setting.n_agents, setting.d, dtype=precision), setting)
-
-
-def _copied(defense: Defense) -> Defense:
-    """One that has not played; the same one if it has what cannot be copied."""
-    try:
-        return defense.model_copy(deep=True)
-    except Exception:
-        return defense
 
 
 class _Played(NamedTuple):
@@ -183,7 +172,8 @@ def _refuse_other_numbers(played: list[_Played], precision: torch.dtype) -> None
                 raise ConfigError(
                     "DPA043",
                     f"defense: {name} of round {k} is {value.dtype} where the models are "
-                    f"{precision}; {PRECISION}",
+                    f"{precision}; expected the precision of the models, as torch.zeros_like(X) "
+                    "and tensor.to(X) have it: attacks play in both",
                 )
 
 

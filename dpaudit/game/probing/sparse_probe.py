@@ -258,7 +258,12 @@ class _StepProbe:
     def measured(self) -> SparseStep:
         """Raises NotLocal: the step reaches too far, or is not linear."""
         reach, effects = self._effects()
-        record, steps = self._of_record()
+        points = points_in(self._game, self._state, self._k)
+        trials = 1 + len(points.steps)  # the first has nothing, each other the record at one point
+        gradient = record_at(self._game, points, torch.arange(trials) - 1)
+        start = flat_state(self._state).expand(trials, -1)
+        moved = self._moved(start, self._asked.zeros(trials), gradient)
+        record = Effects(*(moved[:, a:b] for a, b in itertools.pairwise(self._cuts)))
         payloads = (s.payload.abs() for s in self._sent.values() if s.payload.numel())
         alone = ProbedRound(
             round=self._k,
@@ -267,7 +272,7 @@ class _StepProbe:
             n_states=0,
             laplace=laplace_draws(self._asked.draws),
             record=record,
-            steps=steps,
+            steps=points.steps,
             earlier=self._parts(effects[: self._width]),
             askers=self._askers,
             scale=max(float(np.abs(moved).max(initial=0.0)) for moved in record[:2]),
@@ -343,15 +348,6 @@ class _StepProbe:
         least = TINY * max(float(t.abs().max()) for t in (values, moved) if t.numel())
         moved[moved.abs() <= least] = 0.0
         return np.asarray(moved.numpy())
-
-    def _of_record(self) -> tuple[Effects, list[int]]:
-        """What the record does at each point of the round alone."""
-        points = points_in(self._game, self._state, self._k)
-        trials = 1 + len(points.steps)
-        gradient = record_at(self._game, points, torch.arange(trials) - 1)
-        start = flat_state(self._state).expand(trials, -1)
-        moved = self._moved(start, self._asked.zeros(trials), gradient)
-        return Effects(*(moved[:, a:b] for a, b in itertools.pairwise(self._cuts))), points.steps
 
     def _parts(self, effects: Matrix) -> Effects:
         columns, pairs = effects.tocsc(), itertools.pairwise(self._cuts)

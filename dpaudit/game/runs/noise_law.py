@@ -100,13 +100,10 @@ def declared_of_a_round(game: Game, everybody: ThreatModel) -> Mechanism | None:
 
 def has_randomness_of_its_own(game: Game) -> bool:
     """Whether a round differs though its noise is the same."""
-    plays = [
-        _step(game, game.start(1, coordinates=game.played), 1, 0.0, ChosenNoise())[1]
-        for _ in (0, 1)
-    ]
+    first, again = (game.first_sent(ChosenNoise()) for _ in (0, 1))
     return any(
-        not torch.equal(sent.payload.nan_to_num(), plays[1][name].payload.nan_to_num())
-        for name, sent in plays[0].items()
+        not torch.equal(sent.payload.nan_to_num(), again[name].payload.nan_to_num())
+        for name, sent in first.items()
     )
 
 

@@ -164,10 +164,8 @@ class ProjectionAdversary:
     @property
     def observed(self) -> int:
         """Numbers that are read of the first round."""
-        game, asked = self.game, ChosenNoise()
-        state = game.start(1, coordinates=game.played)
-        sent = game.step(state, 1, game.played_gradient(game.silent().drawn), asked).sent
-        return len(self._observer.named(1, sent, asked.draws))
+        asked = ChosenNoise()
+        return len(self._observer.named(1, self.game.first_sent(asked), asked.draws))
 
     def observe(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:
         """What it reads of a round [trials, n], its own noise too."""

@@ -363,8 +363,7 @@ def _one_by_one(asked: ChosenNoise) -> list[Units]:
 
 def _sent(game: Game, d: int, drawn: float, noise: ChosenNoise, trials: int = 1) -> Messages:
     sized = replace(game, setting=game.setting.stand_in(d), width=d)
-    state = sized.start(trials, coordinates=d)
-    return sized.step(state, 1, sized.drawn_alike(drawn, trials), noise).sent
+    return sized.first_sent(noise, drawn, trials)
 
 
 def _moved(base: Messages, other: Messages) -> dict[str, Tensor] | None:

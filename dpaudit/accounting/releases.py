@@ -233,29 +233,21 @@ def true_positive_rate(
         others it follows from their composed losses, where the record is in the first world.
     """
     rate = np.asarray(false_positive_rate, float)
-    found = _closed_form(mechanism, rate)
-    if found is not None:
-        return found
-    noisier, flat = _with_least_noise(mechanism), np.maximum(rate.ravel(), LEAST_TAIL)
-    if bound == "upper" and noisier != tuple(mechanism):
-        return np.ones_like(rate)
-    composed = compose(_rounds(noisier, "add-remove", "remove", bound), bound, 1e-12)
-    return np.maximum(composed.power(flat), flat).reshape(rate.shape)
-
-
-def _closed_form(mechanism: Mechanism, rate: Array) -> Array | None:
-    """Rates of true positives, where no composition is needed for them."""
     if any(release.noise_multiplier == 0 for release in mechanism):
         return np.ones_like(rate)
     mu = _gaussian_mu(mechanism, "add-remove")
     if mu is not None:
         return 1 - GAUSSIAN.false_negative_rate(mu, rate)
-    if len(mechanism) > 1 or mechanism[0].count > 1:
-        return None
-    (release,) = mechanism
-    family = TradeoffFamily(release.family, release.sampling_rate)
-    shift = _shift(release, "add-remove") / release.noise_multiplier
-    return 1 - family.false_negative_rate(shift, rate)
+    if len(mechanism) == 1 and mechanism[0].count == 1:
+        (release,) = mechanism
+        family = TradeoffFamily(release.family, release.sampling_rate)
+        shift = _shift(release, "add-remove") / release.noise_multiplier
+        return 1 - family.false_negative_rate(shift, rate)
+    noisier, flat = _with_least_noise(mechanism), np.maximum(rate.ravel(), LEAST_TAIL)
+    if bound == "upper" and noisier != tuple(mechanism):
+        return np.ones_like(rate)
+    composed = compose(_rounds(noisier, "add-remove", "remove", bound), bound, 1e-12)
+    return np.maximum(composed.power(flat), flat).reshape(rate.shape)
 
 
 def _gaussian_mu(mechanism: Mechanism, adjacency: RecordAdjacency) -> float | None:

@@ -21,14 +21,7 @@ from dpaudit.defense import Defense, Gradient, Messages, Noise, NotObservable, S
 from dpaudit.game.matrices import Array, Indices, NotLocal, largest
 from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.probed_round import anywhere
-from dpaudit.game.probing.sparse_probe import (
-    HOPS,
-    RELATIVE,
-    Units,
-    agents_of,
-    footprints,
-    in_parts,
-)
+from dpaudit.game.probing.sparse_probe import HOPS, RELATIVE, Units, agents_of, footprints, in_parts
 from dpaudit.game.step_inputs import (
     AskedNoise,
     ChosenNoise,

@@ -34,19 +34,9 @@ from torch import Tensor
 
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game import matrices
 from dpaudit.game.game import Game
-from dpaudit.game.matrices import (
-    Array,
-    Mask,
-    Matrix,
-    NotLocal,
-    column_norms,
-    compressed,
-    factors,
-    largest,
-    scaled,
-    times,
-)
+from dpaudit.game.matrices import Array, Mask, Matrix, NotLocal, column_norms, times
 from dpaudit.game.probing.observer import Observer
 from dpaudit.game.probing.probed_round import NOISELESS, Answers, DenseProbes, ProbedRound, Probes
 from dpaudit.game.probing.sparse_probe import SPARSE_FROM, SparseProbes
@@ -89,8 +79,8 @@ def kalman_update(out: ProbedRound, uses: list[Use]) -> Update:
         NotLocal: too much of a sparse round hangs together.
     """
     seen, C = out.records_seen, out.noise.state
-    V, S, U, block = factors(out.noise.seen)
-    whiten, gain = scaled(U, 1 / S), V @ C
+    V, S, U, block = matrices.factors(out.noise.seen)
+    whiten, gain = matrices.scaled(U, 1 / S), V @ C
     effects = seen @ whiten
     reached = np.isin(block, block[effects.any(axis=0)])
     order = np.concatenate([np.flatnonzero(reached), np.flatnonzero(~reached)])
@@ -139,7 +129,7 @@ def _unknown(C: Matrix, left: Matrix, S: Array) -> Matrix:
     sizes = column_norms(C)
     units = np.where(sizes > 0, sizes, 1.0)
     least = max(ROUNDING, LOST * _condition_number(S))
-    return scaled(compressed(scaled(left, 1 / units), least), units)
+    return matrices.scaled(matrices.compressed(matrices.scaled(left, 1 / units), least), units)
 
 
 def _condition_number(S: Array) -> float:
@@ -300,7 +290,7 @@ def reaction(
     if not (_models_moved(noise, record, out) & ~known).any():
         return None
     shows, before = answers()
-    V, S, U, _ = factors(out.noise.seen[:, before], NOISELESS)
+    V, S, U, _ = matrices.factors(out.noise.seen[:, before], NOISELESS)
     gain = V @ noise  # what the view reveals of models before their gradients show
     record = record - ((out.records_seen[:, before] @ U) / S) @ gain
     hidden = _models_moved(noise - V.T @ gain, record, out)
@@ -310,7 +300,7 @@ def reaction(
 
 def _models_moved(noise: Matrix, record: Array, out: ProbedRound) -> Mask:
     """Which models [n_asked] noise or record moves, by what they do to each."""
-    least = NOISELESS * max(largest(out.noise.models), largest(out.noise.state))
+    least = NOISELESS * max(matrices.largest(out.noise.models), matrices.largest(out.noise.state))
     by_noise = np.asarray((abs(noise) > least).sum(0)) > 0
     return by_noise | (np.abs(record) > NOISELESS * out.scale).any(axis=0)
 

@@ -32,17 +32,9 @@ from dpaudit.game.matrices import Array, Indices, Mask, Matrix, NotLocal
 from dpaudit.game.step_inputs import ChosenNoise, WatchedGradient, flat_state, state_of, varying
 from dpaudit.graphs.graph import Graph
 
+from . import probed_round
 from .observer import Observer
-from .probed_round import (
-    Answers,
-    Effects,
-    ProbedRound,
-    answers_move,
-    laplace_draws,
-    points_in,
-    record_at,
-    refuse_infinite,
-)
+from .probed_round import Answers, Effects, ProbedRound
 
 SPARSE_FROM = 256  # agents from which on steps are probed for many of them at once
 MOST_TRIALS = 4000  # of one step
@@ -258,9 +250,9 @@ class _StepProbe:
     def measured(self) -> SparseStep:
         """Raises NotLocal: the step reaches too far, or is not linear."""
         reach, effects = self._effects()
-        points = points_in(self._game, self._state, self._k)
+        points = probed_round.points_in(self._game, self._state, self._k)
         trials = 1 + len(points.steps)  # the first has nothing, each other the record at one point
-        gradient = record_at(self._game, points, torch.arange(trials) - 1)
+        gradient = probed_round.record_at(self._game, points, torch.arange(trials) - 1)
         start = flat_state(self._state).expand(trials, -1)
         moved = self._moved(start, self._asked.zeros(trials), gradient)
         record = Effects(*(moved[:, a:b] for a, b in itertools.pairwise(self._cuts)))
@@ -270,7 +262,7 @@ class _StepProbe:
             messages=self._observer.named(self._k, self._sent, self._asked.draws),
             noise=self._parts(effects[self._width :]),
             n_states=0,
-            laplace=laplace_draws(self._asked.draws),
+            laplace=probed_round.laplace_draws(self._asked.draws),
             record=record,
             steps=points.steps,
             earlier=self._parts(effects[: self._width]),
@@ -343,7 +335,7 @@ class _StepProbe:
         state, sent, *_ = self._game.step(before, k, gradient, ChosenNoise(units))
         observed = self._observer.all_observations(k, sent, units)
         values = torch.cat([observed, flat_state(state)], dim=1)
-        refuse_infinite(k, values[:1])
+        probed_round.refuse_infinite(k, values[:1])
         moved = torch.cat([values[1:] - values[0], gradient.moved(len(values))[1:]], dim=1)
         least = TINY * max(float(t.abs().max()) for t in (values, moved) if t.numel())
         moved[moved.abs() <= least] = 0.0
@@ -363,7 +355,7 @@ def _answers(observer: Observer, step: SparseStep, relevant: Mask) -> Answers:
         chosen = torch.zeros(1 + len(groups), n_asked, dtype=torch.float64)
         for trial, group in enumerate(groups, start=1):
             chosen[trial, group] = 1.0
-        moved = answers_move(observer, step.before, step.alone.round, chosen)
+        moved = probed_round.answers_move(observer, step.before, step.alone.round, chosen)
         return np.asarray(torch.cat(moved, dim=1).double().numpy())
 
     groups = units.groups(step.reach, np.zeros(n_asked, dtype=np.int64))

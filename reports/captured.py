@@ -74,12 +74,11 @@ def _messages(events: Sequence[Event]) -> list[MessageRow]:
     """By round, line and source; equal ones of a round once, with their number."""
     alike = defaultdict(list)
     for e in events:
-        key = (e.round, e.source, e.destinations, e.operator, e.call_site, _what(e))
-        alike[key].append(e)
+        alike[e.round, e.source, e.destinations, e.operator, e.call_site, _what(e)].append(e)
     place = {site: i for i, site in enumerate(dict.fromkeys(e.call_site for e in events))}
     rows = [
-        MessageRow(own[0], key[-1], len(own), sum(e.inconsistent for e in own))
-        for key, own in alike.items()
+        MessageRow(own[0], what, len(own), sum(e.inconsistent for e in own))
+        for (*_, what), own in alike.items()
     ]
     return sorted(
         rows, key=lambda r: (r.first.round or 0, place[r.first.call_site], r.first.source)

@@ -184,29 +184,28 @@ class Leaderboard:
     @cached_property
     def panels(self) -> list[Panels]:
         """A figure for each adversary, and small ones for each graph if there are several."""
-        adversaries = self.choices["adversary"][1]
-        found = (self._panels(i, adversary) for i, adversary in enumerate(adversaries))
-        return [panels for panels in found if panels is not None]
-
-    def _panels(self, i: int, adversary: str) -> Panels | None:
-        points: list[RunPoint] = []
-        by_graph: dict[str, list[RunPoint]] = {}
+        found: list[Panels] = []
         axis = self.graph_axis
-        for row in self.standings:
-            point = self._point(row)
-            if row.seeds and row.adversary == adversary and point is not None:
-                graph = row.seeds[0].graph if axis is None else row.values[axis]
-                by_graph.setdefault(graph, []).append(point)
-                points.append(point)
-        if not points:
-            return None
-        scale = common_scale(points, self.utility, self.by_accuracy)
-        several = list(by_graph.items())[:MOST_PANELS] if len(by_graph) > 1 else []
-        small = [
-            (graph, pareto(own, f"pareto{i}-{j}", f"{graph}, read by {adversary}", scale, True))
-            for j, (graph, own) in enumerate(several)
-        ]
-        return Panels(adversary, pareto(points, f"pareto{i}", f"read by {adversary}", scale), small)
+        for i, adversary in enumerate(self.choices["adversary"][1]):
+            points: list[RunPoint] = []
+            by_graph: dict[str, list[RunPoint]] = {}
+            for row in self.standings:
+                point = self._point(row)
+                if row.seeds and row.adversary == adversary and point is not None:
+                    graph = row.seeds[0].graph if axis is None else row.values[axis]
+                    by_graph.setdefault(graph, []).append(point)
+                    points.append(point)
+            if not points:
+                continue
+            scale = common_scale(points, self.utility, self.by_accuracy)
+            read = f"read by {adversary}"
+            several = list(by_graph.items())[:MOST_PANELS] if len(by_graph) > 1 else []
+            small = [
+                (graph, pareto(own, f"pareto{i}-{j}", f"{graph}, {read}", scale, small=True))
+                for j, (graph, own) in enumerate(several)
+            ]
+            found.append(Panels(adversary, pareto(points, f"pareto{i}", read, scale), small))
+        return found
 
     def _point(self, row: Standing) -> RunPoint | None:
         """A row as a mark: at the upper end of accounting, which what is void has not.

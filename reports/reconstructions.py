@@ -234,17 +234,29 @@ class ReconstructionGroup:
         rows: list[GridRow] = []
         truths: dict[int, Shown] = {}
         for world in self.worlds:
-            new = {
-                k: truth
-                for k in self.rounds
-                if (truth := self._truth(world, k, pictures)) and not _same(truth, truths.get(k))
-            }
+            new: dict[int, Shown] = {}
+            for k in self.rounds:
+                named = (e for e in self.at(world, k) if "truth" in e.finding.artifacts)
+                truth = next((_shown(e, "truth", pictures, self.picks(k)) for e in named), None)
+                if truth and not _same(truth, truths.get(k)):
+                    new[k] = truth
             if new:
                 label = f"ground truth ({world})" if truths else "ground truth"
                 cells = [[new[k]] if k in new else [] for k in self.rounds]
                 rows.append(GridRow(label, None, "", cells))
                 truths |= new
-            rows += self._rows(world, pictures)
+            entries = [entry for entry in self.entries if entry.finding.world == world]
+            for variant in dict.fromkeys(self.variant(entry) for entry in entries):
+                own = [entry for entry in entries if self.variant(entry) == variant]
+                cells = [
+                    [
+                        _shown(entry, "images", pictures, self.picks(k))
+                        for entry in own
+                        if k in entry.finding.rounds
+                    ]
+                    for k in self.rounds
+                ]
+                rows.append(GridRow(world or "reconstruction", world, variant, cells))
         return rows
 
     def picks(self, round: int) -> list[Pick]:
@@ -276,29 +288,6 @@ class ReconstructionGroup:
             for note in (note for note in finding.notes if note not in said):
                 carriers.setdefault(note, []).append(finding)
         return [(note, _places(carrying, noted)) for note, carrying in carriers.items()]
-
-    def _rows(self, world: str | None, pictures: Mapping[str, Picture]) -> list[GridRow]:
-        entries = [entry for entry in self.entries if entry.finding.world == world]
-        rows = []
-        for variant in dict.fromkeys(self.variant(entry) for entry in entries):
-            own = [entry for entry in entries if self.variant(entry) == variant]
-            cells = [
-                [
-                    _shown(entry, "images", pictures, self.picks(k))
-                    for entry in own
-                    if k in entry.finding.rounds
-                ]
-                for k in self.rounds
-            ]
-            rows.append(GridRow(world or "reconstruction", world, variant, cells))
-        return rows
-
-    def _truth(
-        self, world: str | None, round: int, pictures: Mapping[str, Picture]
-    ) -> Shown | None:
-        named = (e for e in self.at(world, round) if "truth" in e.finding.artifacts)
-        shown = (_shown(entry, "truth", pictures, self.picks(round)) for entry in named)
-        return next(shown, None)
 
 
 class MostRevealing(NamedTuple):

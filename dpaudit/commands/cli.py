@@ -327,7 +327,7 @@ def explain(
     """What a verdict, a word of a report, or the code of an error means."""
     asked = " ".join(term or ())
     if not term:
-        say(f"dpaudit explain TERM, one of: {', '.join(glossary.names())}")
+        say(f"dpaudit explain TERM, one of: {', '.join(glossary.ENTRIES)}")
         say(f"dpaudit explain CODE, one of: {', '.join(codes.entries())}")
     elif (code := asked.upper()) in codes.entries():
         for line in codes.page(code).rstrip().split("\n"):

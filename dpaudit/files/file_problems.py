@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -167,7 +167,8 @@ def _step(annotation: Any, part: str | int) -> Any:
         field = annotation.model_fields.get(str(part))
         return field.annotation if field is not None else annotation
     candidates = models_in(annotation)
-    tagged = [m for m in candidates if str(part) in _tags(m)]
+    fields = ((m, get_args(f.annotation)) for m in candidates for f in m.model_fields.values())
+    tagged = [m for m, values in fields if part in values]  # of a union its literals are the tags
     return tagged[0] if tagged else (candidates[0] if len(candidates) == 1 else annotation)
 
 
@@ -177,13 +178,3 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
         return [annotation]
     arguments = getattr(annotation, "__args__", ())
     return [model for argument in arguments for model in models_in(argument)]
-
-
-def _tags(model: type[BaseModel]) -> set[str]:
-    """The values of a model's fields that are literals, by which a union knows its members."""
-    return {
-        str(value)
-        for field in model.model_fields.values()
-        for value in getattr(field.annotation, "__args__", ())
-        if isinstance(value, str)
-    }

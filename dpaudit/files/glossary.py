@@ -15,11 +15,6 @@ ENTRIES: Mapping[str, str] = {
 }
 
 
-def names() -> tuple[str, ...]:
-    """Every entry by its name."""
-    return tuple(ENTRIES)
-
-
 def entry_of(term: str) -> tuple[str, str] | None:
     """Name and text of an entry, however it is written; None if there is none."""
     asked = _plain(_WRITTEN["other-words"].get(_plain(term), term))

@@ -115,11 +115,8 @@ class ExperimentRuns(Strict):
 
     def put(self, run: ExperimentResult) -> "ExperimentRuns":
         """With this run, in the place of an older one of the same cells, readings and data."""
-        same = [(old.asked, old.data) == (run.asked, run.data) for old in self.runs]
-        if not any(same):
-            return ExperimentRuns(runs=(*self.runs, run))
-        kept = (run if is_it else old for old, is_it in zip(self.runs, same, strict=True))
-        return ExperimentRuns(runs=tuple(kept))
+        by_what = {(old.asked, old.data): old for old in self.runs}
+        return ExperimentRuns(runs=tuple((by_what | {(run.asked, run.data): run}).values()))
 
     def to_json(self) -> str:
         """JSON with one number of the table a line, so that a changed number is a changed line."""

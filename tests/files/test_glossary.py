@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from dpaudit.files.claim import Adjacency
-from dpaudit.files.glossary import ENTRIES, entry_of, names
+from dpaudit.files.glossary import ENTRIES, entry_of
 from dpaudit.files.verdict import Verdict
 
 ASKED = [*Verdict, *get_args(Adjacency), "threat model", "epsilon", "certified bound", "exact leak"]
@@ -36,5 +36,5 @@ def test_words_of_the_field_have_an_entry(term: str, name: str) -> None:
 
 
 def test_entries_are_sentences_under_different_names() -> None:
-    assert len({name.lower().replace("-", " ") for name in names()}) == len(ENTRIES)
+    assert len({name.lower().replace("-", " ") for name in ENTRIES}) == len(ENTRIES)
     assert all(text.endswith(".") for text in ENTRIES.values())

@@ -106,7 +106,7 @@ def test_hashable_is_equal_where_values_are(one: Any, other: Any, same: bool) ->
 def test_values_of_an_axis_are_written_down_once_each(count: Count) -> None:
     keys = [{f"k{i % 7}": count.text(f"v{i}"), "x": i // 2} for i in range(N)]
     parts = parts_of(keys, ("cell",))
-    assert len({(part.labels, str(part.leaves)) for part in parts}) == N
+    assert len({(part.labels, str(part.setting)) for part in parts}) == N
     assert count.n <= FEW * N
 
 

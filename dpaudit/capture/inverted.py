@@ -230,7 +230,14 @@ class Inversion:
                     f"{parts[0]} has {len(content)} numbers, and {self.options.model} has "
                     f"{len(weights)} parameters; expected a gradient, one number for each",
                 )
-            batch = batch_of(run.records[victim, number], (victim, number))
+            taken = run.records[victim, number]
+            if (batch := batch_in(taken)) is None:
+                found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in taken) or "nothing"
+                raise RunError(
+                    "DPA033",
+                    f"batch {number} of agent {victim} has {found}; gradient inversion needs "
+                    "images [n, channels, height, width] of floating point, and integer labels [n]",
+                )
             target = Target(k, victim, min(receivers, default=victim))
             yield Seen(target, tuple(parts), content, weights, links, batch)
 
@@ -323,19 +330,6 @@ def batch_in(parts: Sequence[Tensor]) -> ImageBatch | None:
     if images is None or labels is None or images.ndim not in (3, 4):
         return None
     return ImageBatch((images[:, None] if images.ndim == 3 else images).float(), labels.long())
-
-
-def batch_of(parts: Sequence[Tensor], key: tuple[int, int]) -> ImageBatch:
-    """The same of an agent's 1st, 2nd, ... batch. Raises RunError if it is none of images."""
-    batch = batch_in(parts)
-    if batch is None:
-        found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in parts) or "nothing"
-        raise RunError(
-            "DPA033",
-            f"batch {key[1]} of agent {key[0]} has {found}; gradient inversion needs images "
-            "[n, channels, height, width] of floating point, and integer labels [n]",
-        )
-    return batch
 
 
 def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], key: str) -> ImageBatch:

@@ -146,12 +146,10 @@ def _at_site(calls: Sequence[ProgramCall], site: str) -> list[bool]:
 def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
     sending = [call for call in calls if call.sent]
     whole = [call._replace(sequence=0) for call in sending]
-    no_destinations: dict[str, Any] = {"destinations": ()}
-    no_tags: dict[str, Any] = {"tags": ()}
-    both = no_destinations | no_tags
-    without: list[list[dict[str, Any]]] = [[{}], [no_destinations, no_tags], [both]]
-    for some in without:
-        tried = [[call._replace(**none) for call in whole] for none in some]
+    none: Any = ()
+    for ways in ([()], [("destinations",), ("tags",)], [("destinations", "tags")]):
+        left_out = [dict.fromkeys(names, none) for names in ways]
+        tried = [[call._replace(**fields) for call in whole] for fields in left_out]
         periods = [(period, keys) for keys in tried if (period := _period(keys)) is not None]
         if not periods:
             continue

@@ -6,7 +6,7 @@ sizes, or with records that come again before the others came, are drawn at rand
 record is in one has to be stated. Where no record comes again, it is unknown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import lgamma, log, pi
 from typing import Literal, NamedTuple
 
@@ -142,24 +142,3 @@ def _log_choices(n: int, k: int) -> float:
     if not 0 <= k <= n:
         return 0.0
     return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-
-
-class ChangedRecord(NamedTuple):
-    """The record that is changed in one round."""
-
-    place: int  # in its batch
-    digest: str | None  # None: equal records are in its batch; it may be in no other
-
-
-def records_by_round(digests: Mapping[int, Sequence[str]]) -> dict[int, ChangedRecord]:
-    """Which record is changed in each round, given the digests of its batch.
-
-    It is the first record of the first round's batch wherever that occurs, and elsewhere the first.
-    """
-    first = next(iter(digests.values()))
-    apart = all(len(set(batch)) == len(batch) > 0 for batch in digests.values())
-    found = {}
-    for k, batch in digests.items():
-        i = batch.index(first[0]) if apart and first[0] in batch else 0
-        found[k] = ChangedRecord(i, batch[i] if apart else None)
-    return found

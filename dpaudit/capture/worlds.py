@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .runs import (
     first_difference,
     place_of,
 )
-from .sampling import ChangedRecord, Sampling, records_by_round
+from .sampling import Sampling
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -136,13 +136,20 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     return MeasuredRuns(config, sampling, plain, base, replay, rounds)
 
 
-def _records(config: CapturedConfig, plain: ProgramRun) -> dict[int, dict[int, ChangedRecord]]:
-    """Which record of each victim is changed in each round."""
+def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int], dict[str, Any]]:
+    """By victim and round: which record of the batch is changed, as fields of an AgentRound.
+
+    It is the first record of the first round's batch wherever that occurs, and elsewhere the first.
+    """
     found = {}
     for victim in config.record.victims:
         own = [taken.digests for taken in plain.batches if taken.agent == victim]
         ks = config.record.rounds
-        found[victim] = records_by_round({k: own[place_of(plain, victim, k).batch - 1] for k in ks})
+        digests = [own[place_of(plain, victim, k).batch - 1] for k in ks]
+        apart = all(len(set(batch)) == len(batch) > 0 for batch in digests)
+        for k, batch in zip(ks, digests, strict=True):
+            i = batch.index(digests[0][0]) if apart and digests[0][0] in batch else 0
+            found[victim, k] = {"record": i, "digest": batch[i] if apart else None}
     return found
 
 
@@ -151,7 +158,7 @@ def _neighbours(
     playing: KeptRuns,
     replay: World,
     base: ProgramRun,
-    records: Mapping[int, Mapping[int, ChangedRecord]],
+    records: Mapping[tuple[int, int], dict[str, Any]],
     k: int,
 ) -> Neighbours:
     victims, sites = config.record.victims, config.noise.sites
@@ -163,9 +170,8 @@ def _neighbours(
         draws = tuple(d for d in (*of_all, *place.draws) if d.key in keys)
         places[victim] = place._replace(
             draws=tuple(dict.fromkeys(draws)),
-            record=records[victim][k].place,
-            digest=records[victim][k].digest,
             owners=owners(of_all, replay.same),
+            **records[victim, k],
         )
     hows = [how for how in config.record.hows() if how != "present"]
     changes = [
@@ -188,9 +194,7 @@ def _neighbours(
         perturbed = [replay.model_copy(update=u) for u in _perturbed(one, n_draws)]
         runs += playing.loaded(perturbed)
     earlier = [m for m in base.messages if m.round < k]
-    own: list[MessageId] = []
-    for place in places.values():
-        own += (*place.messages, *place.others)
+    own = [m for place in places.values() for m in (*place.messages, *place.others)]
     for run in runs:
         _refuse_difference(first_difference(base, run, earlier))
         _refuse_other_shapes(base, run, own)
@@ -201,8 +205,7 @@ def _neighbours(
         for victim, place in places.items()
     }
     changed: dict[How, ProgramRun] = dict(zip(hows, runs, strict=False))
-    everything: dict[How, ProgramRun] = {"present": base, **changed}
-    return Neighbours(places, noised, everything, base)
+    return Neighbours(places, noised, {"present": base, **changed}, base)
 
 
 def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:

@@ -30,15 +30,15 @@ def assert_every_message_on_its_link(recording: CaptureFolder, sheets: Path) -> 
             (tensor,) = event.tensors
             content = recording.content(tensor)
             for destination in event.destinations:
-                told = (tensor.dtype, tensor.shape, _bytes(content))
-                sent[event.source, destination].append(told)
+                said = (tensor.dtype, tensor.shape, _bytes(content))
+                sent[event.source, destination].append(said)
     got = defaultdict(list)
     for answer in _answers(sheets):
         if "got" in answer:
-            told = answer["got"]
+            said = answer["got"]
             link = answer["source"], answer["rank"]
-            content = bytes.fromhex(told["bytes"])
-            got[link].append((told["dtype"], tuple(told["shape"]), content))
+            content = bytes.fromhex(said["bytes"])
+            got[link].append((said["dtype"], tuple(said["shape"]), content))
     assert set(sent) == set(got)
     for link in sent:
         assert sent[link] == got[link], link
@@ -64,9 +64,9 @@ def _answers(sheets: Path) -> list[dict]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def _tensor(told: dict) -> Tensor:
-    content = bytearray(bytes.fromhex(told["bytes"]))
-    return torch.frombuffer(content, dtype=getattr(torch, told["dtype"])).reshape(told["shape"])
+def _tensor(said: dict) -> Tensor:
+    content = bytearray(bytes.fromhex(said["bytes"]))
+    return torch.frombuffer(content, dtype=getattr(torch, said["dtype"])).reshape(said["shape"])
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -32,7 +32,7 @@ class Courier:
 """
 
 
-def told(recording: CaptureFolder) -> dict[tuple[int, int], list[str]]:
+def parts_by_link(recording: CaptureFolder) -> dict[tuple[int, int], list[str]]:
     """What was sent on each link, frame by frame, in hexadecimal digits."""
     found = defaultdict(list)
     for event in recording.events:
@@ -54,7 +54,7 @@ def test_every_message_of_sockets_is_on_its_link(
     for rank in range(3):
         for source, content in json.loads((tmp_path / f"rank-{rank}.json").read_text()):
             got[source, rank].append(content)
-    sent = told(recording)
+    sent = parts_by_link(recording)
     ready = b"ready".hex()  # which nobody keeps
     assert {link: [c for c in listed if c != ready] for link, listed in sent.items()} == got
     assert {event.operator for event in recording.events} == {
@@ -92,7 +92,7 @@ def test_an_adapter_shows_the_messages_of_another_transport(
     )
     options = Options(seconds=30, transport=tmp_path / "adapter.py")
     recording = capture([sys.executable, "play.py"], tmp_path / "out", options)
-    assert told(recording) == {(1, 0): ["00", "01", "02"]}
+    assert parts_by_link(recording) == {(1, 0): ["00", "01", "02"]}
     assert [event.round for event in recording.events] == [1, 2, 3]
     assert capfd.readouterr().out == "to 0\n" * 3
 

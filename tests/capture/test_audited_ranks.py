@@ -311,7 +311,7 @@ def test_ranks_of_a_module_that_fail_tell_the_first_error(
     ("begins", "said"),
     [(None, "the messages have no period"), ("train.py:1", '"train.py:1" sends and draws nothing')],
 )
-def test_a_program_without_rounds_is_told_to_name_a_line(
+def test_a_program_without_rounds_is_asked_to_name_a_line(
     tmp_path: Path, begins: str | None, said: str
 ) -> None:
     with pytest.raises(DpauditError, match="no rounds were found") as error:

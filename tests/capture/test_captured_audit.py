@@ -103,7 +103,7 @@ FAULTS = [
     ("clip-of-the-batch", "what was measured of a record and the noise gives", 5, 20),
     ("no-clip", "what was measured of a record and the noise gives", 8, 100),
     ("difference", '"twice" of round 1 from agent 0 to 2 moves with the record', inf, inf),
-    ("told-too-much", "its size", 0.999, 1.001),
+    ("reveals-too-much", "its size", 0.999, 1.001),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The noise that a plain run has drawn: fresh and as it is told, or not."""
+"""The noise that a plain run has drawn: fresh and as it is stated, or not."""
 
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ def run(values: np.ndarray, scale: float = 1.0, family: str = "gaussian") -> Run
 
 @pytest.mark.parametrize("n", [1, 50], ids=["one number", "many numbers"])
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
-def test_noise_as_it_is_told_passes_and_half_of_it_does_not(n: int, family: str) -> None:
-    """Noise as told fails with probability LEVEL = 1e-4 by other seeds; this one is fixed."""
+def test_noise_as_it_is_stated_passes_and_half_of_it_does_not(n: int, family: str) -> None:
+    """Noise as stated fails with probability LEVEL = 1e-4 by other seeds; this one is fixed."""
     rng = np.random.default_rng(8)
     kind = rng.standard_normal if family == "gaussian" else rng.laplace
     values = 3 * kind(size=(120, n))

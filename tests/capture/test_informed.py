@@ -43,8 +43,8 @@ def test_the_information_lies_where_the_noise_puts_it(
 ) -> None:
     """Fixed seeds; over fresh ones the interval misses the truth in at most 5% of victims."""
     attack = {"name": "mutual-information"}
-    told = of(audited(tmp_path, fault, attack, runs=300), Role.INFORMATION)
-    for agent, finding in enumerate(told):
+    found = of(audited(tmp_path, fault, attack, runs=300), Role.INFORMATION)
+    for agent, finding in enumerate(found):
         assert f"the record of agent {agent}: absent, or" in finding.title
         assert finding.rounds == (1,)
         bits, limit = finding.metrics[Name.INFORMATION], finding.metrics[Name.CAPACITY_FOR_PRESENCE]
@@ -56,8 +56,8 @@ def test_the_information_lies_where_the_noise_puts_it(
         assert finding.metrics[Name.M_NMI].value == pytest.approx(bits.value / itself)
 
 
-def test_attacks_on_a_message_say_what_it_tells_of_the_record(tmp_path: Path) -> None:
-    """The message without noise tells all of a fair bit; the other one what its noise lets through.
+def test_attacks_on_a_message_say_what_it_reveals_of_the_record(tmp_path: Path) -> None:
+    """The message without noise reveals all of a fair bit; the other one what its noise lets through.
 
     The likelihood ratio of all messages is there without being asked for; on one message alone it
     is a test of its own.

@@ -72,7 +72,7 @@ def test_content_that_is_not_there_is_one_line(change: dict[str, str], tmp_path:
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_line_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_damaged_line_is_reported_with_its_number(tmp_path: Path) -> None:
     write_lines(tmp_path / EVENTS, [EVENT])
     with (tmp_path / EVENTS).open("a") as file:
         file.write(EVENT.model_dump_json().replace('"source":1', '"source":-1') + "\n")

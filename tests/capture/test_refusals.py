@@ -42,12 +42,12 @@ def refused(command: list[str], out: Path, options: Options = Options(seconds=60
     return str(error.value)
 
 
-def _running(told: str) -> list[str]:
+def _running(mark: str) -> list[str]:
     """Processes whose environment has a text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if told.encode() in path.read_bytes():
+            if mark.encode() in path.read_bytes():
                 found.append(path.parent.name)
         except OSError:
             pass
@@ -83,7 +83,7 @@ def test_an_error_of_the_program_is_shown_with_its_output(
     assert line.endswith("was ended by signal 9; its own output says why")
 
 
-def test_the_error_of_the_process_that_failed_first_is_told(
+def test_the_error_of_the_process_that_failed_first_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others fail because it does, and say so."""

@@ -17,19 +17,19 @@ def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw
     listed = [(a, b) for a, b in zip(lines, lines[1:] + " ", strict=False) if a.isalpha()]
     for i, (line, after) in enumerate(listed):
         site = f"train.py:{line}"
-        told = {"process": 0, "rank": 0, "sequence": i, "time": i, "round": None}
-        told |= {"call_site": site, "occurrence": [a for a, _ in listed[:i]].count(line)}
+        fields = {"process": 0, "rank": 0, "sequence": i, "time": i, "round": None}
+        fields |= {"call_site": site, "occurrence": [a for a, _ in listed[:i]].count(line)}
         shape = (int(after) if after.isdigit() else 4,)
         if line.islower():
             draws.append(
-                Draw(**told, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1))
+                Draw(**fields, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1))
             )
             continue
         tensor = SentTensor(name="0", shape=shape, dtype="float32", file="", key="", sha256="")
         destination = to[len(events) % len(to)] if to else 1
-        told |= {"operator": "send", "group": (0, 1), "tag": 0, "source": 0}
-        told |= {"destinations": (destination,), "tensors": (tensor,), "inconsistent": False}
-        events.append(Event(**told))
+        fields |= {"operator": "send", "group": (0, 1), "tag": 0, "source": 0}
+        fields |= {"destinations": (destination,), "tensors": (tensor,), "inconsistent": False}
+        events.append(Event(**fields))
     return events, draws
 
 

@@ -24,8 +24,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "sheets").mkdir()
 
     def started(*arguments: str, **options: Any) -> CaptureFolder:
-        told = Options(**{"seconds": 120.0, **options})
-        return capture([sys.executable, *arguments], tmp_path / "out", told)
+        given = Options(**{"seconds": 120.0, **options})
+        return capture([sys.executable, *arguments], tmp_path / "out", given)
 
     return started
 

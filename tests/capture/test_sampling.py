@@ -167,7 +167,7 @@ def batches(how: str, rng: np.random.Generator, n: int = 60, b: int = 12, t: int
     ("how", "pattern"),
     [("passes", "epochs"), ("poisson", "random"), ("fixed", "random"), ("whole", "whole")],
 )
-def test_patterns_of_batches_are_told_apart(how: str, pattern: str) -> None:
+def test_patterns_of_batches_are_distinguished(how: str, pattern: str) -> None:
     """Of 50 seeds each; random ones look like passes with probability below 1e-4 by its limit."""
     found = [pattern_of(batches(how, np.random.default_rng(seed))) for seed in range(50)]
     assert found == [pattern] * 50

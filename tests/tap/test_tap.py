@@ -89,7 +89,7 @@ def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("family", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
-def test_fresh_draws_have_the_law_that_is_told(
+def test_fresh_draws_have_the_law_that_is_stated(
     tmp_path: Path, family: Any, variance: float
 ) -> None:
     """20,000 draws of scale 3: a sample variance within 5% (6 standard errors or more)."""

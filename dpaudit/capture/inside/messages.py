@@ -184,24 +184,25 @@ def record(log: Log, sites: Sites, player: Any = None) -> None:
 
 
 def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
-    """What a list of tensors holds now; it is read before the next one is asked for."""
+    """What a list of tensors holds now; it is read before the next one is asked for.
+
+    Of a sparse tensor it is the indices and the values.
+    """
     for i, tensor in enumerate(tensors):
-        for name, part in _dense(str(i), tensor):
-            held = _in_memory(part)
-            yield Content(name, tuple(part.shape), _dtype_name(part.dtype), _bytes_of(held))
+        parts = {str(i): tensor}
+        if tensor.layout is torch.sparse_coo:
+            sparse = tensor.detach()
+            parts = {f"{i}.indices": sparse._indices(), f"{i}.values": sparse._values()}
+        for name, part in parts.items():
+            held = _in_memory(part)  # as long as the buffer over its memory is read
+            size = held.nbytes
+            data = (ctypes.c_char * size).from_address(held.data_ptr()) if size else b""
+            yield Content(name, tuple(part.shape), _dtype_name(part.dtype), data)
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
     """The CRC-32 of each content."""
     return [zlib.crc32(content.data) for content in contents(tensors)]
-
-
-def _dense(name: str, tensor: Tensor) -> Sequence[tuple[str, Tensor]]:
-    """A tensor, or the indices and the values of a sparse one."""
-    if tensor.layout is torch.sparse_coo:
-        sparse = tensor.detach()
-        return (f"{name}.indices", sparse._indices()), (f"{name}.values", sparse._values())
-    return ((name, tensor),)
 
 
 def _in_memory(tensor: Tensor) -> Tensor:
@@ -214,12 +215,6 @@ def _in_memory(tensor: Tensor) -> Tensor:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor.contiguous()
-
-
-def _bytes_of(held: Tensor) -> Any:
-    """A buffer over its memory, which it must outlive."""
-    size = held.nbytes
-    return (ctypes.c_char * size).from_address(held.data_ptr()) if size else b""
 
 
 @cache

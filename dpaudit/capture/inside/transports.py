@@ -64,9 +64,12 @@ def record_sockets(zmq: Any, log: Log, sites: Sites) -> None:
         def call(self: Any, address: Any, *given: Any, **named: Any) -> Any:
             result = own(self, address, *given, **named)
             last = self.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
-            address = last if what == "bound" else _text(address)
+            if what == "bound":
+                address = last
+            elif isinstance(address, bytes):
+                address = address.decode()
             identity = self.getsockopt(zmq.ROUTING_ID).hex()
-            of = {"address": address, "id": identity, "socket": self.underlying}
+            of = {"address": str(address), "id": identity, "socket": self.underlying}
             log.write({"kind": what, **of})
             return result
 
@@ -90,7 +93,3 @@ def record_sockets(zmq: Any, log: Log, sites: Sites) -> None:
         noted("connected", connect),
         recorded,
     )
-
-
-def _text(address: Any) -> str:
-    return address.decode() if isinstance(address, bytes) else str(address)

@@ -17,7 +17,7 @@ class Sheet:
 
     def got(self, source, tensor):
         """A message from a rank of the default group."""
-        self._write({"source": source, "got": _told(tensor)})
+        self._write({"source": source, "got": _described(tensor)})
 
     def got_object(self, source, *objects):
         """Objects, which travel as their lengths and as their bytes, one after the other."""
@@ -27,14 +27,14 @@ class Sheet:
 
     def got_sum(self, total, own):
         """What a reduction gave, and what this rank gave to it."""
-        self._write({"sum": _told(total), "own": _told(own)})
+        self._write({"sum": _described(total), "own": _described(own)})
 
     def _write(self, answer):
         with self._lock, open(self._path, "a") as file:
             file.write(json.dumps({"rank": self.rank, **answer}) + "\n")
 
 
-def _told(tensor):
+def _described(tensor):
     flat = tensor.detach().clone().contiguous().flatten()
     content = flat.view(torch.uint8).numpy().tobytes().hex()
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)[6:], "bytes": content}

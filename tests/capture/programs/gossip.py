@@ -43,7 +43,7 @@ for k in range(ROUNDS):
         if FAULT == "same-noise":
             torch.manual_seed(100 + i)
         drawn = sigma * torch.randn(INPUTS)
-        if FAULT == "told-too-much":
+        if FAULT == "reveals-too-much":
             drawn = drawn / 2
         noise = tap.noise(i, "noise", drawn, sigma)
         step = private_sum(x, y, theta[i])

@@ -5,7 +5,7 @@ the measured releases of a program add up to is for one claim and one adversary.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import hypot, inf
 
 import numpy as np
@@ -160,31 +160,26 @@ def measured_accounting(
     return finding, Accounted(Interval(low, inf), delta, worst.victim, notes)
 
 
-def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> list[str]:
+def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[str]:
     k = max(worst.by_round, key=lambda k: worst.by_round[k][1].size)
     pair, _ = worst.by_round[k]
-    notes = [
+    yield (
         f"agent {worst.victim}; in round {k} the record {pair[0]} and {pair[1]} differ most, of "
-        f"{len(worlds.config.record.hows())} ways that were tried; others may differ more",
-        f"{len(worst.by_round)} rounds were measured, and others are not counted",
-    ]
+        f"{len(worlds.config.record.hows())} ways that were tried; others may differ more"
+    )
+    yield f"{len(worst.by_round)} rounds were measured, and others are not counted"
     if worst.noiseless is not None:
-        notes.append(
-            f"{worst.noiseless} moves with the record, and no noise that was named hides it"
-        )
+        yield f"{worst.noiseless} moves with the record, and no noise that was named hides it"
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
-        notes.append(
+        yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "
             "all that was sent before, or several draws hide one number, so that what was measured "
             "of them is an upper figure"
         )
     if claim.scope == "run":
         ks = ", ".join(map(str, worst.together))
-        notes.append(
-            f"one record counts in the batches that hold it: of the measured rounds, in {ks}"
-        )
-    notes.append(worlds.sampling.unknown(claim) or worlds.sampling.premise(claim))
-    return notes
+        yield f"one record counts in the batches that hold it: of the measured rounds, in {ks}"
+    yield worlds.sampling.unknown(claim) or worlds.sampling.premise(claim)
 
 
 def drawn_noise(

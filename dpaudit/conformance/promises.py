@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -236,18 +235,15 @@ def _reached(case: Case) -> None:
                 f'"{name}" on {sender} -> {receiver} in round {k} changes with the batch of agent '
                 f"0, of which no message tells agent {sender}"
             )
-        _check_states(plain.state, moved.state, source, {agent for agent, _ in reached}, k)
-
-
-def _check_states(plain: Any, moved: Any, source: int, knowing: set[int], k: int) -> None:
-    for name, value in fields(plain).items():
-        if value.ndim >= 2 and value.shape[-2] == N_AGENTS:
-            changed = (value != fields(moved)[name]).any(dim=-1).nonzero().flatten().tolist()
-            for agent in sorted(set(changed) - knowing):
-                raise BrokenPromise(
-                    f"{name} of agent {agent} after round {k} changes with the batch of agent "
-                    f"{source}, of which no message tells it"
-                )
+        knowing = {agent for agent, _ in reached}
+        for name, value in fields(plain.state).items():
+            if value.ndim >= 2 and value.shape[-2] == N_AGENTS:
+                differs = (value != fields(moved.state)[name]).any(dim=-1)
+                for agent in sorted({*differs.nonzero().flatten().tolist()} - knowing):
+                    raise BrokenPromise(
+                        f"{name} of agent {agent} after round {k} changes with the batch of agent "
+                        f"{source}, of which no message tells it"
+                    )
 
 
 Link = tuple[str, int, int]  # message, sender, receiver

@@ -17,7 +17,7 @@ import operator
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from dpaudit.errors import RunError
 from dpaudit.files.world import RANKS, WORLD, Noise
@@ -96,12 +96,12 @@ def _agents(given: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
 
 
 def _player() -> "TapPlayer | None":
-    if WORLD not in os.environ:
-        started = sys.modules.get(RECORDING)
-        return None if started is None else started.player()
-    from .player import here
+    recording: Any = sys.modules.get(RECORDING)
+    if recording is None and WORLD not in os.environ:
+        return None
+    from . import player
 
-    return here()
+    return player.here() if WORLD in os.environ else player.TapPlayer(recording.logs[0])
 
 
 if RANKS in os.environ:

@@ -21,7 +21,7 @@ OPTIONS = (
 TORCH = ("2.13",)  # the versions whose internals the hooks were tried on
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
-_log: list[Log] = []  # of this process
+logs: list[Log] = []  # of this process, where dpaudit.tap finds it
 
 
 class AfterImport:
@@ -71,7 +71,7 @@ def start() -> None:
     """Record this process from now on, and those that it starts."""
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
-    _log[:] = [log]
+    logs[:] = [log]
 
     hooks: dict[str, Callable[[ModuleType], None]] = {
         "torch": lambda torch: _record_torch(torch, log, options),
@@ -88,13 +88,6 @@ def start() -> None:
     sys.meta_path.insert(0, AfterImport(hooks))
     _note_what_ends_it(log)
     _note_that_it_is_over(log)
-
-
-def player() -> Any:
-    """What ``dpaudit.tap`` shows messages and noise to, in a process that is recorded."""
-    from dpaudit.tap.player import TapPlayer  # which calls this, and so can be imported
-
-    return TapPlayer(_log[0])
 
 
 def _player(log: Log) -> Any:

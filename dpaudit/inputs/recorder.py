@@ -259,9 +259,13 @@ def _read(recorder: Recorder, path: str) -> None:
 
 def _listed(recorder: Recorder, path: Any = None, *_: Any) -> None:
     folder = "." if path is None or isinstance(path, int) else os.fsdecode(path)
-    if isinstance(path, int) or is_installed(folder) or not os.path.isdir(folder) or _is_own_look():
+    if isinstance(path, int) or is_installed(folder) or not os.path.isdir(folder):
         return
-    recorder.say("listed", os.path.abspath(folder), "/".join(names_in(folder)))
+    stack = _stack()
+    first = stack[0] if stack else ""
+    imports = first.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in first
+    if not imports and not _is_own(stack):  # Python looks for modules, or dpaudit for its files
+        recorder.say("listed", os.path.abspath(folder), "/".join(names_in(folder)))
 
 
 def _renamed(recorder: Recorder, old: Any, new: Any, *_: Any) -> None:
@@ -415,14 +419,6 @@ def _stack() -> list[str]:
             found.append(frame.f_code.co_filename)
         frame = frame.f_back
     return found
-
-
-def _is_own_look() -> bool:
-    """Whether Python looks for modules or packages, or dpaudit for files of its own."""
-    stack = _stack()
-    first = stack[0] if stack else ""
-    looks = first.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in first
-    return looks or _is_own(stack)
 
 
 def _is_own(stack: Sequence[str]) -> bool:

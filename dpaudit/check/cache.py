@@ -17,7 +17,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
@@ -47,11 +47,8 @@ class Seal:
         """The seal of some texts, 64 hexadecimal digits; the first says what they are."""
         return hmac.new(self.key.encode(), json.dumps(parts).encode(), sha256).hexdigest()
 
-    def of_folder(self, name: str, folder: Path, parts: Sequence[str]) -> str:
-        """The seal of a folder under a name: of the path and content of every file in it.
-
-        Args:
-            parts: the files and folders at its top that count; nothing else of it may be read.
+    def of_entry(self, name: str, folder: Path) -> str:
+        """The seal of an entry under a name: of the path and content of every file that is kept.
 
         Raises:
             OSError: it cannot be read.
@@ -60,7 +57,7 @@ class Seal:
         if folder.is_symlink():
             raise RunError("DPA068", f"{folder}: expected a folder, found a link")
         found = []
-        for part in parts:
+        for part in KEPT:  # nothing else of it may be read
             for path in _files(folder / part) if os.path.lexists(folder / part) else ():
                 with path.open("rb") as file:
                     digest = file_digest(file, "sha256").hexdigest()
@@ -124,7 +121,7 @@ class AuditCache:
         entry = self.entry(key)
         try:
             sealed = text_of(entry / SEAL)
-            expected = self.seal.of_folder(key, entry, KEPT)
+            expected = self.seal.of_entry(key, entry)
             if not hmac.compare_digest(sealed.encode(), expected.encode()):
                 return None
             return AuditResult.read(entry / "audit.json")
@@ -145,7 +142,7 @@ class AuditCache:
         """
         partial, entry = self.partial(key), self.entry(key)
         write_whole(partial / INPUTS, Inputs.of_log(partial).text(self.root).encode())
-        write_whole(partial / SEAL, self.seal.of_folder(key, partial, KEPT).encode())
+        write_whole(partial / SEAL, self.seal.of_entry(key, partial).encode())
         _remove(entry)  # one that is not taken
         partial.rename(entry)
         for path in entry.iterdir():  # last: whatever is killed before, the audit is kept

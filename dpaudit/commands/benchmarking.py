@@ -17,17 +17,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from .options import (
-    DataRoot,
-    Device,
-    DryRun,
-    MaxMemory,
-    Quiet,
-    Results,
-    Workers,
-    bytes_in,
-    runtime_of,
-)
+from . import options
 from .running import passing_on, progress_bars
 from .terminal import complain, published_command, say
 
@@ -54,15 +44,15 @@ def benchmark(
     address: Annotated[
         str | None, Option(help="The address of the Ray cluster; default: one of this machine.")
     ] = None,
-    device: Device = "cpu",
-    data_root: DataRoot = None,
-    workers: Workers = None,
-    max_memory: MaxMemory = None,
+    device: options.Device = "cpu",
+    data_root: options.DataRoot = None,
+    workers: options.Workers = None,
+    max_memory: options.MaxMemory = None,
     max_cells: Annotated[int, Option(min=1, help="Run at most so many audits.")] = MOST_CELLS,
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted benchmark.")] = False,
-    results: Results = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
+    results: options.Results = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Many audits from one file, and their leaderboard; cells that are done are not run again.
 
@@ -81,11 +71,11 @@ def benchmark(
         complain(line, "warning")
     if dry_run:
         if able.cells:
-            runtime = replace(runtime_of(device, data_root, None, max_memory), cores=1)
+            runtime = replace(options.runtime_of(device, data_root, None, max_memory), cores=1)
             _print_ahead(able, runtime, workers or os.cpu_count() or 1, quiet)
         return 2 if lacking else 0
     with (
-        _backend(backend, address, device, workers, bytes_in(max_memory)) as run_cells,
+        _backend(backend, address, device, workers, options.bytes_in(max_memory)) as run_cells,
         progress_bars(quiet) as on_progress,
     ):
         result = run_benchmark(
@@ -113,7 +103,11 @@ def _publish(result: BenchmarkResult, folder: Path, results: Path, name: str) ->
 
 
 def _backend(
-    name: str, address: str | None, device: Device, workers: int | None, max_memory: int | None
+    name: str,
+    address: str | None,
+    device: options.Device,
+    workers: int | None,
+    max_memory: int | None,
 ) -> "AbstractContextManager[Backend]":
     if name == "ray":
         from dpaudit.benchmark.on_ray import connected

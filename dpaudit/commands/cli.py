@@ -26,43 +26,15 @@ from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.inputs.recorder import recording
 from dpaudit.version import __version__
 
+from . import options, terminal
 from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
 from .last_word import leave_with
-from .options import (
-    AuditJson,
-    DataRoot,
-    Device,
-    DryRun,
-    Markdown,
-    MaxMemory,
-    Quiet,
-    Results,
-    RunFolder,
-    Workers,
-    bytes_in,
-    refuse_markdown,
-    runtime_of,
-)
 from .reproducing import reproduce
 from .results import print_outlook, report, show
 from .running import passing_on, progress_bars
-from .terminal import (
-    answer,
-    complain,
-    print_check,
-    print_result,
-    remove_outputs,
-    same_command,
-    say,
-    say_json,
-    show_warning,
-    warnings_as_lines,
-    with_exit_code,
-    write_outputs,
-    write_problems,
-)
+from .terminal import complain, say
 
 if TYPE_CHECKING:
     from dpaudit.check.run import CheckOptions
@@ -89,20 +61,20 @@ def audit(
     config_file: Annotated[Path, Argument(metavar="CONFIG", help="The audit file (audit.toml).")],
     out: Annotated[Path | None, Option(help="The run directory; default: runs/NAME.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Replace the seed of the audit file.")] = None,
-    device: Device = "cpu",
+    device: options.Device = "cpu",
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted run.")] = False,
     strict: Annotated[
         bool, Option("--strict", help="Treat an underpowered claim as an error.")
     ] = False,
-    data_root: DataRoot = None,
+    data_root: options.DataRoot = None,
     download: Annotated[
         bool, Option("--download", help="Download a data set that is missing.")
     ] = False,
-    workers: Workers = None,
-    max_memory: MaxMemory = None,
-    quiet: Quiet = False,
-    as_json: AuditJson = False,
-    dry_run: DryRun = False,
+    workers: options.Workers = None,
+    max_memory: options.MaxMemory = None,
+    quiet: options.Quiet = False,
+    as_json: options.AuditJson = False,
+    dry_run: options.DryRun = False,
     fix_model: Annotated[
         bool, Option("--fix-model", help="Replace each BatchNorm by a GroupNorm.")
     ] = False,
@@ -125,7 +97,7 @@ def audit(
                 f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
             )
             return 0
-        runtime = runtime_of(device, data_root, workers, max_memory, download)
+        runtime = options.runtime_of(device, data_root, workers, max_memory, download)
         if dry_run and isinstance(config, AuditConfig):
             print_outlook(config, runtime)
             return 0
@@ -134,32 +106,32 @@ def audit(
         text = config_file.read_text("utf-8")
         with progress_bars(quiet) as on_progress:
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
-    print_result(result, out, as_json)
+    terminal.print_result(result, out, as_json)
     return _exit_code(result, strict)
 
 
 def attack(
-    run_directory: RunFolder,
+    run_directory: options.RunFolder,
     attacks: Annotated[
         list[str] | None, Option("--attack", help="Run only attacks of this name; repeatable.")
     ] = None,
-    device: Device = "cpu",
-    data_root: DataRoot = None,
-    workers: Workers = None,
-    max_memory: MaxMemory = None,
-    quiet: Quiet = False,
+    device: options.Device = "cpu",
+    data_root: options.DataRoot = None,
+    workers: options.Workers = None,
+    max_memory: options.MaxMemory = None,
+    quiet: options.Quiet = False,
 ) -> int:
     """Attack again on a recorded transcript, without training, and judge anew.
 
     The attacks are those of config.toml in the run directory, which may have been edited: any
     option may change as long as the messages it needs were recorded.
     """
-    runtime = runtime_of(device, data_root, workers, max_memory)
+    runtime = options.runtime_of(device, data_root, workers, max_memory)
     from dpaudit.pipeline.run import attack_again
 
     with progress_bars(quiet) as on_progress:
         result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
-    print_result(result, run_directory, as_json=False)
+    terminal.print_result(result, run_directory, as_json=False)
     return _exit_code(result, strict=False)
 
 
@@ -182,11 +154,11 @@ def check(
     ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Repeat audits that are in the cache.")] = False,
     strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False,
-    device: Device = "cpu",
-    data_root: DataRoot = None,
-    workers: Workers = None,
-    max_memory: MaxMemory = None,
-    quiet: Quiet = False,
+    device: options.Device = "cpu",
+    data_root: options.DataRoot = None,
+    workers: options.Workers = None,
+    max_memory: options.MaxMemory = None,
+    quiet: options.Quiet = False,
 ) -> int:
     """Every claim of a claims file, for CI; unchanged audits are not run again.
 
@@ -195,7 +167,7 @@ def check(
     from dpaudit.check.run import Auditor, CheckOptions
 
     beside = claims.parent / "baseline.json"
-    options = CheckOptions(
+    asked = CheckOptions(
         cache=cache or claims.parent / ".dpaudit-cache",
         baseline=baseline or (beside if update_baseline or beside.exists() else None),
         update_baseline=update_baseline,
@@ -203,21 +175,19 @@ def check(
         device=device,
         data_root=data_root,
         cores=workers or CheckOptions.cores,
-        max_memory=bytes_in(max_memory),
+        max_memory=options.bytes_in(max_memory),
         auditor=context.obj or Auditor(),
     )
-    if update_baseline and options.baseline is not None:
-        refuse_links(options.baseline)  # before the audits, which can take long
-    remove_outputs(junit, sarif, markdown)
-    found = _checked(claims, options, junit, quiet)
-    write_outputs(found, strict, junit, sarif, markdown)
-    print_check(found, quiet)
+    if update_baseline and asked.baseline is not None:
+        refuse_links(asked.baseline)  # before the audits, which can take long
+    terminal.remove_outputs(junit, sarif, markdown)
+    found = _checked(claims, asked, junit, quiet)
+    terminal.write_outputs(found, strict, junit, sarif, markdown)
+    terminal.print_check(found, quiet)
     return found.exit_code(strict)
 
 
-def _checked(
-    claims: Path, options: "CheckOptions", junit: Path | None, quiet: bool
-) -> "CheckReport":
+def _checked(claims: Path, asked: "CheckOptions", junit: Path | None, quiet: bool) -> "CheckReport":
     """What a check finds; what keeps it from finding anything is left in the JUnit file."""
     from dpaudit.check.run import run_check
     from dpaudit.files.claims_file import ClaimsFile
@@ -226,23 +196,23 @@ def _checked(
     try:
         file = ClaimsFile.read(claims)
         with progress_bars(quiet) as on_progress:
-            return run_check(file, options, passing_on(on_progress))
+            return run_check(file, asked, passing_on(on_progress))
     except BaseException as error:
-        write_problems(junit, claims, error, time.monotonic() - began)
+        terminal.write_problems(junit, claims, error, time.monotonic() - began)
         raise
 
 
 def selftest(
     seed: Annotated[int, Option(min=0, help="The seed of all runs.")] = 0,
-    results: Results = None,
+    results: options.Results = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
-    markdown: Markdown = None,
+    markdown: options.Markdown = None,
 ) -> int:
     """Audit the auditor: planted privacy bugs, each beside the correct defense that it spoils.
 
     Exits 1 if a bug is missed or a correct defense is called wrong, else 0. Takes five minutes.
     """
-    refuse_markdown(markdown)
+    options.refuse_markdown(markdown)
     from dpaudit.reports.published import write_tables
     from dpaudit.selftest import catalogue
     from dpaudit.selftest import selftest as core
@@ -256,7 +226,7 @@ def selftest(
                 say(line)
         return kept
 
-    with warnings_as_lines():
+    with terminal.warnings_as_lines():
         outcomes = shown(core.selftest(seed), core.text)
         said = shown(catalogue.ordinary_audits(seed), core.said_text)
         quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
@@ -264,7 +234,7 @@ def selftest(
             tables = core.tables(outcomes, said, quiet, seed)
             write_tables(results, "selftest", tables)
     if as_json:
-        say_json(core.to_json(outcomes, said, quiet, seed))
+        terminal.say_json(core.to_json(outcomes, said, quiet, seed))
     else:
         say(core.summary(outcomes, said, quiet))
     return 0 if core.all_passed(outcomes, said, quiet) else 1
@@ -289,7 +259,7 @@ def list_(
     for problem in problems:
         complain(problem, "warning")
     if as_json:
-        say_json(json.dumps(entries, indent=2))
+        terminal.say_json(json.dumps(entries, indent=2))
         return
     width = max((len(entry["name"]) for entry in entries), default=0)
     for entry in entries:
@@ -341,18 +311,18 @@ def explain(
         raise ConfigError("DPA006", said, "dpaudit explain alone lists all words and codes")
 
 
-_RESUMED = partial(same_command, "--resume")
+_RESUMED = partial(terminal.same_command, "--resume")
 # In the order of --help; and what finishes one that was interrupted.
 COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
-    **{audit: _RESUMED, attack: same_command, check: same_command},
+    **{audit: _RESUMED, attack: terminal.same_command, check: terminal.same_command},
     **dict.fromkeys((selftest, list_, init), str),
     **{benchmark: _RESUMED},
     **dict.fromkeys((show, report), str),
-    **{reproduce: same_command},
+    **{reproduce: terminal.same_command},
     **dict.fromkeys((explain, epsilon, capture), str),
 }
 for command, again in COMMANDS.items():
-    app.command(command.__name__.rstrip("_"))(with_exit_code(command, again))
+    app.command(command.__name__.rstrip("_"))(terminal.with_exit_code(command, again))
 
 
 @app.callback(invoke_without_command=True)
@@ -378,8 +348,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
-    warnings.showwarning = show_warning
-    leave_with(partial(answer, app))
+    warnings.showwarning = terminal.show_warning
+    leave_with(partial(terminal.answer, app))
 
 
 def _exit_code(result: AuditResult, strict: bool) -> int:

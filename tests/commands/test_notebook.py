@@ -82,7 +82,7 @@ def test_what_is_running_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_script_is_no_notebook_and_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert not in_notebook()
-    with api._progress(None) as on_progress:
+    with api._reporting(None) as on_progress:
         on_progress("training", 1, 2)
     assert capsys.readouterr() == ("", "")
 
@@ -93,6 +93,6 @@ def test_a_callers_own_progress_takes_the_place_of_the_line(
     monkeypatch.setattr(api, "in_notebook", lambda: True)
     monkeypatch.setattr(running, "notebook_progress", None)
     told: list[tuple[str, int, int]] = []
-    with api._progress(lambda *said: told.append(said)) as on_progress:
+    with api._reporting(lambda *said: told.append(said)) as on_progress:
         on_progress("training", 1, 2)
     assert told == [("training", 1, 2)]

@@ -30,7 +30,7 @@ class Counted(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: torch would import its compiler, which takes seconds, to be told to stay away."""
+        """False: torch would import its compiler, which takes seconds, only to be kept away."""
         return False
 
     def __init__(self) -> None:

@@ -38,7 +38,10 @@ def catalogue(kind: str) -> Catalogue:
         case "defenses":
             return _plugins("defenses", _defense)
         case "attacks":
-            return _plugins("attacks", _attack)
+            return _plugins(
+                "attacks",
+                lambda attack: {"does": (attack.__doc__ or "").strip().partition("\n")[0]},
+            )
         case "models":
             facts: dict[str, Listing] = {name: {} for name in networks.NETWORKS}
         case "experiments":
@@ -102,10 +105,6 @@ def _defense(defense: type[Defense]) -> Listing:
         "messages": ", ".join(defense.messages),
         "reconstructed": f"reconstructed: {defense.reconstructed}" if defense.reconstructed else "",
     }
-
-
-def _attack(attack: type[BaseModel]) -> Listing:
-    return {"does": (attack.__doc__ or "").strip().partition("\n")[0]}
 
 
 def _variants(options: type[BaseModel]) -> Iterator[str]:

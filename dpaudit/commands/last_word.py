@@ -73,16 +73,14 @@ def _said(word: int, status: int, stopped: bool) -> int:
     if stopped:
         return 130
     code = os.waitstatus_to_exitcode(status)
-    how = f"was left with exit code {code}" if code >= 0 else _killed(-code)
+    how = f"was left with exit code {code}"
+    if code < 0:
+        memory = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
+        how = f"was ended by signal {-code} ({signal.strsignal(-code)}){memory}"
     with suppress(OSError):  # of a broken stderr
         text = f"no answer: the process of this command {how}; what was done is kept"
         print_problems([Problem("DPA026", text)])
     return 2
-
-
-def _killed(number: int) -> str:
-    memory = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
-    return f"was ended by signal {number} ({signal.strsignal(number)}){memory}"
 
 
 def _end_with(parent: int) -> None:
@@ -92,10 +90,10 @@ def _end_with(parent: int) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_POLL_SECONDS)
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()

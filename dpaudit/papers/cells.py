@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -74,15 +74,14 @@ def chosen(experiment: Experiment, request: Request) -> list[TableCell]:
     """
     scale = experiment.scales[request.scale]
     only = {**scale.only, **request.only}
-    _refuse_unknown_labels(experiment, request.only)
-    known = {one.key for one in experiment.open}
-    for key in request.changed:
-        if key not in known:
-            raise ConfigError(
-                "DPA014",
-                f'--set: {request.name} leaves no "{key}" open{nearest(key, known)}; it leaves '
-                f"{', '.join(sorted(known)) or 'nothing'}",
-            )
+    columns = [name for name in experiment.columns if experiment.values(name)]
+    _refuse_unknown(request.only, columns, '--only: there is no column "{}"', "there are")
+    for column, labels in request.only.items():
+        known = experiment.values(column)
+        _refuse_unknown(labels, known, f'--only: {column} has no "{{}}"', "it has")
+    known = sorted({one.key for one in experiment.open})
+    said = f'--set: {request.name} leaves no "{{}}" open'
+    _refuse_unknown(request.changed, known, said, "it leaves")
     for one in experiment.open:
         _refuse_other_kind(one, request.changed.get(one.key, one.value))
     found = [
@@ -98,23 +97,11 @@ def chosen(experiment: Experiment, request: Request) -> list[TableCell]:
     return found
 
 
-def _refuse_unknown_labels(experiment: Experiment, only: Mapping[str, tuple[str, ...]]) -> None:
-    columns = [name for name in experiment.columns if experiment.values(name)]
-    for column, labels in only.items():
-        if column not in columns:
-            raise ConfigError(
-                "DPA014",
-                f'--only: there is no column "{column}"{nearest(column, columns)}; there are '
-                f"{', '.join(columns)}",
-            )
-        values = experiment.values(column)
-        for label in labels:
-            if label not in values:
-                raise ConfigError(
-                    "DPA014",
-                    f'--only: {column} has no "{label}"{nearest(label, values)}; it has '
-                    f"{', '.join(values)}",
-                )
+def _refuse_unknown(names: Iterable[str], known: list[str], said: str, there: str) -> None:
+    """Raises ConfigError: one of the names is not known; ``said`` has a place for it."""
+    for name in (name for name in names if name not in known):
+        every = f"{there} {', '.join(known) or 'nothing'}"
+        raise ConfigError("DPA014", f"{said.format(name)}{nearest(name, known)}; {every}")
 
 
 def _refuse_other_kind(one: Open, value: Any) -> None:

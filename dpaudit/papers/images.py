@@ -178,16 +178,10 @@ def blind(findings: Iterable[Finding], message: str, rounds: tuple[int, ...]) ->
 
 def _pooled(findings: Iterable[Finding]) -> ImageScores:
     found = list(findings)
-    batches = [
-        (finding.rounds[0], int(victim))
-        for finding in found
-        for victim in finding.series[Column.VICTIM]
-    ]
-    scores = {
-        name: np.array([value for finding in found for value in finding.series[name]])
-        for _, name, _ in SCORES
-    }
-    return ImageScores(batches, scores)
+    return ImageScores(
+        [(own.rounds[0], int(victim)) for own in found for victim in own.series[Column.VICTIM]],
+        {name: np.array([value for own in found for value in own.series[name]]) for name in RANGES},
+    )
 
 
 def _noise_limits(

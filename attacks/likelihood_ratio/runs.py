@@ -121,8 +121,12 @@ class Player:
         """
         question, game = self.question, self.question.game
         try:
-            if not self.trials:
-                return self._of_noise()
+            if not self.trials:  # the noise is tested all the same
+                noiseless: Array = np.empty((0, 0))
+                if _is_gaussian(question) and question.is_followed:
+                    played = self.play("noise", NOISE_RUNS, without_record(game))
+                    noiseless = played.without.features
+                return self._with_drawn(noiseless)
             score = self._score("training")
             enough = None if decided is None else partial(decided, score)
             counted = self.play("counted", self.trials, enough=enough)
@@ -166,21 +170,15 @@ class Player:
         training = self.play(name, self.choosing, game, in_round)
         return Score.of(self.question.delta, training, self.streams)
 
-    def _of_noise(self) -> Runs:
-        """Those by which the noise is tested where no run is counted."""
-        noiseless: Array = np.empty((0, 0))
-        if _is_gaussian(self.question) and self.question.is_followed:
-            played = self.play("noise", NOISE_RUNS, without_record(self.question.game))
-            noiseless = played.without.features
-        return self._with_drawn(noiseless)
-
     def _with_drawn(self, noiseless: Array, counted: Counted | None = None) -> Runs:
         """With the record in one batch for certain, where no algebra covers the noise."""
         question, drawn = self.question, list[Drawn]()
         if not _is_gaussian(question):
             noiseless = noiseless[:, :0]
-        declared = _declared_of_a_draw(question)
-        game = replace(question.game, sampling_rate=1.0)
+        declared, game = None, replace(question.game, sampling_rate=1.0)
+        if not question.is_followed:  # at most, to an adversary that reads every link
+            everybody = with_every_link(question.threat_model)
+            declared = declared_of_a_round(question.game, everybody)
         try:
             for k in rounds_of_a_draw(question, self.streams) if declared else ():
                 score = self._score("drawn, training", game, k)
@@ -203,7 +201,15 @@ def rounds_of_a_draw(question: Question, streams: Streams) -> list[int]:
     game = question.game
     if question.in_round is not None:
         return [question.in_round]
-    asked = {k: stds for k, stds in _asked(question, streams) if game.uses(k)}
+    asked: dict[int, dict[str, float]] = {}  # by round: mean standard deviations of draws
+    nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
+    state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
+    for k in range(1, question.adversary.n_rounds + 1):
+        noise = RecordedNoise(streams, k)
+        with torch.inference_mode():
+            state = game.step(state, k, game.played_gradient(nobody), noise).state
+        if game.uses(k):
+            asked[k] = {name: std.mean().item() for name, std in noise.stds.items()}
     usual = asked[game.first]
 
     def part(k: int) -> float:
@@ -219,28 +225,6 @@ def rounds_of_a_draw(question: Question, streams: Streams) -> list[int]:
     least = min(asked, key=part)
     other = least if part(least) < LESS else max(asked)
     return list(dict.fromkeys([game.first, other]))
-
-
-def _asked(question: Question, streams: Streams) -> Iterator[tuple[int, dict[str, float]]]:
-    """Each round, and the mean standard deviation of its draws by name; no record is in the run."""
-    game = question.game
-    nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
-    state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
-    for k in range(1, question.adversary.n_rounds + 1):
-        noise = RecordedNoise(streams, k)
-        with torch.inference_mode():
-            state = game.step(state, k, game.played_gradient(nobody), noise).state
-        yield k, {name: std.mean().item() for name, std in noise.stds.items()}
-
-
-def _declared_of_a_draw(question: Question) -> Mechanism | None:
-    """What is declared of a record that is drawn for certain, at most; None: nothing to be tested.
-
-    To an adversary that reads every link.
-    """
-    if question.nonlinear is None or question.nonlinear.quiet:
-        return None
-    return declared_of_a_round(question.game, with_every_link(question.threat_model))
 
 
 def _is_known(worlds: Worlds) -> bool:

@@ -42,9 +42,6 @@ class Declared(NamedTuple):
     unlike: tuple[str, ...]  # messages that carry more noise in one world than in the other
 
 
-NOTHING = Declared({}, ())
-
-
 class Reach(NamedTuple):
     """What of the noise of a round reaches one message of the victim."""
 
@@ -62,10 +59,9 @@ def declared_bounds(
     """
     coupled = here.coupled
     defense = coupled.defense
-    if here.lag or adjacency not in CHANGED_RECORDS:
-        return NOTHING
-    if defense.function_distance() is not None:
-        return NOTHING  # releases are about functions, not records
+    of_functions = defense.function_distance() is not None  # as releases are then, not of records
+    if here.lag or adjacency not in CHANGED_RECORDS or of_functions:
+        return Declared({}, ())
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
     releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
     one, other = reaching(here), reaching(there)

@@ -42,7 +42,9 @@ class Candidates(Gradient):
     ) -> Tensor:
         """Of X [m, n, d]."""
         rows, added = self._own(X, clip_norm, holders, norm)
-        others = self._others(X.detach(), clip_norm, holders, norm)
+        once = torch.equal(X, X[:1].expand_as(X))  # as at the start of a round
+        shared = X[0].detach() if once else X.detach()
+        others = self.oracle.clipped_sum(shared, clip_norm, holders, norm).expand(X.shape)
         return others.index_add(-2, rows, added) if len(rows) else others
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
@@ -75,12 +77,6 @@ class Candidates(Gradient):
             clip_norm, norm, holders=record, create_graph=self.inputs.requires_grad,
         )  # fmt: skip
         return rows, added.view(m, -1, d)
-
-    def _others(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
-        if torch.equal(X, X[:1].expand_as(X)):  # as at the start of a round: computed once
-            sums = self.oracle.clipped_sum(X[0], clip_norm, holders, norm)
-            return sums.expand(len(X), *sums.shape)
-        return self.oracle.clipped_sum(X, clip_norm, holders, norm)
 
 
 def stacked(state: Any, m: int) -> Any:

@@ -22,15 +22,10 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Bracket, Defense, Gradient, Round, Setting
-from dpaudit.defense.noise import Noise
-from dpaudit.defense.transcript import Message
-from dpaudit.files.finding import Finding
-from dpaudit.files.threat import ThreatModel
+from dpaudit.attack import Finding, Streams, ThreatModel
+from dpaudit.defense import Bracket, Defense, Gradient, Graph, Message, Noise, Round, Setting
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
 from dpaudit.game.step_inputs import ChosenNoise, flat_state, state_of
-from dpaudit.graphs.graph import Graph
-from dpaudit.rng import Streams
 
 ROUNDING = 1e-9  # of a stated distance: a tight claim is not to be exceeded by rounding
 

@@ -7,11 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, Significance, too_long
+import dpaudit.attack as da
 from dpaudit.defense.claim_accounting import claimed_delta
-from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import PLAYED, fewest_coordinates
@@ -19,7 +16,6 @@ from dpaudit.game.runs.play import ProjectionAdversary, Worlds
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
-from dpaudit.progress import OnStep
 from dpaudit.training.costs import seconds_of
 
 from . import bound
@@ -40,7 +36,7 @@ FIRST = 2  # rounds that are timed
 MEASURED = 400  # numbers that a view has of a round, beyond which none is
 
 
-class LikelihoodRatio(Attack):
+class LikelihoodRatio(da.Attack):
     """Plays the canary game many times and bounds epsilon from how often the adversary errs.
 
     The scores are log likelihood ratios under the noise that the defense asks for; where a score
@@ -59,7 +55,7 @@ class LikelihoodRatio(Attack):
 
     trials: NonNegativeInt = 2000  # runs of each world that are counted; 0: the exact leak alone
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
-    alpha: Significance = 0.05  # of a false lower bound
+    alpha: da.Significance = 0.05  # of a false lower bound
     stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
     candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
 
@@ -85,12 +81,12 @@ class LikelihoodRatio(Attack):
             raise ValueError("candidates are matched in all trials; leave out one of the two")
         return self
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        return too_long(self.n_rounds, n_rounds)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        return da.too_long(self.n_rounds, n_rounds)
 
     def power(
-        self, context: AttackContext, threat_model: ThreatModel, patience: float = inf
-    ) -> Iterator[tuple[int, Mapping[str, Metric]]]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, patience: float = inf
+    ) -> Iterator[tuple[int, Mapping[str, da.Metric]]]:
         """By the leak of the first rounds that the runs would play."""
         if not self.trials:
             return
@@ -120,14 +116,14 @@ class LikelihoodRatio(Attack):
         return asking.rounds(game.played) * one <= patience
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         asking = self._asking(context, threat_model)
         claims, alike = _claimed(asking), dict[object, list[int]]()
         for index, claim in claims.items():  # what decides which runs test it, of one threat model
             same = claimed_delta(claim), claim.scope, claim.adjacency
             alike.setdefault(same, []).append(index)
-        found: list[Finding] = []
+        found: list[da.Finding] = []
         for i, indices in enumerate(alike.values()):
 
             def on_round(done: int, total: int, i: int = i) -> None:
@@ -145,7 +141,9 @@ class LikelihoodRatio(Attack):
                 found += [as_asked(finding, question.game) for finding in findings]
         return sorted(found, key=lambda finding: finding.claim or 0)
 
-    def _findings(self, question: Question, runs: Runs | str, player: Player) -> Iterator[Finding]:
+    def _findings(
+        self, question: Question, runs: Runs | str, player: Player
+    ) -> Iterator[da.Finding]:
         yield exact_leak(question)
         if isinstance(runs, str):
             missing = bound.untested if self.trials else no_noise_test
@@ -181,7 +179,7 @@ class LikelihoodRatio(Attack):
 
         return player.runs(decided if self.stop_early else None)
 
-    def _asking(self, context: AttackContext, threat_model: ThreatModel) -> Asking:
+    def _asking(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Asking:
         trials, first = self.trials or NOISE_RUNS, self.n_rounds
         asking = Asking(context, threat_model, trials, first, self.alpha, self.stop_early)
         if self.trials or first is not None or (game := _largest_game(asking)) is None:
@@ -195,7 +193,7 @@ class LikelihoodRatio(Attack):
         return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
 
 
-def _claimed(asking: Asking) -> dict[int, Claim]:
+def _claimed(asking: Asking) -> dict[int, da.Claim]:
     """What is claimed against this adversary, by its index."""
     return {
         index: claim
@@ -217,7 +215,7 @@ def _largest_game(asking: Asking) -> Game | None:
     return replace(game, spread=min(coordinates(game), PLAYED))
 
 
-def _is_tested(asking: Asking, claim: Claim) -> bool:
+def _is_tested(asking: Asking, claim: da.Claim) -> bool:
     """Whether runs would test it, judged by little: they leave aside what they would know too much
     of, and what is claimed of agents whom no message is said to hide.
     """

@@ -9,15 +9,12 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
+from dpaudit.attack import Claim, Column, Finding, Metric, Name, Role, Streams, Verdict
 from dpaudit.attack.figures import counted_test, expected_value, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
-from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.runs.play import Worlds, error_rates
 from dpaudit.game.worst_case.record import played_mechanism
-from dpaudit.rng import Streams
 from dpaudit.statistics import betting, bounds
 from dpaudit.statistics.bounds import bound_error, noise_factor_bound
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Successes, needed

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from dpaudit.accounting.releases import Interval, Mechanism, epsilon_where_batches_meet
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
-from dpaudit.files.verdict import Verdict
+from dpaudit.accounting.releases import Interval, epsilon_where_batches_meet
+from dpaudit.attack import Column, Finding, Metric, Name, Role, ThreatModel, Verdict
+from dpaudit.defense import Mechanism
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
 

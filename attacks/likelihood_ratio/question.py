@@ -13,7 +13,7 @@ from dpaudit.accounting.releases import (
     false_negative_rate,
     power_where_batches_meet,
 )
-from dpaudit.attack.contract import AttackContext
+from dpaudit.attack import KINDS, AttackContext, Claim, Finding, Role, Streams, ThreatModel
 from dpaudit.defense.claim_accounting import (
     claimed_delta,
     claimed_epsilon,
@@ -21,16 +21,12 @@ from dpaudit.defense.claim_accounting import (
     worst_off,
 )
 from dpaudit.errors import DpauditError
-from dpaudit.files.claim import Claim
-from dpaudit.files.finding import KINDS, Finding, Role
-from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, Reaction, RevealedBatch
 from dpaudit.game.filtering.leak import Leak
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import PLAYED, Nonlinear, defined, nonlinearity
 from dpaudit.game.runs.play import ProjectionAdversary, play
 from dpaudit.game.worst_case import layers, record
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import Tradeoff
 
 from .agents import game_on_agents

@@ -15,19 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+import dpaudit.attack as da
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Mechanism
-from dpaudit.checkpoint import Checkpoint
-from dpaudit.errors import DpauditError, RunError
-from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.verdict import Verdict
 from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.runs.noise_law import declared_of_a_round, hiding_without
 from dpaudit.game.runs.play import LearnedScore, Worlds, cross_fitted, play
 from dpaudit.game.step_inputs import RecordedNoise
-from dpaudit.progress import OnStep
-from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import (
     family_from_scores,
     from_scores,
@@ -54,7 +49,7 @@ class Score:
     learned: LearnedScore | None  # None: by the likelihood ratio
 
     @classmethod
-    def of(cls, delta: float, training: Worlds, streams: Streams) -> "Score":
+    def of(cls, delta: float, training: Worlds, streams: da.Streams) -> "Score":
         """The likelihood ratio, or the learned score where that does better or no ratio is known.
 
         A score that is learned from the very runs that choose its threshold would look too good
@@ -107,9 +102,9 @@ class Player:
     """Plays runs of the game of a question, each kind by a name of its own."""
 
     question: Question
-    streams: Streams
-    on_round: OnStep
-    checkpoint: Checkpoint
+    streams: da.Streams
+    on_round: da.OnStep
+    checkpoint: da.Checkpoint
     trials: int  # of each world that are counted; 0: none, but some of the noise
     choosing: int  # of each world that choose a score and its threshold
 
@@ -130,8 +125,8 @@ class Player:
             score = self._score("training")
             enough = None if decided is None else partial(decided, score)
             counted = self.play("counted", self.trials, enough=enough)
-        except DpauditError as error:  # no numbers, as of a division by zero that no noise hides
-            if isinstance(error, RunError) or (self.trials and question.is_followed):
+        except da.DpauditError as error:  # no numbers, as of a division by zero that no noise hides
+            if isinstance(error, da.RunError) or (self.trials and question.is_followed):
                 raise
             return str(error)
         fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
@@ -184,8 +179,8 @@ class Player:
                 score = self._score("drawn, training", game, k)
                 runs = self.play("drawn", self.trials or TRAINING, game, k)
                 drawn.append(Drawn(k, score(runs), score.choosing))
-        except DpauditError as error:
-            if isinstance(error, RunError):
+        except da.DpauditError as error:
+            if isinstance(error, da.RunError):
                 raise  # of the run's folder, not of the runs
             drawn = []  # no numbers
         return Runs(noiseless, declared, drawn, counted)
@@ -196,7 +191,7 @@ def without_record(game: Game) -> Game:
     return replace(game, length=0.0) if game.is_replacement else game
 
 
-def rounds_of_a_draw(question: Question, streams: Streams) -> list[int]:
+def rounds_of_a_draw(question: Question, streams: da.Streams) -> list[int]:
     """The first round that uses the record, and the one that asks for least noise, or the last."""
     game = question.game
     if question.in_round is not None:
@@ -238,7 +233,7 @@ def _is_gaussian(question: Question) -> bool:
     return isinstance(adversary, Adversary) and not any(r.has_laplace for r in adversary.rounds)
 
 
-def noise_findings(question: Question, runs: Runs, player: Player) -> Iterator[Finding]:
+def noise_findings(question: Question, runs: Runs, player: Player) -> Iterator[da.Finding]:
     """The test that the step allows, if there is one."""
     if runs.declared is not None and runs.drawn:
         yield noise_by_runs(question, runs.declared, runs.drawn)
@@ -252,12 +247,12 @@ def noise_findings(question: Question, runs: Runs, player: Player) -> Iterator[F
         yield found
 
 
-def no_noise_test(question: Question, why: str) -> Finding:
+def no_noise_test(question: Question, why: str) -> da.Finding:
     """The noise that was really drawn was not tested against what the defense asks for."""
-    return question.finding(Role.NOISE, NOISE, world="defense", notes=(why,))
+    return question.finding(da.Role.NOISE, NOISE, world="defense", notes=(why,))
 
 
-def noise_by_runs(question: Question, declared: Mechanism, drawn: Sequence[Drawn]) -> Finding:
+def noise_by_runs(question: Question, declared: Mechanism, drawn: Sequence[Drawn]) -> da.Finding:
     """Whether runs with the record in the batch are distinguished better than is declared.
 
     Whatever the step makes of what is released there, no test distinguishes the worlds better
@@ -284,10 +279,10 @@ def noise_by_runs(question: Question, declared: Mechanism, drawn: Sequence[Drawn
             if other != k
         ),
     )
-    return _tested(question, p, n0 + n1, notes, {Name.NOISE_FACTOR: Metric(value=factor)})
+    return _tested(question, p, n0 + n1, notes, {da.Name.NOISE_FACTOR: da.Metric(value=factor)})
 
 
-def _noise_control(question: Question, innovations: Array) -> Finding:
+def _noise_control(question: Question, innovations: Array) -> da.Finding:
     """Whether what is left of the messages is the noise that the defense asked for.
 
     Args:
@@ -303,21 +298,21 @@ def _noise_control(question: Question, innovations: Array) -> Finding:
 
 
 def _tested(
-    question: Question, p: float, n: int, notes: tuple[str, ...], further: dict[str, Metric]
-) -> Finding:
+    question: Question, p: float, n: int, notes: tuple[str, ...], further: dict[str, da.Metric]
+) -> da.Finding:
     return question.finding(
-        Role.NOISE,
+        da.Role.NOISE,
         NOISE,
         world="defense",
-        metrics={Name.P_VALUE: Metric(value=p, n=n), **further},
-        verdict=Verdict.UNSUPPORTED if p < DIFFERENT else None,
+        metrics={da.Name.P_VALUE: da.Metric(value=p, n=n), **further},
+        verdict=da.Verdict.UNSUPPORTED if p < DIFFERENT else None,
         notes=notes,
     )
 
 
 def _without_further_noise(
-    question: Question, trials: int, player: Player, alarm: Finding
-) -> Finding | None:
+    question: Question, trials: int, player: Player, alarm: da.Finding
+) -> da.Finding | None:
     """The same test of the defense without draws that come on top of enough noise.
 
     None: the noise differs whatever draws are left out, or hides too little without them.
@@ -332,7 +327,7 @@ def _without_further_noise(
         innovations = played.without.features
         found = _noise_control(question, innovations)
         if innovations.shape[1] and found.verdict is None:
-            p = alarm.metrics[Name.P_VALUE].value
+            p = alarm.metrics[da.Name.P_VALUE].value
             notes = (*found.notes, fewer.note, f"with these draws p = {p:.2g}")
             return found.model_copy(update={"notes": notes})
     return None

@@ -10,18 +10,11 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from dpaudit.attack.contract import Attack, AttackContext, InvalidOption, late_rounds, missing_agent
-from dpaudit.checkpoint import Checkpoint, Progress
-from dpaudit.errors import ConfigError
+import dpaudit.attack as da
 from dpaudit.files.claim import Adjacency, measured_change
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
-from dpaudit.files.threat import ThreatModel
-from dpaudit.files.verdict import Verdict
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
-from dpaudit.progress import OnStep
-from dpaudit.training.classification import Classification
 
 from .examination import Examination, Row
 from .replay import EVERY_LINK
@@ -49,12 +42,12 @@ NEIGHBOURS = (
 )
 
 
-_FINDING = partial(Finding, kind="sensitivity", attack="sensitivity", world="defense")
+_FINDING = partial(da.Finding, kind="sensitivity", attack="sensitivity", world="defense")
 
 Rows = dict[tuple[Adjacency, bool], list[Row]]  # by adjacency, and whether a record was changed
 
 
-class Sensitivity(Attack):
+class Sensitivity(da.Attack):
     """Plays neighbouring worlds with shared noise and shared history, and compares messages.
 
     The difference of a message before noise is a lower bound on its sensitivity; above the bound
@@ -74,17 +67,17 @@ class Sensitivity(Attack):
     restarts: PositiveInt = 16
     steps: NonNegativeInt = 40
 
-    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
-        yield from late_rounds(self.rounds or (), n_rounds)
-        yield from missing_agent(self.victim, n_agents)
+    def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
+        yield from da.late_rounds(self.rounds or (), n_rounds)
+        yield from da.missing_agent(self.victim, n_agents)
 
     def measure(
-        self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
-    ) -> list[Finding]:
+        self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
+    ) -> list[da.Finding]:
         setting, defense = context.setting, context.defense
         claimed = list(dict.fromkeys(measured_change(claim.adjacency) for claim in context.claims))
         if "function" in claimed and defense.function_distance() is None:
-            raise ConfigError(
+            raise da.ConfigError(
                 "DPA047",
                 "claim.adjacency: function adjacency needs a stated distance between gradients, "
                 "and this defense states none",
@@ -92,11 +85,13 @@ class Sensitivity(Attack):
             )
         victim = _most_moved(context) if self.victim is None else self.victim
         if setting.sizes[victim] == 0:
-            raise ConfigError("DPA051", f"attack.victim: agent {victim} is a server, without data")
+            raise da.ConfigError(
+                "DPA051", f"attack.victim: agent {victim} is a server, without data"
+            )
         coupled = Coupled(defense, context.problem, setting, context.streams, victim)
         examination = Examination(coupled, self.restarts, self.steps)
         found = self._rows(examination, claimed or ["add-remove"], on_step, context.checkpoint)
-        findings, constant = list[Finding](), dict[str, None]()
+        findings, constant = list[da.Finding](), dict[str, None]()
         for change, every in found.items():
             for rows in _by_message(every):
                 if any(row.measured for row in rows):
@@ -109,8 +104,8 @@ class Sensitivity(Attack):
         self,
         examination: Examination,
         adjacencies: list[Adjacency],
-        on_step: OnStep,
-        checkpoint: Checkpoint,
+        on_step: da.OnStep,
+        checkpoint: da.Checkpoint,
     ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
         coupled = examination.coupled
@@ -131,7 +126,7 @@ class Sensitivity(Attack):
             if ("agent-identity", False) in rows:  # cheap, so in every round
                 rows["agent-identity", False] += examination.agents(state, k)
             for adjacency in adjacencies if k in rounds else ():
-                if adjacency == "function" and isinstance(coupled.problem, Classification):
+                if adjacency == "function" and isinstance(coupled.problem, da.Classification):
                     replaced = examination.record(state, k, "replace-one", stated_for="function")
                     rows.setdefault((adjacency, True), []).extend(replaced)
                 elif adjacency in ("add-remove", "replace-one"):
@@ -139,31 +134,31 @@ class Sensitivity(Attack):
             state = coupled.play(state, k, coupled.oracle(k)).state
             every = [[*key, some] for key, some in rows.items()]
             beside = list(examination.found), examination.silent
-            checkpoint.keep(partial(Progress.of, k, state, own, every, *beside))
+            checkpoint.keep(partial(da.Progress.of, k, state, own, every, *beside))
             on_step(k, last)
         return rows
 
     def _finding(
         self, rows: list[Row], adjacency: Adjacency, by_record: bool, victim: int
-    ) -> Finding:
+    ) -> da.Finding:
         worst = max(rows, key=lambda row: (row.counts, row.stated is not None, _ratio(row)))
-        metrics = {Name.MEASURED: Metric(value=worst.measured)}
+        metrics = {da.Name.MEASURED: da.Metric(value=worst.measured)}
         if worst.stated is not None:
-            metrics[Name.STATED_BOUND] = Metric(value=worst.stated)
-            metrics[Name.MEASURED_OVER_STATED] = Metric(value=_ratio(worst))
+            metrics[da.Name.STATED_BOUND] = da.Metric(value=worst.stated)
+            metrics[da.Name.MEASURED_OVER_STATED] = da.Metric(value=_ratio(worst))
             if worst.beyond is not None and worst.measured <= worst.beyond + worst.tolerance:
-                metrics[Name.NOISE_OVER_NEEDED] = Metric(value=worst.stated / worst.beyond)
+                metrics[da.Name.NOISE_OVER_NEEDED] = da.Metric(value=worst.stated / worst.beyond)
         noiseless = any(row.noiseless and row.counts for row in rows)
         against = not by_record and any(row.counts for row in rows)
         return _FINDING(
-            role=Role.SENSITIVITY,
+            role=da.Role.SENSITIVITY,
             title=f"How far {rows[0].message} moves when "
             + ("a record is replaced instead" if by_record else CHANGED[adjacency]),
             message=rows[0].message,
             adjacency="replace-one" if by_record else adjacency,
             rounds=tuple(row.round for row in rows),
             metrics=metrics,
-            verdict=Verdict.UNSUPPORTED if against else None,
+            verdict=da.Verdict.UNSUPPORTED if against else None,
             notes=tuple(self._notes(worst, adjacency, by_record, noiseless, victim)),
             series=_series(rows),
         )
@@ -202,7 +197,7 @@ class Sensitivity(Attack):
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
 
 
-def _most_moved(context: AttackContext) -> int:
+def _most_moved(context: da.AttackContext) -> int:
     """The first agent with data, or one that declares the same and whose messages move further."""
     first = context.setting.holders[0]
     try:
@@ -244,22 +239,22 @@ def _ratio(row: Row) -> float:
 
 
 def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
-    series: dict[str, tuple[float, ...]] = {Column.ROUND: tuple(row.round for row in rows)}
+    series: dict[str, tuple[float, ...]] = {da.Column.ROUND: tuple(row.round for row in rows)}
     for kind in dict.fromkeys(kind for row in rows for kind in row.moved):
         series[kind] = tuple(row.moved.get(kind, nan) for row in rows)
     if any(row.stated is not None for row in rows):
-        series[Column.STATED_BOUND] = tuple(nan if r.stated is None else r.stated for r in rows)
+        series[da.Column.STATED_BOUND] = tuple(nan if r.stated is None else r.stated for r in rows)
     return series
 
 
-def _dependence(examination: Examination, constant: Mapping[str, None]) -> Finding:
+def _dependence(examination: Examination, constant: Mapping[str, None]) -> da.Finding:
     found = examination.found
     identical = f"bit-identical in all worlds: {', '.join(constant)}"
     return _FINDING(
-        role=Role.DEPENDENCE,
+        role=da.Role.DEPENDENCE,
         title="Dependence on data beside the values of messages",
-        metrics={Name.FOUND: Metric(value=len(found))},
-        verdict=Verdict.UNSUPPORTED if found else None,
+        metrics={da.Name.FOUND: da.Metric(value=len(found))},
+        verdict=da.Verdict.UNSUPPORTED if found else None,
         notes=(
             *found,
             "looked for: draws of noise, their scales, messages, their precision, links and signs "

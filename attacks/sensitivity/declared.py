@@ -21,11 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.releases import Mechanism
-from dpaudit.defense.contract import CHANGED_RECORDS, Stated
-from dpaudit.defense.gossip import steps_of
-from dpaudit.defense.transcript import Messages
-from dpaudit.files.claim import Adjacency
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Messages, Stated, steps_of
 from dpaudit.game.step_inputs import STD, ChosenNoise
 
 from .replay import EVERY_LINK

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import CHANGED_RECORDS, Stated
-from dpaudit.defense.transcript import Messages
-from dpaudit.errors import ConfigError
-from dpaudit.files.claim import Adjacency
-from dpaudit.training.classification import BatchGradient, Classification
+from dpaudit.attack import Classification, ConfigError
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
+from dpaudit.training.classification import BatchGradient
 
 from .declared import Reach, declared_bounds, reaching
 from .replay import ALLOWED, SAME, explained, replay

@@ -14,9 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import CHANGED_RECORDS
-from dpaudit.files.claim import Adjacency
-from dpaudit.files.threat import ThreatModel
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, ThreatModel
 
 from .worlds import Coupled, Key, Moves, Played, Watched, World, lengths
 

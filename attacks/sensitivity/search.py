@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Gradient
+from dpaudit.defense import Gradient
 from dpaudit.training.classification import Batch, BatchGradient
 
 from .worlds import Record, placed

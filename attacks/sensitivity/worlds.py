@@ -23,13 +23,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense.contract import Defense, Gradient, Setting
-from dpaudit.defense.noise import Noise, Scale
-from dpaudit.defense.transcript import Message, Messages
-from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
+from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
 from dpaudit.game.step_inputs import WrappedGradient
-from dpaudit.rng import Streams
-from dpaudit.training.classification import Batch, BatchGradient, Classification
+from dpaudit.training.classification import Batch, BatchGradient
 from dpaudit.training.sensor_fusion import SensorFusion
 
 UNIT = 2.0**-53  # largest relative error of one rounding in float64

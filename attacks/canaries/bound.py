@@ -23,6 +23,7 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import epsilon
+from dpaudit.attack.figures import of_claim
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.probing.linearity import nonlinearity
@@ -133,7 +134,7 @@ class Summed:
         error = self.epsilon(factor + self.factor_error, delta) - bound
         metrics: dict[str, da.Metric] = {
             da.Name.EPSILON_LOWER_BOUND: da.Metric(value=bound, n=n, standard_error=error),
-            **_of_claim(claimed, delta, alpha, self.p_value(claimed, delta)),
+            **of_claim(claimed, delta, alpha, self.p_value(claimed, delta)),
             da.Name.CANARIES: da.Metric(value=n),
             da.Name.NOISE_FACTOR: da.Metric(value=1 / factor if factor else inf),
         }
@@ -243,7 +244,7 @@ def guess_test(
     bound = da.Metric(value=guessing.bound(right, delta, alpha), n=guessing.canaries)
     metrics: dict[str, da.Metric] = {
         da.Name.EPSILON_LOWER_BOUND: bound,
-        **_of_claim(claimed, delta, alpha, p_value),
+        **of_claim(claimed, delta, alpha, p_value),
         **guessing.counted(right),
         **guessing.power(claim),
     }
@@ -326,15 +327,6 @@ def _by_algebra(adversary: Adversary) -> tuple[da.Metric, tuple[str, ...]]:
         reacting_note(adversary.reacts),
         relayed,
     )
-
-
-def _of_claim(claimed: float, delta: float, alpha: float, p_value: float) -> dict[str, da.Metric]:
-    return {
-        da.Name.CLAIMED_EPSILON: da.Metric(value=claimed),
-        da.Name.DELTA: da.Metric(value=delta),
-        da.Name.CONFIDENCE: da.Metric(value=1 - alpha),
-        da.Name.P_VALUE: da.Metric(value=p_value),
-    }
 
 
 def _least_beyond(excess: Callable[[float], float]) -> float:

@@ -10,7 +10,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.attack import Claim, Column, Finding, Metric, Name, Role, Streams, Verdict
-from dpaudit.attack.figures import counted_test, expected_value, without_errors
+from dpaudit.attack.figures import counted_test, expected_value, of_claim, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.runs.play import Worlds, error_rates
@@ -35,9 +35,11 @@ def certified_bound(question: Question, counted: Counted) -> Finding:
     path = _wealth(question, choosing, counted.scores)
     if question.stop_early:  # what holds wherever the runs were stopped
         value = betting.epsilon_from_bets(counted.scores, delta, alpha, choosing)
-        bound = Metric(value=value, n=2 * len(path))
-        metrics = _metrics(question, bound, betting.anytime_p_value(path))
-        metrics |= power_of(question, len(path))
+        metrics = {
+            Name.EPSILON_LOWER_BOUND: Metric(value=value, n=2 * len(path)),
+            **of_claim(question.claimed, delta, alpha, betting.anytime_p_value(path)),
+            **power_of(question, len(path)),
+        }
     else:
         metrics = _by_counts(question, counted)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
@@ -220,16 +222,6 @@ def _by_counts(question: Question, counted: Counted) -> dict[str, Metric]:
     return metrics | power_of(question, min(n0, n1)) | _declared_shape(question, found)
 
 
-def _metrics(question: Question, bound: Metric, p: float) -> dict[str, Metric]:
-    return {
-        Name.EPSILON_LOWER_BOUND: bound,
-        Name.CLAIMED_EPSILON: Metric(value=question.claimed),
-        Name.DELTA: Metric(value=question.delta),
-        Name.CONFIDENCE: Metric(value=1 - question.alpha),
-        Name.P_VALUE: Metric(value=p),
-    }
-
-
 def _of_matching(question: Question, found: Successes) -> dict[str, Metric]:
     mu, delta, alpha = question.claim.mu, question.delta, question.alpha
     promise = EpsilonPromise(question.claimed, delta) if mu is None else MuPromise(mu)
@@ -242,8 +234,9 @@ def _of_matching(question: Question, found: Successes) -> dict[str, Metric]:
         return 1 - false_negative_rate(mechanism, rates, question.adjacency)
 
     bound = found.bound(promise, alpha)
-    certified = Metric(value=epsilon(bound), n=n * candidates)
-    metrics = _metrics(question, certified, found.p_value(promise)) | {
+    metrics: dict[str, Metric] = {
+        Name.EPSILON_LOWER_BOUND: Metric(value=epsilon(bound), n=n * candidates),
+        **of_claim(question.claimed, delta, alpha, found.p_value(promise)),
         Name.MATCHED: _share(found.hits, n),
         Name.MATCHED_BLINDLY: Metric(value=found.kappa),
         Name.CLAIM_ALLOWS: Metric(value=promise.gamma(found.kappa)),

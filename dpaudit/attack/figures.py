@@ -51,13 +51,20 @@ def counted_test(
         of_mu[Name.CLAIMED_MU] = Metric(value=claim.mu)
     return bound, {
         Name.EPSILON_LOWER_BOUND: Metric(value=value, n=bound.n0 + bound.n1),
-        Name.CLAIMED_EPSILON: Metric(value=claimed),
-        Name.DELTA: Metric(value=delta),
-        Name.CONFIDENCE: Metric(value=1 - alpha),
-        Name.P_VALUE: Metric(value=p),
+        **of_claim(claimed, delta, alpha, p),
         Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
         Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
         **of_mu,
+    }
+
+
+def of_claim(claimed: float, delta: float, alpha: float, p_value: float) -> dict[str, Metric]:
+    """The claim that a bound is held against, and how surely it is refuted."""
+    return {
+        Name.CLAIMED_EPSILON: Metric(value=claimed),
+        Name.DELTA: Metric(value=delta),
+        Name.CONFIDENCE: Metric(value=1 - alpha),
+        Name.P_VALUE: Metric(value=p_value),
     }
 
 

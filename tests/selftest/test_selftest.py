@@ -136,8 +136,8 @@ def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
     )
     state, other = ours.start(), theirs.start()
     for k in range(1, 4):
-        one = ours.play(state, k, ours.oracle(k)).round
-        two = theirs.play(other, k, theirs.oracle(k)).round
+        one = ours.play(state, k, ours.oracle(k))
+        two = theirs.play(other, k, theirs.oracle(k))
         torch.testing.assert_close(one.sent["x"].payload, two.sent["x"].payload)
         state, other = one.state, two.state
     declared = built_in.mechanism(examined.setting, detectors.EAVESDROPPER, 1)

@@ -1,6 +1,6 @@
 """Membership: was this record in the batch that an intercepted gradient came from?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -120,15 +120,24 @@ class Membership(da.Attack):
         members = np.concatenate([s.members for s in scored])
         choosing = np.concatenate([s.public[for_threshold] for s in scored])
         counting = np.concatenate([s.public[~for_threshold] for s in scored])
-        metrics: dict[da.Name, da.Metric] = {da.Name.AUC: _auc(members, counting)}
+        metrics: dict[str, da.Metric] = {da.Name.AUC: _auc(members, counting)}
         notes = [
             f"{len(members)} records of {len(scored)} batches against {n_public} that nobody "
             f"holds, of which {for_threshold.sum()} set the thresholds",
             "a record that nobody holds is scored once for each batch: intervals count these as "
             "independent",
         ]
-        told, said = _at_rates(members, choosing, counting)
-        metrics, notes = metrics | told, notes + said
+        for rate, name in RATES.items():  # true positives, and what the rates turned out to be
+            if len(choosing) * rate < 1:
+                n = len(choosing)
+                notes.append(f"no rate of {rate:.1%} false positives can be told from {n} scores")
+                continue
+            threshold = np.quantile(choosing, 1 - rate, method="higher")
+            metrics[name], false = _rate(members > threshold), _rate(counting > threshold)
+            notes.append(
+                f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
+                f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
+            )
         if self.candidates is not None and matched:
             metrics[da.Name.MATCHED] = _rate(np.array(matched))
             metrics[da.Name.MATCHED_BLINDLY] = da.Metric(value=1 / self.candidates)
@@ -138,19 +147,20 @@ class Membership(da.Attack):
             )
         if refusals:
             notes.append(f"out of reach {len(refusals)} times: {refusals[0]}")
-        fpr, fnr = _curve(members, counting)
-        return self._finding(
-            context, threat_model, tuple(notes), metrics,
-            {da.Column.FALSE_POSITIVE_RATE: fpr, da.Column.FALSE_NEGATIVE_RATE: fnr},
-        )  # fmt: skip
+        levels = np.quantile(np.concatenate([members, counting]), np.linspace(0, 1, POINTS))
+        series: dict[str, tuple[float, ...]] = {
+            da.Column.FALSE_POSITIVE_RATE: tuple(float((counting > t).mean()) for t in levels),
+            da.Column.FALSE_NEGATIVE_RATE: tuple(float((members <= t).mean()) for t in levels),
+        }
+        return self._finding(context, threat_model, tuple(notes), metrics, series)
 
     def _finding(
         self,
         context: da.AttackContext,
         threat_model: da.ThreatModel,
         notes: tuple[str, ...],
-        metrics: dict[da.Name, da.Metric] | None = None,
-        series: dict[da.Column, tuple[float, ...]] | None = None,
+        metrics: Mapping[str, da.Metric] = {},
+        series: Mapping[str, tuple[float, ...]] = {},
     ) -> da.Finding:
         return da.Finding(
             role=da.Role.MEMBERSHIP,
@@ -162,9 +172,9 @@ class Membership(da.Attack):
             rounds=tuple(sorted(set(self.rounds))),
             world=context.part.world,
             batch_size=context.defense.batch_size,
-            metrics=dict(metrics or {}),
+            metrics=dict(metrics),
             notes=notes,
-            series=dict(series or {}),
+            series=dict(series),
         )
 
 
@@ -296,32 +306,3 @@ def _rate(hits: NDArray[np.bool_]) -> da.Metric:
     k, n = int(hits.sum()), len(hits)
     high = float(clopper_pearson(k, n, 0.025))
     return da.Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
-
-
-def _at_rates(
-    members: Array, choosing: Array, counting: Array
-) -> tuple[dict[da.Name, da.Metric], list[str]]:
-    """True positives at the stated rates of false ones, and what those rates turned out to be."""
-    metrics: dict[da.Name, da.Metric] = {}
-    notes = []
-    for rate, name in RATES.items():
-        if len(choosing) * rate < 1:
-            notes.append(
-                f"no rate of {rate:.1%} false positives can be told from {len(choosing)} scores"
-            )
-            continue
-        threshold = np.quantile(choosing, 1 - rate, method="higher")
-        metrics[name] = _rate(members > threshold)
-        false = _rate(counting > threshold)
-        notes.append(
-            f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
-            f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
-        )
-    return metrics, notes
-
-
-def _curve(members: Array, others: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """False positive and false negative rates at thresholds among the scores."""
-    thresholds = np.quantile(np.concatenate([members, others]), np.linspace(0, 1, POINTS))
-    fpr = tuple(float((others > t).mean()) for t in thresholds)
-    return fpr, tuple(float((members <= t).mean()) for t in thresholds)

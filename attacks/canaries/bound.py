@@ -65,7 +65,7 @@ def not_gaussian(adversary: Adversary) -> str | None:
 
 
 def not_separate(adversary: Adversary) -> str | None:
-    """Why batches are not told apart in a channel; None: they are, or there is only one draw."""
+    """Why batches are not separate in a channel; None: they are, or there is only one draw."""
     if adversary.leak.separate or adversary.game.is_lasting:
         return None
     return "a record's effect outlasts its round"

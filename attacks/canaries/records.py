@@ -91,7 +91,7 @@ def records(
     them, and no real record, are alike.
     """
     if kind == "mislabelled":
-        few = n > len(dataset.x_test)  # then some come twice, and are harder to tell apart
+        few = n > len(dataset.x_test)  # then some come twice, and are harder to distinguish
         chosen = torch.from_numpy(rng.choice(len(dataset.x_test), size=n, replace=few))
         wrong = torch.from_numpy(rng.integers(1, dataset.n_classes, size=n))
         return dataset.x_test[chosen], (dataset.y_test[chosen] + wrong) % dataset.n_classes
@@ -189,7 +189,7 @@ def _derived(
     victim: int,
     k: int,
 ) -> list[dp.ObservedGradient]:
-    """Gradients of the victim and their models, from each link that tells another one."""
+    """Gradients of the victim and their models, from each link that reveals another one."""
     receivers = [i for j, i in view.edges(observable.links, k) if j == victim]
     found = []
     for receiver in receivers if observable.differs_by_link else receivers[:1]:

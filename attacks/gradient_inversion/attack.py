@@ -78,7 +78,7 @@ class GradientInversion(da.ReconstructionAttack):
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
 
     def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
-        """Raises NotObservable: labels are to be inferred, and the network does not tell them."""
+        """Raises NotObservable: labels are to be inferred, and the network does not reveal them."""
         super().refuse(learned, setting)
         if self.labels == "inferred" and isinstance(learned.problem, da.Classification):
             last_parameters(learned.problem.gradients.module, learned.problem.dataset.n_classes)
@@ -165,7 +165,7 @@ class GradientInversion(da.ReconstructionAttack):
     ) -> tuple[Tensor | None, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
-        These answer more like the records. None: the network does not tell labels, as the plan
+        These answer more like the records. None: the network does not reveal labels, as the plan
         then says.
         """
         try:

@@ -44,7 +44,7 @@ def recover(
     """Each victim's batch, or why it does not follow from the gradient.
 
     One record is read off the first linear layer with bias, and taken back through the layers
-    before that (`recursion`); a batch is told apart at a first linear layer with ReLU (`separate`).
+    before that (`recursion`); a batch is separated at a first linear layer with ReLU (`separate`).
     Neither needs labels, the clip norm or the factor of the message. Noise is not refused where
     equations can still be solved: whether the images fit is for the attacker's loss to say.
     """
@@ -117,7 +117,7 @@ def _require_first_with_relu(task: da.Task, model: Tensor, ahead: Front) -> None
 
 
 class Separated(NamedTuple):
-    """The records of a batch, told apart."""
+    """The records of a batch, separated."""
 
     inputs: Tensor  # [b, n] of the linear layer
     slopes: Tensor  # [m, b], the loss's slope in z of each record, as it counts in the message
@@ -134,7 +134,7 @@ class _Problem(NamedTuple):
     T: Tensor  # [b, b]
 
     def is_zero(self, q: Tensor, width: float = 0.0) -> Tensor:
-        """Which rows directions q [k, b] are orthogonal to, as far as noise lets tell, [k, m]."""
+        """Which rows directions q [k, b] are orthogonal to, as far as noise lets see, [k, m]."""
         noise = (q @ self.T.T).norm(dim=1)[:, None] * self.noise
         return (q @ self.rows.T).abs() <= _SIGMAS * noise.clamp(min=width)
 
@@ -154,13 +154,13 @@ def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separ
         2.  D is 0 where a ReLU is off, so a column q of Q is orthogonal to about half of the rows
             of L: search directions with far more zeros in L q than chance has
         3.  refit each to the rows it is orthogonal to; choose new directions, most zeros first
-        4.  [X, 1] = Q^-1 R up to a factor for each row, which its last entry tells
+        4.  [X, 1] = Q^-1 R up to a factor for each row, which its last entry reveals
         5.  believe it if the zeros of L Q lie where W x + c <= 0
     Factors of records, as those of clipping, stay in D and do not touch X.
 
     Raises:
         NotObservable: the batch is too large for the layer, its gradient has no rank of
-            ``batch_size``, or no zeros that tell records apart were found.
+            ``batch_size``, or no zeros that separate records were found.
 
     Source: Dimitrov et al., NeurIPS 2024 (SPEAR), arXiv:2403.03945. Departures: the kernel of
     b - 1 rows drawn at random is only where a search starts, which makes sum |L q|^p small by
@@ -311,7 +311,7 @@ def _sparsest(*pools: _Pool) -> _Pool:
 
 
 def _completed(front: Front, problem: _Problem, pool: _Pool) -> _Pool:
-    """The pool with its last direction found: the others tell its record, that its ReLU.
+    """The pool with its last direction found: the others reveal its record, that its ReLU.
 
     Row j of Q^-1 is orthogonal to all columns but column j, so it needs no column j.
     """

@@ -18,7 +18,7 @@ _VARIATION = {"l1": 0.02, "cosine": 0.02, "euclidean": 0.02}
 _PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
-_COLOURED = 150  # steps: beside the chord colours tell enough of one record
+_COLOURED = 150  # steps: beside the chord colours reveal enough of one record
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -70,7 +70,8 @@ def plan(
     step = max(task.contrast, _FLATTEST)
     weight = 1.0 if mismatch == "likelihood" else _PER_STEP * math.sqrt(observed.batch_size)
     variation = _VARIATION.get(mismatch, weight / step)
-    effort = optimizer, n_restarts(observed.batch_size), 1, _STEPS[optimizer]
+    restarts = 2 if observed.batch_size == 1 else 1  # a batch has many starts in it already
+    effort = optimizer, restarts, 1, _STEPS[optimizer]
     chosen = Plan(mismatch, variation, *effort, _too_many_unknowns(observed, task))
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
@@ -79,11 +80,6 @@ def plan(
     if std is not None and noisy:
         return _within_capacity(chosen, observed, task, std)
     return chosen
-
-
-def n_restarts(batch_size: int) -> int:
-    """A batch gains more from steps, as it has many starts in it already."""
-    return 2 if batch_size == 1 else 1
 
 
 def has_kinks(module: nn.Module) -> bool:

@@ -120,7 +120,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 class Equations(NamedTuple):
-    """What a layer tells of its input x, a linear layer being a 1x1 convolution of one pixel.
+    """What a layer reveals of its input x, a linear layer being a 1x1 convolution of one pixel.
 
         D W x = D z     its output, each value weighted by D
         B x_c = g_c     the gradient of its weights, for each channel c of x, by one matrix B

@@ -87,11 +87,6 @@ class Track(NamedTuple):
     losses: Tensor  # [t, g]
     points: Tensor  # [t, g, D]
 
-    @classmethod
-    def at_start(cls, start: Tensor, groups: Tensor, n_steps: int) -> "Track":
-        t, g = len(traced(n_steps)), int(groups.max()) + 1
-        return cls(start.new_zeros(t, g), start.new_zeros(t, g, start.shape[1]))
-
     def note(self, k: int, n_steps: int, best: "Minimum", groups: Tensor) -> None:
         """From step k on the groups have what is best now, until more is noted."""
         steps = traced(n_steps)
@@ -147,7 +142,8 @@ def minimise(
     else:
         losses, gradients = problems.slopes(start, rows)
         done, now = 0, Iterate(rows, start, losses, gradients, method.memory(start))
-        track = Track.at_start(start, groups, n_steps)
+        shape = len(traced(n_steps)), int(groups.max()) + 1
+        track = Track(start.new_zeros(shape), start.new_zeros(*shape, start.shape[1]))
         best, before = Minimum(start.clone(), losses.clone(), track), losses.clone()
         best.track.note(0, n_steps, best, groups)
     marks = traced(n_steps)
@@ -251,7 +247,7 @@ class LBFGS:
 
     def memory(self, start: Tensor) -> tuple[Tensor, ...]:
         p, D = start.shape
-        n = _n_pairs(D)
+        n = max(_FEWEST, min(_PAIRS, D, _REMEMBERED // D))
         P, Q = start.new_zeros(p, 2 * n, D), start.new_zeros(p, 2 * n, 2 * n)
         return Pairs(P, Q, start.new_zeros(p))
 
@@ -269,10 +265,6 @@ class LBFGS:
         stuck = failed & (pairs.gamma == 0)  # it was steepest descent already
         _remember(pairs, after.points - now.points, after.gradients - now.gradients, failed, k)
         return after.rows(~stuck)
-
-
-def _n_pairs(D: int) -> int:
-    return max(_FEWEST, min(_PAIRS, D, _REMEMBERED // D))
 
 
 def _free(points: Tensor, gradients: Tensor, bounds: tuple[float, float]) -> Tensor:

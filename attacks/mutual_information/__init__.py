@@ -1,1 +1,1 @@
-"""How much a view tells about a private quantity, by round."""
+"""How much a view reveals about a private quantity, by round."""

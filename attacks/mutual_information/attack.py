@@ -1,4 +1,4 @@
-"""How much an adversary's view tells about a private quantity: M-NMI over independent runs."""
+"""How much an adversary's view reveals about a private quantity: M-NMI over independent runs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,7 +67,7 @@ class MutualInformation(da.Attack):
 
     ``reduction`` "aligned" projects a message of the private quantity's dimension on the leading
     ``components`` of that quantity, and then on at most ``view_components`` of its own; "pca" on
-    its own alone; "none" leaves all columns. What is reduced tells less, never more.
+    its own alone; "none" leaves all columns. What is reduced reveals less, never more.
 
     Source: Xie, Liu and Chai, eq. (43); ``dpaudit.information.mnmi`` for what stands beside it.
     """

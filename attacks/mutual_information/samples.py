@@ -34,7 +34,7 @@ ROUNDINGS = 4  # a column that varies by no more than so many of them is constan
 
 @dataclass(frozen=True)
 class Question:
-    """Which message tells what about whom."""
+    """Which message reveals what about whom."""
 
     message: str  # one of the defense's messages, observables or combinations; or "view"
     private: str

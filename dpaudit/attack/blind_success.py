@@ -176,7 +176,7 @@ def decibels(mse: float, data_range: float) -> float:
 
 
 def bits(noises: Iterable[float], d: int, batch_size: int) -> float:
-    """What messages on one batch tell about it at most, in bits.
+    """What messages on one batch reveal about it at most, in bits.
 
     Each is a mean [d] of gradients of norm 1 at most, in units of the clip norm, and noise of
     s / batch_size in each coordinate: d / 2 log2(1 + 1 / (d std^2)) bits (Shannon 1949). Those of

@@ -97,8 +97,8 @@ class Attack(Strict, ABC):
         """What ``measure`` is expected to certify of each claim, by its index, without a run.
 
         The expected bound, the ceiling and the trials that would be enough of a perfect attack,
-        each where it is known; nothing of claims of which nothing can be told. No bound is expected
-        where it would take about more than ``patience`` seconds to derive.
+        each where it is known; nothing of claims of which nothing can be predicted. No bound is
+        expected where it would take about more than ``patience`` seconds to derive.
         """
         return iter(())
 

@@ -88,7 +88,8 @@ class ObservedGradients:
         groups, firsts = list[int](), list[int]()
         for i in range(len(secrets)):
             here = [n for n, first in enumerate(firsts) if secrets[first] == secrets[i]]
-            alike = [n for n in here if _agree(self.models[firsts[n]], self.models[i])]
+            known = [(n, self.models[firsts[n]]) for n in here]
+            alike = [n for n, X in known if (X - self.models[i]).norm() <= _SAME * X.norm()]
             if not alike:
                 alike, firsts = [len(firsts)], [*firsts, i]
             groups.append(alike[0])
@@ -119,11 +120,6 @@ class Reconstruction:
 
 
 Reconstruct = Callable[[ObservedGradients, Task, Streams, OnStep], Reconstruction]
-
-
-def _agree(model: Tensor, other: Tensor) -> bool:
-    distance = torch.linalg.vector_norm(model - other)
-    return bool(distance <= _SAME * torch.linalg.vector_norm(model))
 
 
 def _firsts(groups: Tensor) -> Tensor:

@@ -148,22 +148,14 @@ class _Curve(NamedTuple):
         return int(self.blind.public.argmin())
 
     def finding(self, claims: dict[int, Claim], notes: list[str]) -> Finding:
-        allowed = self._accounted()
-        promised = {
-            claim_column(i): np.array([_promise(claim).gamma(k) for k in self.kappa])
-            for i, claim in claims.items()
-        }
-        metrics = self._at_threshold()
-        if self.mechanism:
-            metrics[Name.ACCOUNTING_ALLOWS] = Metric(value=float(allowed[self.chosen]))
-        columns = self._columns() | {Column.ACCOUNTING_ALLOWS: allowed} | promised
-        series = {name: tuple(values.tolist()) for name, values in columns.items()}
-        return self._finding(Role.RECONSTRUCTED_SHARE, None, metrics, (*_SAID, *notes), series)
-
-    def _columns(self) -> dict[str, Array]:
         low, high = _interval(self.hits, self.n)
         similar_low, similar_high = _interval(self.similar, self.n)
-        return {
+        allowed = np.full(len(DECIBELS), np.nan)
+        metrics = self._at_threshold()
+        if self.mechanism:
+            allowed = accounted(self.kappa, in_the_batch(self.mechanism, self.known))
+            metrics[Name.ACCOUNTING_ALLOWS] = Metric(value=float(allowed[self.chosen]))
+        columns: dict[str, Array] = {
             Column.PSNR_AT_LEAST: DECIBELS,
             Column.SHARE: self.hits / self.n,
             Column.LOW: low,
@@ -176,7 +168,12 @@ class _Curve(NamedTuple):
             Column.SSIM_LOW: similar_low,
             Column.SSIM_HIGH: similar_high,
             Column.SSIM_BLIND: self.blind.by_ssim,
+            Column.ACCOUNTING_ALLOWS: allowed,
         }
+        for i, claim in claims.items():
+            columns[claim_column(i)] = np.array([_promise(claim).gamma(k) for k in self.kappa])
+        series = {name: tuple(values.tolist()) for name, values in columns.items()}
+        return self._finding(Role.RECONSTRUCTED_SHARE, None, metrics, (*_SAID, *notes), series)
 
     def test(self, index: int, claim: Claim) -> Finding:
         """Of a claim, by the share at the chosen threshold."""
@@ -192,7 +189,8 @@ class _Curve(NamedTuple):
             **self._at_threshold(),
             Name.CLAIM_ALLOWS: Metric(value=promise.gamma(found.kappa)),
             Name.CEILING: Metric(value=_epsilon(claim, top)),
-            Name.TRIALS_NEEDED: Metric(value=_needed(found, promise)),
+            # infinite where no share of one run refutes the claim
+            Name.TRIALS_NEEDED: Metric(value=1.0 if promise.gamma(found.kappa) < ALPHA else np.inf),
         }
         if claim.mu is not None:
             metrics[Name.MU_LOWER_BOUND] = Metric(value=bound)
@@ -214,11 +212,6 @@ class _Curve(NamedTuple):
             ),
             Name.RECONSTRUCTED_BLINDLY: Metric(value=float(self.kappa[i])),
         }
-
-    def _accounted(self) -> Array:
-        if not self.mechanism:
-            return np.full(len(DECIBELS), np.nan)
-        return accounted(self.kappa, in_the_batch(self.mechanism, self.known))
 
     def _finding(
         self,
@@ -289,11 +282,6 @@ def in_the_batch(mechanism: Mechanism, known: int) -> Mechanism:
         if sure < release.count:
             found.append(release.model_copy(update={"count": release.count - sure}))
     return tuple(found)
-
-
-def _needed(found: Successes, promise: Promise) -> float:
-    """Infinite where no share of one run refutes the claim."""
-    return 1.0 if promise.gamma(found.kappa) < ALPHA else np.inf
 
 
 def _promise(claim: Claim) -> Promise:

@@ -186,7 +186,13 @@ def scored(
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
 
     def finding(
-        world: str, scores: Scores, images: Tensor, notes: Notes, means: Means, rows: Columns
+        world: str,
+        scores: Scores,
+        images: Tensor,
+        notes: Notes,
+        means: Means,
+        rows: Columns,
+        trace: Columns,
     ) -> Finding:
         """Beside the means a row for each target, in the order of the strips."""
         aligned = images.cpu().take_along_dim(scores.order[..., None, None, None], dim=1)
@@ -201,9 +207,9 @@ def scored(
         victims = tuple(float(target.victim) for target in truth.targets)
         by_score: Columns = {name: tuple(getattr(scores, name).tolist()) for name in RANGES}
         series: Columns = {Column.VICTIM: victims, **by_score, **rows}
-        return _finding(scenario, truth.rounds, world, notes).model_copy(
-            update={"metrics": metrics, "series": series, "artifacts": artifacts}
-        )
+        plain = _finding(scenario, truth.rounds, world, notes)
+        found = {"metrics": metrics, "series": series, "artifacts": artifacts, "trace": trace}
+        return plain.model_copy(update=found)
 
     scores = score(truth.images, found.images, dataset.value_range)
     labels_found, losses = (
@@ -223,12 +229,11 @@ def scored(
         **losses,
     }
     trace = course(found.trace, truth.images, dataset.value_range)
-    own = finding(scenario.world, scores, found.images, notes, means, rows)
-    own = own.model_copy(update={"trace": trace})
+    own = finding(scenario.world, scores, found.images, notes, means, rows, trace)
     if scenario.world != "defense":  # the same truth, so the same baselines
         return [own]
     return [own] + [
-        finding("blind", baselines[name], guesses[name], (_BLIND[name],), {}, {})
+        finding("blind", baselines[name], guesses[name], (_BLIND[name],), {}, {}, {})
         for name in baselines
     ]
 

@@ -216,7 +216,7 @@ def _of_observable(
     k: int,
     order: list[int],
 ) -> tuple[list[TargetGradient], list[str]]:
-    """Different victims first; then further links of the same victims, where those tell more."""
+    """Different victims first; then further links of the same victims, where those reveal more."""
     observable = defense.observables[scenario.message]
     found, refusals = list[TargetGradient](), list[str]()
     rank = {agent: place for place, agent in enumerate(order)}

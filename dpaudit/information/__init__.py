@@ -1,4 +1,4 @@
-"""From samples to bits: how much does one quantity tell about another?"""
+"""From samples to bits: how much does one quantity reveal about another?"""
 
 from .best_estimate import best_estimate
 from .estimators import ksg, npeet, self_information

@@ -34,8 +34,10 @@ def best_estimate(private: Floats, view: Floats, rng: np.random.Generator) -> Be
     scaled = (view - view[fit].mean(axis=0)) / np.where(
         view[fit].std(axis=0) > 0, view[fit].std(axis=0), 1
     )
+    with_ones = np.hstack([scaled[fit], np.ones((len(fit), 1))])
+    weights, *_ = np.linalg.lstsq(with_ones, private[fit], rcond=None)
     guesses = {
-        "linear regression": _linear(scaled[fit], private[fit], scaled),
+        "linear regression": scaled @ weights[:-1] + weights[-1],
         "nearest neighbours": _nearest(scaled[fit], private[fit], scaled),
     }
     errors = {name: ((g - private)[choose] ** 2).mean() for name, g in guesses.items()}
@@ -45,12 +47,6 @@ def best_estimate(private: Floats, view: Floats, rng: np.random.Generator) -> Be
     low, high = np.quantile(_explained(truth[again], estimate[again]), [0.025, 0.975])
     explained = _explained(truth, estimate)
     return BestEstimate(truth, estimate, method, float(explained), float(low), float(high))
-
-
-def _linear(view: Floats, private: Floats, everywhere: Floats) -> Floats:
-    ones = np.ones((len(view), 1))
-    weights, *_ = np.linalg.lstsq(np.hstack([view, ones]), private, rcond=None)
-    return everywhere @ weights[:-1] + weights[-1]
 
 
 def _nearest(view: Floats, private: Floats, everywhere: Floats) -> Floats:

@@ -35,14 +35,14 @@ def of_number_in_gaussian(mu: float) -> float:
 def of_vector_in_gaussian(d: int, norm: float) -> float:
     """I(X; O) of a vector [d] of this norm at most, in standard deviations of the noise.
 
-    d / 2 log2(1 + norm^2 / d): independent normal coordinates of that power tell most (Shannon
+    d / 2 log2(1 + norm^2 / d): independent normal coordinates of that power reveal most (Shannon
     1949).
     """
     return d / 2 * math.log2(1 + norm**2 / d)
 
 
 def of_pure_epsilon(epsilon: float) -> float:
-    """I(X; O) of anything, any two values of which are told apart under pure epsilon at most.
+    """I(X; O) of anything, any two values of which are distinguished under pure epsilon at most.
 
     epsilon tanh(epsilon / 2) nats, the largest divergence of two such laws; the information is at
     most the largest divergence between the laws of two values.

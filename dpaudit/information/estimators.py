@@ -55,7 +55,7 @@ def ksg_of_samples(x: Floats, y: Floats, k: int) -> float:
 
 
 def conditional_ksg(x: ArrayLike, y: ArrayLike, z: ArrayLike, k: int = NEIGHBOURS) -> float:
-    """I(X; Y | Z) in bits: what y tells about x to somebody who knows z already.
+    """I(X; Y | Z) in bits: what y reveals about x to somebody who knows z already.
 
     With the counts n_xz, n_yz and n_z within the distance to the k-th neighbour of (x, y, z),
     I = psi(k) + <psi(n_z) - psi(n_xz) - psi(n_yz)>. Shapes and errors as in ``ksg``.

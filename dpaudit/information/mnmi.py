@@ -1,4 +1,4 @@
-"""How much a view tells about a private variable: M-NMI over rounds, and its error.
+"""How much a view reveals about a private variable: M-NMI over rounds, and its error.
 
 Xie, Liu and Chai, eq. (43): the maximum over rounds of I(V; view) / I(V; V), each round's
 information estimated over independent trials. The ratio is reported as they define it. Beside it
@@ -110,7 +110,11 @@ def maximum_information(
 
     Warns: EstimatorWarning for columns that defeat the estimator, with the remedy.
     """
-    _check_options(n_permutations, n_splits, confidence)
+    for name, count in (("n_permutations", n_permutations), ("n_splits", n_splits)):
+        if count < 0:
+            raise ConfigError("DPA071", f"{name} = {count}; expected a count, or 0 to leave it out")
+    if not 0 < confidence < 1:
+        raise ConfigError("DPA071", f"confidence = {confidence}; expected a number between 0 and 1")
     workers = workers or os.cpu_count() or 1
     pairs = _pairs(private, view, reduce_private, reduce_view, rng, workers)
     estimates = _estimated(pairs, k, n_permutations, n_splits, rng, workers, checkpoint)
@@ -301,14 +305,6 @@ def _of_itself(private: Reduced, k: int, rng: np.random.Generator) -> float:
         return self_information(len(private.samples), k)
     first, second = break_ties(private.repeating, rng), break_ties(private.repeating, rng)
     return ksg_of_samples(first, second, k)
-
-
-def _check_options(n_permutations: int, n_splits: int, confidence: float) -> None:
-    for name, count in (("n_permutations", n_permutations), ("n_splits", n_splits)):
-        if count < 0:
-            raise ConfigError("DPA071", f"{name} = {count}; expected a count, or 0 to leave it out")
-    if not 0 < confidence < 1:
-        raise ConfigError("DPA071", f"confidence = {confidence}; expected a number between 0 and 1")
 
 
 def _check_trials(n: int, k: int, n_splits: int, dims: int) -> None:

@@ -134,14 +134,10 @@ def _normal_scores(samples: Floats, rng: np.random.Generator) -> Floats:
     return ndtri((ranks + 0.5) / len(samples))
 
 
-def _unscaled(samples: Floats, rng: np.random.Generator) -> Floats:
-    return samples
-
-
 _SCALES: dict[str, tuple[Callable[[Floats, np.random.Generator], Floats], str]] = {
     "standardise": (_standardised, "standardised"),
     "normal-scores": (_normal_scores, "normal scores"),
-    "none": (_unscaled, "as given"),
+    "none": (lambda samples, rng: samples, "as given"),
 }
 
 

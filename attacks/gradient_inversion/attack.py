@@ -18,7 +18,7 @@ from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
-from .search import LBFGS, Adam, Method, Problems, Track, minimise, traced
+from .search import LBFGS, Adam, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -217,17 +217,13 @@ class GradientInversion(da.ReconstructionAttack):
             bounds = objective.task.value_range
             problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
             progress = partial(da.step_of_part, on_step, i, len(chunks))
-            method = self._method(chosen, problems)
+            rate = self.learning_rate * problems.width / 2
+            method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, self.signed)
             minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
         least = torch.cat([minimum.losses for minimum in minima]).view(starts.shape[:2])
         tracks = zip(*(minimum.track for minimum in minima), strict=True)
         return Attempt(points, least, Track(*(torch.cat(parts, dim=1) for parts in tracks)))
-
-    def _method(self, chosen: Plan, problems: Problems) -> Method:
-        if chosen.optimizer == "lbfgs":
-            return LBFGS()
-        return Adam(self.learning_rate * problems.width / 2, self.signed)
 
 
 def _objective(

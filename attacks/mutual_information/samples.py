@@ -261,52 +261,40 @@ class _Recorder:
         q = self.question
         names = read_of(q.message, self.defense)
         self._messages[k] = {name: sent for name, sent in round.sent.items() if name in names}
-        if k in q.rounds:
-            self._wait(k, round, answer)
+        if k in q.rounds and not q.overhears(self.defense):
+            self._waiting[k] = round.private[q.private][..., q.victim, :]
+        elif k in q.rounds and answer is not None:
+            self._waiting[k] = answer
+        elif k in q.rounds:
+            self._unseen[k] = f"agent {q.victim} asks for no gradient in round {k}"
         spans = {j: span_of(q.message, self.defense, j) for j in [*self._waiting, k + 1]}
         for j in [j for j in self._waiting if spans[j][-1] == k]:
-            self._note(j, self._waiting.pop(j))
+            private = self._waiting.pop(j)
+            try:
+                reduced = self._reduced(j, private, self._rows(j))
+                self._found.setdefault(j, []).append(reduced)
+            except da.NotObservable as error:
+                self._unseen[j] = str(error)
             del spans[j]
         first = min(span[0] for span in spans.values())
         for old in [j for j in self._messages if j < first]:
             del self._messages[old]
-
-    def _wait(self, k: int, round: dp.Round, answer: Tensor | None) -> None:
-        q = self.question
-        if not q.overhears(self.defense):
-            self._waiting[k] = round.private[q.private][..., q.victim, :]
-        elif answer is not None:
-            self._waiting[k] = answer
-        else:
-            self._unseen[k] = f"agent {q.victim} asks for no gradient in round {k}"
-
-    def _note(self, k: int, private: Tensor) -> None:
-        try:
-            rows = self._rows(k)
-        except da.NotObservable as error:
-            self._unseen[k] = str(error)
-            return
-        self._found.setdefault(k, []).append(self._reduced(k, private, rows))
 
     def _rows(self, k: int) -> Tensor:
         """All that the adversary has of the victim in round k, [trials, n_rows, d]."""
         q, defense = self.question, self.defense
         view = dp.View.of(q.threat_model, dp.Transcript(self._messages), set(self._messages))
         if q.message == VIEW:
-            return self._window(k).gradients(view, k, q.victim)
+            if k not in self._windows:
+                rounds = span_of(VIEW, defense, k)
+                self._windows[k] = Window(defense, self.setting, q.threat_model, rounds)
+            return self._windows[k].gradients(view, k, q.victim)
         if q.message in defense.messages:
             return view.all_sent_by(q.message, k, q.victim)
         if q.message in defense.observables:
             return self._derived(view, k, defense.observables[q.message])
         links = self._links(view, k, defense.combinations[q.message].messages[0])
         return defense.combinations[q.message].derive(defense, view, self.setting, links[0])
-
-    def _window(self, k: int) -> Window:
-        if k not in self._windows:
-            rounds = span_of(VIEW, self.defense, k)
-            args = self.defense, self.setting, self.question.threat_model, rounds
-            self._windows[k] = Window(*args)
-        return self._windows[k]
 
     def _derived(self, view: dp.View, k: int, observable: dp.Observable) -> Tensor:
         targets = self._links(view, k, observable.links)

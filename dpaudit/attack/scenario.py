@@ -186,13 +186,7 @@ def scored(
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
 
     def finding(
-        world: str,
-        scores: Scores,
-        images: Tensor,
-        notes: Notes,
-        means: Means,
-        rows: Columns,
-        trace: Columns,
+        world: str, scores: Scores, images: Tensor, notes: Notes, means: Means, rows: Columns
     ) -> Finding:
         """Beside the means a row for each target, in the order of the strips."""
         aligned = images.cpu().take_along_dim(scores.order[..., None, None, None], dim=1)
@@ -207,15 +201,13 @@ def scored(
         victims = tuple(float(target.victim) for target in truth.targets)
         by_score: Columns = {name: tuple(getattr(scores, name).tolist()) for name in RANGES}
         series: Columns = {Column.VICTIM: victims, **by_score, **rows}
-        plain = _finding(scenario, truth.rounds, world, notes)
-        found = {"metrics": metrics, "series": series, "artifacts": artifacts, "trace": trace}
-        return plain.model_copy(update=found)
+        return _finding(scenario, truth.rounds, world, notes).model_copy(
+            update={"metrics": metrics, "series": series, "artifacts": artifacts}
+        )
 
     scores = score(truth.images, found.images, dataset.value_range)
-    labels_found, losses = (
-        _labels_found(found.labels, truth.labels),
-        restarts(found.losses.double()),
-    )
+    labels_found = _labels_found(found.labels, truth.labels)
+    losses = restarts(found.losses.double())
     against = f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better"
     notes = (*_scale(dataset, len(truth.targets)), against, *found.notes)
     means: Means = {
@@ -229,11 +221,12 @@ def scored(
         **losses,
     }
     trace = course(found.trace, truth.images, dataset.value_range)
-    own = finding(scenario.world, scores, found.images, notes, means, rows, trace)
+    own = finding(scenario.world, scores, found.images, notes, means, rows)
+    own = own.model_copy(update={"trace": trace})
     if scenario.world != "defense":  # the same truth, so the same baselines
         return [own]
     return [own] + [
-        finding("blind", baselines[name], guesses[name], (_BLIND[name],), {}, {}, {})
+        finding("blind", baselines[name], guesses[name], (_BLIND[name],), {}, {})
         for name in baselines
     ]
 

@@ -122,7 +122,8 @@ class ComparedRun:
 def compared_runs(runs: Sequence[Run], baseline: int = 0) -> list[ComparedRun]:
     """Runs with the figures of their claims."""
     results = [run.result for run in runs]
-    claims = tables.claim_figures(results)
+    evidence = tables.evidence_frame(tables.findings_frame(results), results)
+    claims = tables.claim_figures(evidence, results)
     return [
         ComparedRun(run, own, i == baseline)
         for i, (run, own) in enumerate(zip(runs, claims, strict=True))

@@ -221,7 +221,7 @@ def audit_rows(results: Sequence[AuditResult]) -> Iterator[list[AuditRow]]:
     """For each audit its adversaries, each with every claim against it or with none."""
     frame = tables.findings_frame(results)
     evidence = tables.evidence_frame(frame, results)
-    claims = tables.claim_figures(results)
+    claims = tables.claim_figures(evidence, results)
     tests = evidence[(evidence.role == Role.TEST) & (evidence.metric == Name.CONFIDENCE)]
     confidence = tests.groupby(["run", "place"]).value.min()
     by_adversary = _figures(frame).to_dict("index")

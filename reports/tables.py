@@ -132,9 +132,10 @@ def evidence_frame(frame: "pd.DataFrame", results: Sequence[AuditResult]) -> "pd
     return named.merge(frame, on=["run", "finding"])
 
 
-def claim_figures(results: Sequence[AuditResult]) -> list[list[ClaimFigures]]:
+def claim_figures(
+    evidence: "pd.DataFrame", results: Sequence[AuditResult]
+) -> list[list[ClaimFigures]]:
     """The claims of each audit with their figures."""
-    evidence = evidence_frame(findings_frame(results), results)
     found = largest_figures(evidence, results, ["run", "place", "role", "metric"])
     of_findings = (
         (Role.EXACT_LEAK, Name.EPSILON),

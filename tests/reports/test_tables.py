@@ -7,6 +7,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.reports.tables import (
     LargestFigure,
     claim_figures,
+    evidence_frame,
     findings_frame,
     largest,
     largest_figures,
@@ -65,7 +66,7 @@ def test_a_claim_has_its_own_tests_and_the_sensitivity_of_its_adjacency(golden) 
         update={"because": (0, 1), "adjacency": "add-remove", "decisive": None}
     )
     results = [with_findings(golden, *findings, claims=(claim,))]
-    [[figures]] = claim_figures(results)
+    [[figures]] = claim_figures(evidence_frame(findings_frame(results), results), results)
     assert (figures.certified.compared, figures.certified.among) == (0.75, 2)
     assert figures.sensitivity.compared == 1.5
     assert figures.exact == LargestFigure()

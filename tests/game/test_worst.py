@@ -20,7 +20,6 @@ from dpaudit.game.worst_case.record import coordinates, played_mechanism, record
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from dpaudit.selftest.bugs import WrongNorm
 from dpaudit.selftest.correct import PrivateGossip, State
 
 D = 650
@@ -121,7 +120,7 @@ def test_a_round_leaks_what_draws_of_its_loss_say(q: float) -> None:
 def test_the_runs_of_a_dense_record_are_those_of_the_model_with_its_coordinates() -> None:
     """By the variance and mean of ln p/q of 16 Laplace draws each shifted by 1/4, 6 deviations."""
     d, n = 16, 4000
-    defense = WrongNorm(family="laplace", n_rounds=1, batch_size=8)
+    defense = Clipped(family="laplace", clip=2, n_rounds=1, batch_size=8)
     game = Game(defense, game_of(defense).setting, 0, "add-remove", 1e4, 1.0, "none", False, d, d)
     worlds = play(Adversary(game, EAVESDROPPER, 1), n, Streams(3))
     z = standard_laplace(torch.zeros(200_000, d).double(), torch.Generator().manual_seed(4))

@@ -90,7 +90,7 @@ def kalman_update(out: ProbedRound, uses: list[Use]) -> Update:
     of_first = draws[first]
     drawn = column_norms(of_first) > 0
     left = 1 - column_norms(draws)[out.laplace.numpy()] ** 2
-    unhidden = torch.from_numpy(seen - (seen @ U) @ U.T)  # what of the record no noise hides
+    noiseless = torch.from_numpy(seen - (seen @ U) @ U.T)  # the effect where there is no noise
     least = max(LEAST_NOISELESS, 100 * LOST * _condition_number(S))
     least = min(NOISELESS, least) * out.scale  # less of it is rounding
     reading = Reading(
@@ -102,12 +102,12 @@ def kalman_update(out: ProbedRound, uses: list[Use]) -> Update:
         resolved=stds > RESOLVED * max(out.largest, *stds.tolist(), 0.0),
         shown={
             j: rest / (rest @ rest)
-            for j, rest in _by_inclusion(uses, unhidden).items()
+            for j, rest in _by_inclusion(uses, noiseless).items()
             if (rest.abs() > least).any()
         },
         noiseless={
             use[0]: out.messages[int(rest.abs().argmax())][0]
-            for use, rest in zip(uses, unhidden, strict=True)
+            for use, rest in zip(uses, noiseless, strict=True)
             if (rest.abs() > least).any()
         },
         draws=of_first[:, np.flatnonzero(drawn)],

@@ -205,7 +205,7 @@ class Servers:
         self.workers = max(1, 2 * cores // ranks) if ranks else cores
         module = ["-P", "-m", "dpaudit.capture.server", str(options.seconds), str(ranks)]
         self._command = [sys.executable, *module, *script]
-        hooks = hooked(None, str(options.folder), options.cpu, world=True)
+        hooks = hooked(None, str(options.folder), options.cpu, MOST_BYTES, world=True)
         self._environment = {**hooks, RANKS: "1"} if ranks else None
         self._free: Queue[subprocess.Popen[str]] = Queue()
 
@@ -266,7 +266,7 @@ class Anew:
     def run(self, path: Path, world: World) -> int:
         """The exit status of the world's run."""
         options, command = self._options, self._options.command
-        hooks = hooked(world.out / RAW, str(options.folder), options.cpu, world=True)
+        hooks = hooked(world.out / RAW, str(options.folder), options.cpu, MOST_BYTES, world=True)
         environment = {**hooks, RANKS: "1", WORLD: str(path)}
         recorder.note_unseen(command, environment)
         with open(world.out / SAID, "wb") as output:

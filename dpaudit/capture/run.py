@@ -97,7 +97,7 @@ def hooked(
     folder: Path | None,
     origin: str,
     cpu: bool,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int,
     transport: Path | None = None,
     world: bool = False,
 ) -> dict[str, str]:

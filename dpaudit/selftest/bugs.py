@@ -39,21 +39,14 @@ class ResumedAtFirstDraw(PrivateGossip):
         return super().noise(like, k, seeded_as_in_round(self._rounds, noise))
 
 
+def in_l2_norm(d: Any, gradient: Gradient, X: Tensor) -> Tensor:
+    return gradient.clipped_sum(X, d.clip_norm)
+
+
 def of_a_fixed_generator(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     generator = torch.Generator(like.device).manual_seed(k)
     scaled: Tensor = torch.empty_like(like).normal_(generator=generator) * d._scale
     return scaled
-
-
-def of_the_other_norm(d: Any, gradient: Gradient, X: Tensor) -> Tensor:
-    return gradient.clipped_sum(X, d.clip_norm, norm=2)
-
-
-def divided_by_records_drawn(
-    d: Any, S: Tensor, X: Tensor, k: int, gradient: Gradient, noise: Noise
-) -> Tensor:
-    mean: Tensor = d.noised(S, k, noise) / records_drawn(gradient)
-    return mean
 
 
 def releases_of_everybody(
@@ -123,14 +116,14 @@ BUGS = (
     bug("clip after averaging", "the batch's mean is clipped, not each record's gradient",
         "sensitivity", summed=lambda d, g, X: clip(g(X), d.clip_norm) * d.batch_size),
     Bug("L2 clip under L1 accounting", "a Gaussian mechanism's clipping kept for Laplace noise",
-        "sensitivity", Specimen(variant(family="laplace", summed=of_the_other_norm)), LAPLACE),
+        "sensitivity", Specimen(variant(family="laplace", summed=in_l2_norm)), LAPLACE),
     Bug("add-remove noise, replace-one claim", "noise for C where replacing moves a sum by 2 C",
         "accounting", Specimen(PrivateGossip(noise_multiplier=1.0), "replace-one"),
         Specimen(PrivateGossip(noise_multiplier=2.0), "replace-one", "replace-one")),
     bug("un-noised self-gradient added", "an agent adds its own gradient as if nobody read it",
         "exact leak", noised=lambda d, S, k, z: noisy(d, S, k, z) + S),
     bug("divided by the realised batch size", "a mean over the batch as it was drawn",
-        "sensitivity", averaged=divided_by_records_drawn),
+        "sensitivity", averaged=lambda d, S, X, k, g, z: d.noised(S, k, z) / records_drawn(g)),
     bug("sampling rate understated", "B over the records of all agents, not over its own",
         "exact leak", mechanism=releases_of_everybody),
     Bug("generator restored wrongly on resume", "the noise generator is in no checkpoint",

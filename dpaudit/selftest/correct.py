@@ -247,6 +247,10 @@ class Mechanism(NamedTuple):
     leaks: float | None = None  # mu of all messages over the declared one, if it is known
     graph: str = "ring"
 
+    @property
+    def kind(self) -> str:
+        return "correct" if self.is_correct else "fault"
+
 
 class At(NamedTuple):
     """Where noise is changed, or a sum with its noise."""

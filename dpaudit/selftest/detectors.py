@@ -15,20 +15,16 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.accounting.releases import Mechanism, Release, epsilon, false_negative_rate
+from dpaudit.accounting.releases import Mechanism, epsilon, false_negative_rate
 from dpaudit.attacks.sensitivity.examination import Examination
 from dpaudit.attacks.sensitivity.worlds import Coupled
 from dpaudit.conformance.case import N_AGENTS, BrokenPromise, small_problem
 from dpaudit.conformance.promises import PROMISES, check_defense
-from dpaudit.defense.contract import Setting
-from dpaudit.defense.gossip import releases
-from dpaudit.defense.noise import Noise
-from dpaudit.files.threat import ThreatModel
+from dpaudit.defense import Graph, Network, Noise, Setting, ThreatModel, releases
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import LearnedScore, Worlds, play
 from dpaudit.game.step_inputs import ChosenNoise
-from dpaudit.graphs.graph import Graph, Network
 from dpaudit.rng import Streams
 from dpaudit.statistics.bounds import clopper_pearson, from_scores
 from dpaudit.statistics.noise_tests import white_noise_test
@@ -157,17 +153,18 @@ def contract(examined: Examined) -> str | None:
 def likelihood_ratio(examined: Examined, alpha: float) -> str | None:
     """Runs with and without the record, against the claim and the declared mechanism."""
     worlds = examined.worlds
-    return _refuted(examined, _scores(worlds), alpha, examined.claim, examined.declared)
+    scores = worlds.without.scores, worlds.with_record.scores
+    return _refuted(examined, scores, alpha, examined.claim, examined.declared)
 
 
 def learned_score(examined: Examined, alpha: float) -> str | None:
-    """The same for a record of round 1 alone, told by a score that is learned from other runs."""
+    """The same for a record of round 1 alone, by a score that is learned from other runs."""
     if not examined.worlds.without.features.shape[1]:
         return None
     score = LearnedScore(examined.play("training", TRAINING, in_round=1))
     counted = examined.play("round 1", TRIALS, in_round=1)
     scores = score(counted.without), score(counted.with_record)
-    first = (_once(examined.declared[0]),)
+    first = (examined.declared[0].model_copy(update={"count": 1}),)
     claim = epsilon(first, examined.delta, examined.specimen.accounted).high
     return _refuted(examined, scores, alpha, claim, first)
 
@@ -231,10 +228,6 @@ def _normal(noise: Array, family: str) -> Array:
     return -np.sign(noise) * ndtri(np.exp(-np.abs(noise)) / 2)
 
 
-def _scores(worlds: Worlds) -> tuple[Array, Array]:
-    return worlds.without.scores, worlds.with_record.scores
-
-
 def _refuted(
     examined: Examined,
     scores: tuple[Array, Array],
@@ -256,10 +249,6 @@ def _refuted(
 
 def _above(found: float, claim: float) -> str | None:
     return f"epsilon at least {found:.3g}, claimed {claim:.3g}" if found > claim * ALLOWED else None
-
-
-def _once(release: Release) -> Release:
-    return release.model_copy(update={"count": 1})
 
 
 EXACT: Mapping[str, Callable[[Examined], str | None]] = {

@@ -72,14 +72,6 @@ def without(direction: Callable[[int], Tensor], share: float = 0.0) -> Change:
     return of_noise
 
 
-def hadamard_row(d: int) -> Tensor:
-    return torch.tensor([(-1.0) ** (i & 21).bit_count() for i in range(d)])
-
-
-def cosine_row(d: int) -> Tensor:
-    return torch.cos(pi * 5 * (torch.arange(d) + 0.5) / d)
-
-
 def random_direction(d: int) -> Tensor:
     return public(11, d)
 
@@ -112,23 +104,19 @@ def of_half_the_rank(defense: Any, like: Tensor, k: int, noise: Noise) -> Tensor
     return 2**0.5 * drawn(defense, like[..., : d // 2], k, noise) @ basis(13, d)[: d // 2].to(like)
 
 
-def of_several(draws: int, chosen: Callable[[Tensor, Tensor], Tensor]) -> NoiseOf:
-    """Of several noise vectors one is taken, chosen by their norms and those of the noise."""
+def of_several(draws: int, until: float | None = None) -> NoiseOf:
+    """The shortest of several noise vectors, or the first below this part of the usual length."""
 
     def noise(d: Any, like: Tensor, k: int, source: Noise) -> Tensor:
         Z = torch.stack([source.gaussian(f"{i}", d._scale, like) for i in range(draws)])
-        which = chosen(length(Z), like.shape[-1] ** 0.5 * d._scale)
+        lengths, usual = length(Z), like.shape[-1] ** 0.5 * d._scale
+        if until is None:
+            which = lengths.argmin(dim=0, keepdim=True)
+        else:
+            which = (lengths < until * usual).byte().argmax(dim=0, keepdim=True)
         return Z.take_along_dim(which, dim=0)[0]
 
     return noise
-
-
-def shortest(norms: Tensor, usual: Tensor) -> Tensor:
-    return norms.argmin(dim=0, keepdim=True)
-
-
-def first_short(norms: Tensor, usual: Tensor) -> Tensor:
-    return (norms < 0.85 * usual).byte().argmax(dim=0, keepdim=True)
 
 
 def turned_round(Z: Tensor, at: At) -> Tensor:
@@ -179,10 +167,6 @@ def tiled(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     n = like.shape[-1]
     half = drawn(d, like[..., : (n + 1) // 2], k, noise)
     return torch.cat([half, half], dim=-1)[..., :n]
-
-
-def on_a_grid(Z: Tensor, at: At) -> Tensor:
-    return to_grid(Z, GRID * at.scale) if at.scale else Z
 
 
 def opposite_in_pairs(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
@@ -351,16 +335,26 @@ FAULTS = (
         noise=lambda d, S, k, z: z.gaussian("gradient", 1.0, S).half().to(S) * d._scale,
     ),
     fault("bfloat16 noise, C = 1e-6", inf, **TINY_STEPS, of_noise=to_bfloat16),
-    fault("a row of a Hadamard matrix bare", inf, of_noise=without(hadamard_row)),
-    fault("a row of a cosine transform bare", inf, of_noise=without(cosine_row)),
+    fault(
+        "a row of a Hadamard matrix bare",
+        inf,
+        of_noise=without(
+            lambda d: torch.tensor([(-1.0) ** (i & 21).bit_count() for i in range(d)])
+        ),
+    ),
+    fault(
+        "a row of a cosine transform bare",
+        inf,
+        of_noise=without(lambda d: torch.cos(pi * 5 * (torch.arange(d) + 0.5) / d)),
+    ),
     fault("a random direction bare", inf, of_noise=without(random_direction)),
     fault("a random direction with a fifth", 5.0, of_noise=without(random_direction, 0.2)),
     fault("the means of blocks bare", inf, of_noise=without_block_means),
     fault("a contrast of two agents bare", inf, of_noise=without_a_contrast),
     fault("noise of half the rank", inf, noise=of_half_the_rank),
-    fault("the shortest of three draws", 1.2, batch_size=RECORDS, noise=of_several(3, shortest)),
-    fault("the shortest of eight draws", 1.4, batch_size=RECORDS, noise=of_several(8, shortest)),
-    fault("drawn until short", 3.0, batch_size=RECORDS, noise=of_several(16, first_short)),
+    fault("the shortest of three draws", 1.2, batch_size=RECORDS, noise=of_several(3)),
+    fault("the shortest of eight draws", 1.4, batch_size=RECORDS, noise=of_several(8)),
+    fault("drawn until short", 3.0, batch_size=RECORDS, noise=of_several(16, until=0.85)),
     fault("noise clamped", inf, of_noise=lambda Z, at: Z.clamp(-1.5 * at.scale, 1.5 * at.scale)),
     fault(
         "noise cut off",
@@ -459,7 +453,10 @@ COMMON_MISTAKES = (
     fault("noise of one norm in all", of_noise=lambda Z, at: Z / Z.shape[-1] ** 0.5),
     fault("noise drawn in float16", of_noise=to_float16),
     fault("noise drawn in bfloat16", of_noise=to_bfloat16),
-    fault("noise on a coarse grid", of_noise=on_a_grid),
+    fault(
+        "noise on a coarse grid",
+        of_noise=lambda Z, at: to_grid(Z, GRID * at.scale) if at.scale else Z,
+    ),
     fault("noise that follows the learning rate", of_noise=lambda Z, at: Z * 0.5 ** (at.k - 1)),
     fault("noise for the mean on the sum", of_noise=lambda Z, at: Z / at.defense.batch_size),
     fault(

@@ -71,16 +71,6 @@ def reflected(Z: Tensor, at: At) -> Tensor:
     return Z - 2 * along * w
 
 
-def louder_by_agent(Z: Tensor, at: At) -> Tensor:
-    """Agents have 1, 1.5, 2, ... times the declared noise."""
-    return Z * (1 + (torch.arange(Z.shape[-2]) / 2).to(Z)[:, None])
-
-
-def offset_for_the_run(Z: Tensor, at: At) -> Tensor:
-    """To fresh noise a secret vector is added that stays the same in all rounds."""
-    return Z + seeded_as_in_round(1, at.source).gaussian("once", 2 * at.scale, Z)
-
-
 def by_shares(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
     """Each of B records brings a share of the noise's variance."""
     share = d._scale / sqrt(d.batch_size)
@@ -126,10 +116,6 @@ def with_public_dither(T: Tensor, at: At) -> Tensor:
 def largest_quarter(T: Tensor, at: At) -> Tensor:
     least = T.abs().topk(1 + T.shape[-1] // 4, dim=-1).values[..., -1:]
     return T * (T.abs() >= least)
-
-
-def median_of_three(T: Tensor, at: At) -> Tensor:
-    return torch.stack([T.roll(-1, -1), T, T.roll(1, -1)]).median(dim=0).values
 
 
 def public_half(T: Tensor, at: At) -> Tensor:
@@ -299,8 +285,16 @@ CORRECT = (
         "some coordinates louder",
         of_noise=lambda Z, at: Z * (1 + 2 * (at.source.gaussian("extra", 1.0, Z) > 0).to(Z)),
     ),
-    correct("agents of other noise", of_noise=louder_by_agent),
-    correct("an offset for the run", of_noise=offset_for_the_run),
+    correct(  # 1, 1.5, 2, ... times the declared one
+        "agents of other noise",
+        of_noise=lambda Z, at: Z * (1 + (torch.arange(Z.shape[-2]) / 2).to(Z)[:, None]),
+    ),
+    correct(
+        "an offset for the run",
+        of_noise=lambda Z, at: (
+            Z + seeded_as_in_round(1, at.source).gaussian("once", 2 * at.scale, Z)
+        ),
+    ),
     correct(
         "an offset of all agents",
         sqrt(1 - 4 / 25),
@@ -331,7 +325,10 @@ CORRECT = (
         "divided by the noisy length",
         of_noisy=lambda T, at: at.C * T / length(T).clamp(min=1e-12),
     ),
-    correct("a median of noisy numbers", of_noisy=median_of_three),
+    correct(
+        "a median of noisy numbers",
+        of_noisy=lambda T, at: torch.stack([T.roll(-1, -1), T, T.roll(1, -1)]).median(dim=0).values,
+    ),
     correct("a public random half", of_noisy=public_half),
     correct("a noisy sketch", noised=sketched),
     correct("frozen layers", of_noisy=frozen),

@@ -84,8 +84,8 @@ def text(outcome: BugOutcome) -> str:
 
 def said_text(said: Said) -> str:
     """One audit as a line."""
-    what = "correct" if said.mechanism.is_correct else "fault"
-    return f"{said.mechanism.name} ({what}): {said.claim.verdict}. {said.claim.reason}"
+    mechanism, claim = said.mechanism, said.claim
+    return f"{mechanism.name} ({mechanism.kind}): {claim.verdict}. {claim.reason}"
 
 
 def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequence[Said]) -> str:
@@ -196,6 +196,5 @@ def said_row(said: Said) -> tuple[TableEntry, ...]:
     found = "found" if said.alarmed else "MISSED"
     if said.mechanism.is_correct:
         found = "FALSE ALARM" if said.alarmed else "passed"
-    what = "correct" if said.mechanism.is_correct else "fault"
     reason = said.claim.reason if said.alarmed else None
-    return said.mechanism.name, what, said.claim.verdict, found, reason
+    return said.mechanism.name, said.mechanism.kind, said.claim.verdict, found, reason

@@ -6,7 +6,7 @@ from math import ceil, inf, isclose
 from typing import NamedTuple
 
 from dpaudit.accounting.families import gaussian_epsilon
-from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
+from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, epsilon
 from dpaudit.errors import ConfigError, Problem
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -66,25 +66,27 @@ def _declared(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
 ) -> Accounted:
     victims = _victims(threat_model, setting)
-    brackets = [defense.mechanism(setting, threat_model, victim) for victim in victims]
-    if claim.adjacency == "user":
-        brackets = [
-            _of_user(bracket, defense, setting.sizes[victim])
-            for bracket, victim in zip(brackets, victims, strict=True)
-        ]
-    elif defense.protects == "user":
-        brackets = [_of_one_record(bracket, claim) for bracket in brackets]
-    else:
-        brackets = [
-            _as_drawn(bracket, defense, setting.sizes[victim])
-            for bracket, victim in zip(brackets, victims, strict=True)
-        ]
+    brackets = [
+        _of_adjacency(
+            claim, defense.mechanism(setting, threat_model, victim), defense, setting.sizes[victim]
+        )
+        for victim in victims
+    ]
     delta = _delta(claim, brackets)
     candidates = [
         Accounted(_interval(bracket, claim, delta, defense), delta, victim, bracket.assumptions)
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def _of_adjacency(claim: Claim, bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
+    """What is released of what the claim's adjacency changes."""
+    if claim.adjacency == "user":
+        return _of_user(bracket, defense, n_records)
+    if defense.protects == "user":
+        return _of_one_record(bracket, claim)
+    return _as_drawn(bracket, defense, n_records)
 
 
 def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
@@ -214,32 +216,31 @@ def _of_user(bracket: Bracket, defense: Defense, n_records: int) -> Bracket:
     moves by one clip norm from 0, which it is without any records, however many there are.
     """
 
-    def all_at_once(mechanism: Mechanism, n: int) -> Mechanism:
-        return tuple(_of_all_records(release, n) for release in mechanism)
-
     if defense.protects == "user":
         said = "a release is about all records of an agent: the clip is of its whole gradient"
-        least, most = all_at_once(bracket.least, 1), all_at_once(bracket.most, 1)
+        least, most = (_of_all_records(end, 1) for end in (bracket.least, bracket.most))
         return Bracket(least, most, (*bracket.assumptions, said))
     certain = defense.drawing == "fixed" or (
         defense.drawing == "poisson" and defense.batch_size >= n_records
     )
     n = min(defense.batch_size, n_records) if certain else n_records
     said = f"a user is all records of an agent, {n} of them in a batch" + " at most" * (not certain)
-    least = all_at_once(bracket.least, n) if certain else ()
-    return Bracket(least, all_at_once(bracket.most, n), (*bracket.assumptions, said))
+    least = _of_all_records(bracket.least, n) if certain else ()
+    return Bracket(least, _of_all_records(bracket.most, n), (*bracket.assumptions, said))
 
 
-def _of_all_records(release: Release, n: int) -> Release:
-    """A release that ``n`` records enter, about all of them: there is always one in the batch."""
-    times = 2 if release.clipped == "whole" else 1 / n  # half of its diameter, n clip norms
-    return release.model_copy(
-        update={
-            "noise_multiplier": release.noise_multiplier * times,
-            "sampling": "none",
-            "sampling_rate": 1.0,
-            "clipped": "records",
-        }
+def _of_all_records(mechanism: Mechanism, n: int) -> Mechanism:
+    """Releases that ``n`` records enter, about all of them: there is always one in the batch.
+
+    What is clipped as a whole moves by half of its diameter, n clip norms.
+    """
+    unsampled = {"sampling": "none", "sampling_rate": 1.0, "clipped": "records"}
+    return tuple(
+        release.model_copy(
+            update={**unsampled, "noise_multiplier": release.noise_multiplier * times}
+        )
+        for release in mechanism
+        for times in [2 if release.clipped == "whole" else 1 / n]
     )
 
 
@@ -294,7 +295,7 @@ def _interval(bracket: Bracket, claim: Claim, delta: float, defense: Defense) ->
 
     Noise for batches in turn is made for all uses of a record at once.
     """
-    least, most = bracket.least, bracket.most
+    least, most, _ = bracket
     if claim.scope != "run":
         least = () if defense.cyclic else _least_noise(least, 1)
         most = _least_noise(most, _in_a_round(most, defense))

@@ -5,12 +5,14 @@ from math import inf
 import pytest
 
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.defense.claim_accounting import account_claim, account_restated
+from dpaudit.defense.claim_accounting import _in_a_round, account_claim, account_restated
 from dpaudit.defense.contract import Setting
+from dpaudit.defenses.dfedsam import DPDFedSAM
 from dpaudit.defenses.dgd import DPDGD
 from dpaudit.defenses.dpdl import DPDL
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.dyn_d2p import DynD2P
+from dpaudit.defenses.feddpa import FedDPA
 from dpaudit.defenses.paillier_consensus import PaillierConsensus
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -99,7 +101,7 @@ def test_accounting_of_a_record_does_not_speak_against_a_claim_on_agents(defense
     defense = defense.calibrate(setting)
     assert account_claim(claim, EAVESDROPPER, defense, setting).epsilon == (low, inf)
     common = account_restated(claim, EAVESDROPPER, defense, setting).epsilon
-    assert common.low > 1e-3  # of one record, as it is told beside a claim
+    assert common.low > 1e-3  # of one record, as it is reported beside a claim
 
 
 def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_claim() -> None:
@@ -112,7 +114,7 @@ def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_c
     assert low == account_claim(function, EAVESDROPPER, defense, setting).epsilon.low > 1e-3
 
 
-def test_one_of_several_messages_tells_no_more_than_its_round_and_perhaps_less() -> None:
+def test_one_of_several_messages_reveals_no_more_than_its_round_and_perhaps_less() -> None:
     """DPDL sends a cross-gradient on each link and the momentum in every round."""
     setting = Setting(build_graph("ring", 4), (40,) * 4, 5)
     defense = DPDL(n_rounds=5, batch_size=8, noise_multiplier=1.0).calibrate(setting)
@@ -128,3 +130,27 @@ def test_one_of_several_messages_tells_no_more_than_its_round_and_perhaps_less()
     single = DPDPSGD(n_rounds=5, batch_size=8, noise_multiplier=1.0).calibrate(setting)
     only = Claim(text="ours", epsilon=1.0, delta=1e-5, scope="message")
     assert account_claim(only, everybody, single, setting).epsilon.low > 0
+
+
+@pytest.mark.parametrize(
+    "kind, options, counts, expected",
+    [
+        (DPDPSGD, {}, (), 0),
+        (DPDPSGD, {}, (1,), 1),  # never more than there are
+        (DPDPSGD, {}, (5,), 1),
+        (DPDPSGD, {}, (2, 2), 1),  # a gradient that is sent in the next round: 4 of 5 rounds
+        (DPDPSGD, {}, (8,), 2),
+        (DPDPSGD, {}, (20,), 5),  # 4 in each of 5 rounds, or 5 in each of 4
+        (DPDPSGD, {}, (7,), 2),  # in no equal numbers
+        (DPDPSGD, {"n_rounds": 1}, (3,), 3),
+        (DPDFedSAM, {"local_steps": 3}, (8,), 3),  # each batch is a release
+        (DPDFedSAM, {"local_steps": 3}, (1, 1), 2),
+        (FedDPA, {"local_steps": 3}, (8,), 2),  # all batches of a round are one release
+    ],
+)
+def test_a_round_has_as_many_releases_as_there_may_be(kind, options, counts, expected) -> None:
+    defense = kind(**{"n_rounds": 5, "noise_multiplier": 1.0, **options})
+    mechanism = tuple(
+        Release(family="gaussian", noise_multiplier=1.0 + i, count=n) for i, n in enumerate(counts)
+    )
+    assert _in_a_round(mechanism, defense) == expected

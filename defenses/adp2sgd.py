@@ -39,12 +39,15 @@ class ADP2SGD(dp.GaussianSGD):
         "record, which stands for an assumed bound on gradients"
     )
     waits = True
+    theory_graph = dp.doubly_stochastic(
+        "A(DP)2SGD", '; expected "pairwise", or another graph whose weights are symmetric'
+    )
     messages = {
         "x": "the model after the event's step; holds the active agent's gradient under Gaussian "
         "noise of standard deviation eta sigma C / B, and all messages before",
     }
     private = {
-        "gradient": "the mean gradient of the active agent's batch, clipped if records are; else 0",
+        "gradient": "the mean gradient of the active agent's batch, clipped if records are; else 0"
     }
 
     batch: Literal["mean", "sum"] = "mean"
@@ -89,13 +92,6 @@ class ADP2SGD(dp.GaussianSGD):
             self.model_copy(update={"n_rounds": events}).noise_multiplier_for(size)
             for size, events in spent.items()
             if events
-        )
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_doubly_stochastic(
-            setting.network,
-            "A(DP)2SGD",
-            '; expected "pairwise", or another graph whose weights are symmetric',
         )
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:

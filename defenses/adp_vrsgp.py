@@ -53,8 +53,10 @@ class ADPVRSGP(dp.Defense):
         "w": "push-sum weight; depends on the graph alone",
     }
     private = {
-        "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise",
+        "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise"
     }
+
+    needs_graph = dp.column_stochastic("ADP-VRSGP")
 
     n_rounds: PositiveInt = 1_000  # T
     batch_size: PositiveInt = 64  # B
@@ -69,9 +71,8 @@ class ADPVRSGP(dp.Defense):
     step_scale: PositiveFloat = 1.0  # K
     step_exponent: float | None = None  # p; 1/2 - 2 s if absent
     turn: Annotated[float, Field(gt=0, lt=1)] = 0.5  # Xi; beta is continuous at 1/2
-    epsilon: dp.BudgetEpsilon | tuple[dp.BudgetEpsilon, ...] | None = (
-        None  # one, or one for each agent
-    )
+    # one, or one for each agent
+    epsilon: dp.BudgetEpsilon | tuple[dp.BudgetEpsilon, ...] | None = None
     delta: dp.BudgetDelta = 1e-5
     c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
     c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
@@ -157,11 +158,10 @@ class ADPVRSGP(dp.Defense):
             ConfigError: push-sum does not allow the setting, or there is not one epsilon or noise
                 multiplier, or one for each agent.
         """
-        dp.refuse_unless_column_stochastic(setting.network, "ADP-VRSGP")
+        super().calibrate(setting)
         if self.noise_multipliers is not None:
             _for_each_agent(self.noise_multipliers, setting.n_agents, "noise_multipliers")
             return self
-        super().calibrate(setting)
         q, epsilon = self._rates_and_budgets(setting)
         A = np.array([self.A(t) for t in range(self.n_rounds)])
         multipliers = self.c2 * q * math.sqrt(math.log(1 / self.delta) * np.sum(A**-2)) / epsilon
@@ -175,6 +175,8 @@ class ADPVRSGP(dp.Defense):
         return q, _for_each_agent(given, setting.n_agents, "epsilon")
 
     def check_theory(self, setting: Setting) -> None:
+        if self.noise_multipliers is not None:
+            return
         q, epsilon = self._rates_and_budgets(setting)
         bound = self.c1 * q**2 * self.n_rounds
         worst = int(np.argmax(epsilon / bound))
@@ -214,17 +216,13 @@ class ADPVRSGP(dp.Defense):
         each = _for_each_agent(self.noise_multipliers, n_agents, "noise_multipliers")
         return (self.clip_norm * each).tolist()
 
-    def _fused_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _fused(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         X, step = dp.start_and_step(view, setting.network.at, "v", target)
         F = step * self.beta(target.round - 1) / self.eta(setting.n_agents)
         return dp.ObservedGradient(F, X / view.sent_by("w", target.round, target.victim))
 
-    def _noisy_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
-        F, model = self._fused_gradient(view, setting, target)
+    def _noisy(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
+        F, model = self._fused(view, setting, target)
         t = target.round - 1
         if self.starts_plateau(t):
             return dp.ObservedGradient(F, model)
@@ -238,14 +236,14 @@ class ADPVRSGP(dp.Defense):
             {"v": (-1, 0), "w": (0,)},
             "v",
             False,
-            _fused_gradient,
+            _fused,
         ),
         "noisy-gradient": dp.Observable(
             "the fused gradient less theta times the one before, over 1 - theta: what was fused",
             {"v": (-2, -1, 0), "w": (0,)},
             "v",
             False,
-            _noisy_gradient,
+            _noisy,
         ),
     }
 

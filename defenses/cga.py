@@ -10,7 +10,9 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
-from .quadratic_program import multipliers
+RIDGE = 1e-13  # on the unit diagonal of a quadratic program: rows may be dependent, or equal
+NEGATIVE = 1e-11  # below minus this a multiplier or a slack is negative, and no rounding
+PATIENCE = 3  # exchanges of all at once without progress, before they are made one by one
 
 
 class State(NamedTuple):
@@ -37,16 +39,14 @@ class CGA(dp.NoiselessDefense):
         "x": "the model before the round; depends on all batches before, without noise",
         "cross_gradient": "the gradient of the sender's batch at the receiver's model, no noise",
     }
-    private = {
-        "gradient": "the mean gradient of the batch at the agent's own model",
-    }
+    private = {"gradient": "the mean gradient of the batch at the agent's own model"}
+
+    state = State
+    theory_graph = dp.undirected("CGA")
 
     learning_rate: PositiveFloat = 0.01  # eta
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # beta
     margin: NonNegativeFloat = 0.0  # m
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         cross, own = _gradients(state.X, graph, gradient)
@@ -54,9 +54,6 @@ class CGA(dp.NoiselessDefense):
         g = direction(graph, own, cross, self.margin)  # 2-3
         moved = _descended(state, graph, g, self.learning_rate, self.momentum)
         return Round(moved, sent, {"gradient": own})
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "CGA")
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every link shows the gradient of the round as it is."""
@@ -81,7 +78,6 @@ class DPCGA(dp.GaussianDefense):
     """
 
     paper = "DP-CGA (CGA with private gradients, after DPDL)"
-    claims = "(epsilon, delta)-DP over the run, one record"
     messages = {
         "x": "the model before the round; depends on batches before through their noisy gradients",
         "cross_gradient": "the clipped mean gradient of the sender's batch at the receiver's "
@@ -91,16 +87,17 @@ class DPCGA(dp.GaussianDefense):
         "DPDL, which compares with it, says that the mean is clipped and noised, and not how much"
     )
     private = {
-        "gradient": "the clipped mean gradient of the batch at the agent's own model, no noise",
+        "gradient": "the clipped mean gradient of the batch at the agent's own model, no noise"
     }
+
+    clips_records = False  # means of batches are
+    state = State
+    theory_graph = dp.undirected("DP-CGA")
 
     learning_rate: PositiveFloat = 0.01  # eta
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.7  # beta
     margin: NonNegativeFloat = 0.0  # m
     noise_scale: Literal["2C", "C/B"] = "2C"
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         cross, own = (dp.clip(G, self.clip_norm) for G in _gradients(state.X, graph, gradient))
@@ -115,13 +112,6 @@ class DPCGA(dp.GaussianDefense):
     @property
     def _std_over_C(self) -> float:
         return self.sigma * 2 if self.noise_scale == "2C" else self.sigma / self.batch_size
-
-    def clip_norm_in(self, k: int) -> float | None:
-        """None: no record's gradient is clipped."""
-        return None
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "DP-CGA")
 
     def noise_multiplier_of(self, setting: Setting) -> float:
         """sigma such that the agent with the fewest records keeps its budget with the most links.
@@ -206,3 +196,47 @@ def _read_links(setting: Setting, threat_model: ThreatModel, victim: int) -> lis
     graph = setting.network.at(1)
     to: list[int] = graph.receivers[graph.senders == victim].tolist()
     return [i for i in to if threat_model.sees(victim, i)]
+
+
+def multipliers(Q: Tensor, c: Tensor, margin: float = 0.0) -> Tensor:
+    """argmin over v >= margin of 1/2 v'Qv + c'v for each Q [..., m, m], c [..., m]: exact.
+
+    Block principal pivoting: v = 0 or slack y = Qv + c = 0 in each place, and places of the wrong
+    sign change sides, all at once while that makes fewer of them, else the last alone (Murty's
+    rule, which ends for positive definite Q). Rows are scaled to a unit diagonal, so that a ridge
+    that decides between equal rows is relative. Source: Judice and Pires 1994.
+    """
+    Q64, c64 = Q.double(), c.double()
+    size = Q64.diagonal(dim1=-2, dim2=-1).sqrt()
+    size = torch.where(size > 0, size, 1.0)
+    c64 = (c64 + margin * Q64.sum(-1)) / size
+    unit = Q64 / size[..., None] / size[..., None, :]
+    eye = torch.eye(Q.shape[-1], dtype=unit.dtype, device=unit.device)
+    scale = c64.abs().amax(-1, keepdim=True).clamp(min=1e-300) if c.shape[-1] else c64
+    free = _pivoted(unit + RIDGE * eye, c64 / scale)
+    return (margin + free * scale / size).to(Q.dtype)
+
+
+def _pivoted(Q: Tensor, c: Tensor) -> Tensor:
+    """``multipliers`` of positive definite Q with a unit diagonal, c at most 1, and v >= 0."""
+    m = c.shape[-1]
+    eye, places = torch.eye(m, dtype=torch.bool, device=c.device), torch.arange(m, device=c.device)
+    free = torch.zeros_like(c, dtype=torch.bool)  # where v > 0 and y = 0
+    fewest = torch.full_like(c[..., :1], m + 1)
+    patience = torch.full_like(fewest, PATIENCE)
+    v = torch.zeros_like(c)
+    for _ in range(20 * (m + 1)):
+        both = free[..., None] & free[..., None, :]
+        system = torch.where(both, Q, (eye & ~both).to(Q))
+        v = torch.linalg.solve(system, torch.where(free, -c, 0.0)[..., None])[..., 0]
+        y = (Q @ v[..., None])[..., 0] + c
+        wrong = torch.where(free, v, y) < -NEGATIVE
+        count = wrong.sum(-1, keepdim=True).to(fewest)
+        if not wrong.any():
+            break
+        fewer = count < fewest
+        fewest = torch.where(fewer, count, fewest)
+        patience = torch.where(fewer, float(PATIENCE), patience - 1)
+        last = (wrong * (places + 1)).amax(-1, keepdim=True) == places + 1
+        free = free ^ torch.where(patience >= 0, wrong, wrong & last)
+    return v.clamp(min=0)

@@ -5,7 +5,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, Tracking
 
 
 class CorrelatedRandomness(dp.NoiselessFunctionDefense):
@@ -23,7 +23,8 @@ class CorrelatedRandomness(dp.NoiselessFunctionDefense):
     the randomness lasts for all rounds.
     """
 
-    method = "correlated randomness"
+    needs_graph = dp.undirected("correlated randomness", " (Assumption 2)")
+    state = Tracking
     paper = "Gao, Wang, Nedic: correlated randomness"
     reconstructed = (
         "the update and the distributions of Lambda, C and B, from the messages that another "
@@ -36,17 +37,12 @@ class CorrelatedRandomness(dp.NoiselessFunctionDefense):
         "tracking": "a random share of the tracker plus one of the change of the gradient, another "
         "for each receiver",
     }
-    private = {
-        "gradient": "grad f_i at the model that is sent",
-    }
+    private = {"gradient": "grad f_i at the model that is sent"}
 
     step_size: PositiveFloat = 0.01  # alpha
 
-    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
-        return dp.Tracking.before(X)
-
     def step(
-        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, Y, G = state.begun(k, gradient)
         n = graph.n_agents
@@ -65,7 +61,7 @@ class CorrelatedRandomness(dp.NoiselessFunctionDefense):
             "lambda_y": dp.broadcast(graph, lambda_Y),
             "tracking": dp.unicast(graph, shares[..., : graph.n_edges, :]),
         }
-        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
+        return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
     def _balance(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
         k, victim, _ = target

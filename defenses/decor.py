@@ -1,7 +1,7 @@
 """DECOR: gossip SGD under noise of one's own, and noise that each pair of neighbours cancels."""
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from pydantic import NonNegativeFloat
@@ -38,6 +38,12 @@ class Decor(dp.GaussianSGD):
         "noise of its own and noise that it shares with each neighbour"
     }
 
+    theory_graph = dp.GraphCondition(
+        "DECOR needs undirected graphs with a symmetric doubly stochastic W, over whose links "
+        "pairs of agents cancel their noise",
+        dp.is_symmetric,
+    )
+
     ratio: NonNegativeFloat = 3.0  # of a pair's noise to an agent's own
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -57,24 +63,13 @@ class Decor(dp.GaussianSGD):
         """s, the standard deviation of Z over C."""
         return self.sigma * _own_noise(graph, self.ratio)
 
-    def check_theory(self, setting: Setting) -> None:
-        if not all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs):
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: DECOR needs undirected graphs with a symmetric doubly stochastic W, over "
-                "whose links pairs of agents cancel their noise",
-            )
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
-        graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
-        left = [_left(self, graph, threat_model.agents) for graph in graphs]
+        left_in = partial(_left, self, agents=threat_model.agents)
         said = "all agents share the initial model, and secrets are known to both ends alone"
-        return correlated_releases(self, setting, threat_model, victim, left, said)
+        return correlated_releases(self, setting, threat_model, victim, left_in, said)
 
-    observables = {
-        "noisy-gradient": dp.step_seen("y"),
-    }
+    observables = {"noisy-gradient": dp.step_seen("y")}
 
 
 @lru_cache(maxsize=256)

@@ -37,8 +37,10 @@ class DPDFedSAM(dp.GaussianSGD):
         "the original has no privacy: clip, noise, and the ascent for each record are not in it"
     )
     private = {
-        "gradient": "the mean of the clipped gradients of the first local step, without noise",
+        "gradient": "the mean of the clipped gradients of the first local step, without noise"
     }
+
+    theory_graph = dp.undirected("DFedSAM")
 
     learning_rate: PositiveFloat = 0.1  # eta
     decay: Annotated[float, Field(gt=0, le=1)] = 0.998  # of eta, each round
@@ -77,9 +79,6 @@ class DPDFedSAM(dp.GaussianSGD):
             return dp.clip(oracle.per_record(uphill, acting, own=True), self.clip_norm).sum(dim=-2)
 
         return oracle.in_parts(V, clipped_sum)
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "DFedSAM")
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
         """eta C / B in the first message, as clipping is meant to have it.

@@ -1,13 +1,29 @@
 """Decentralized gradient descent: without privacy, and under decaying Laplace noise."""
 
 import math
-from typing import Literal, Self
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
 import dpaudit.defense as dp
 from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
+
+
+def followed_step(
+    message: str, step_size: Callable[[Any, int], float], said: str
+) -> dict[str, dp.Combination]:
+    """What the victim went along: (sum_j W_ij m_j(k) - m_i(k + 1)) / step size, [..., 1, d]."""
+
+    def derive(defense: Any, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
+        k, victim, _ = target
+        step = dp.mixed(view, setting.network.at, message, k, victim)
+        step = step - view.sent_by(message, k + 1, victim)
+        return (step / step_size(defense, k)).unsqueeze(-2)
+
+    said = f"(sum_j W_ij {message}_j less the next {message}_i) / {said}"
+    return {"step": dp.Combination(said, (message,), 1, derive)}
 
 
 class DGD(dp.NoiselessFunctionDefense):
@@ -18,15 +34,13 @@ class DGD(dp.NoiselessFunctionDefense):
     """
 
     paper = "decentralized gradient descent, as in Xie, Liu, Chai (6)"
-    method = "DGD"
+    needs_graph = dp.undirected("DGD", " (Assumption 2)")
     first_release = 2  # the model of round 1 does not depend on f
     messages = {
         "x": "the model before the round, without noise; W x less the next x is alpha times the "
         "gradient"
     }
-    private = {
-        "gradient": "grad f_i of the round, which a step of alpha goes along",
-    }
+    private = {"gradient": "grad f_i of the round, which a step of alpha goes along"}
 
     step_size: PositiveFloat = 0.01  # alpha
 
@@ -36,14 +50,7 @@ class DGD(dp.NoiselessFunctionDefense):
         sent = {"x": dp.broadcast(graph, X)}
         return Round(Models(graph.mix(X) - self.step_size * G), sent, {"gradient": G})  # (6)
 
-    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        return step(view, setting, target, "x", self.step_size)
-
-    combinations = {
-        "step": dp.Combination(
-            "(sum_j W_ij x_j less the next x_i) / alpha: the gradient itself", ("x",), 1, _step
-        )
-    }
+    combinations = followed_step("x", lambda self, k: self.step_size, "alpha: the gradient itself")
 
 
 class DPDGD(dp.GeometricDefense):
@@ -67,9 +74,9 @@ class DPDGD(dp.GeometricDefense):
     paper = "DP-DGD, as in Xie, Liu, Chai (45), (47), (48)"
     claims = "pure epsilon-DP over any number of rounds, function, for (45)"
     messages = {"z": "the model before the round, Laplace noise of scale nu_k"}
-    private = {
-        "gradient": "grad f_i of the round, at the noisy or the true model by variant",
-    }
+    private = {"gradient": "grad f_i of the round, at the noisy or the true model by variant"}
+
+    theory_graph = dp.undirected("DP-DGD", " (Assumption 2)")
 
     variant: Literal["noisy", "true-consensus", "true-gradient"] = "noisy"
     smoothness: PositiveFloat | None = None  # L of the victim's function, which (48) depends on
@@ -93,10 +100,6 @@ class DPDGD(dp.GeometricDefense):
             U = U + graph.own.to(X)[:, None] * (X - Z)
         return Round(Models(U - alpha * G), sent, {"gradient": G})
 
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "DP-DGD", "Assumption 2")
-        self.refuse_outside_5()
-
     def sensitivities(self, n_rounds: int, setting: Setting, victim: int) -> list[float]:
         """Delta(1), ..., Delta(n_rounds) of one agent: the bounds in the class docstring."""
         W_ii = setting.network.at(1).own[victim].item()
@@ -118,24 +121,8 @@ class DPDGD(dp.GeometricDefense):
         flat = self.steps_before(n_rounds)
         return {"z": dp.Moves(flat if self.variant == "true-gradient" else most, most)}
 
-    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        return step(view, setting, target, "z", self.alpha(target.round))
-
-    combinations = {
-        "step": dp.Combination(
-            "(sum_j W_ij z_j less the next z_i) / alpha_k: the gradient less noise over alpha_k, "
-            "and in (47) more of it",
-            ("z",),
-            1,
-            _step,
-        )
-    }
-
-
-def step(
-    view: dp.View, setting: Setting, target: dp.Target, message: str, step_size: float
-) -> Tensor:
-    """(sum_j W_ij m_j(k) - m_i(k + 1)) / step size, [..., 1, d]: what the victim went along."""
-    k, victim, _ = target
-    start = dp.mixed(view, setting.network.at, message, k, victim)
-    return ((start - view.sent_by(message, k + 1, victim)) / step_size).unsqueeze(-2)
+    combinations = followed_step(
+        "z",
+        lambda self, k: self.alpha(k),
+        "alpha_k: the gradient less noise over alpha_k, and in (47) more of it",
+    )

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -61,8 +61,11 @@ class DPDL(dp.BudgetDefense):
         "x_tilde": "the model after the local step; equivalent to v given x",
     }
     private = {
-        "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise",
+        "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise"
     }
+
+    state = State
+    needs_graph = dp.undirected("DPDL", " (Assumption 3)", error=dp.ConfigError, help=None)
 
     sampling: Literal["fixed", "poisson"] = "poisson"
     learning_rate: PositiveFloat = 0.005  # eta
@@ -72,9 +75,6 @@ class DPDL(dp.BudgetDefense):
     c1: PositiveFloat | None = None  # of Theorem 1, which leaves it open; unchecked if absent
     c2: PositiveFloat = 2.0  # of (23); the proof's leading order gives 2
     h: Annotated[float, Field(ge=1)] = 2.0  # of (23); it tends to 1 as noise dominates
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, V = state
@@ -106,21 +106,6 @@ class DPDL(dp.BudgetDefense):
 
     def clip_norm_in(self, k: int) -> float:
         return self.clip_norm
-
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma from epsilon by (23).
-
-        Raises:
-            ConfigError: the mixing matrix is not symmetric doubly stochastic and fixed in time.
-        """
-        graph = setting.network.at(1)
-        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-            raise dp.ConfigError(
-                "DPA039",
-                "graph: DPDL needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W (Assumption 3)",
-            )
-        return super().calibrate(setting)
 
     def check_theory(self, setting: Setting) -> None:
         q = self.batch_size / (setting.n_agents * min(setting.sizes))
@@ -219,28 +204,24 @@ class DPDL(dp.BudgetDefense):
         own = 1 / math.sqrt(w[victim]) + self.calibration * graph.n_agents * calibration
         return float(own / math.sqrt(sum(1 / w[j] for j in [victim, *unseen])))
 
-    def _momentum_difference(
+    def _difference(
         self, view: dp.View, setting: Setting, target: dp.Target
     ) -> dp.ObservedGradient:
         t, victim, _ = target
         now, before = view.sent_by("v", t, victim), self._momentum(view, t - 1, victim)
         return dp.ObservedGradient(now - before, view.sent_by("x", t, victim))
 
-    def _momentum_exact(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _exact(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         t, victim, _ = target
         heard = setting.network.at(1).heard_by(victim)
         mixed = sum(w * self._momentum(view, t - 1, j) for j, w in heard)
         G = view.sent_by("v", t, victim) - self.momentum * mixed
         return dp.ObservedGradient(G, view.sent_by("x", t, victim))
 
-    def _momentum_stripped(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _stripped(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         t, victim, _ = target
         graph = setting.network.at(1)
-        G, model = self._momentum_exact(view, setting, target)
+        G, model = self._exact(view, setting, target)
         w = dict(graph.heard_by(victim))
         for j in graph.neighbours(victim):
             cross = view.on_edge("cross_gradient", t, j, victim)
@@ -260,21 +241,21 @@ class DPDL(dp.BudgetDefense):
             {"v": (-1, 0), "x": (0,)},
             "v",
             False,
-            _momentum_difference,
+            _difference,
         ),
         "momentum-exact": dp.Observable(
             "the momentum less beta times the mixed momenta, which is G_i (MM-exact)",
             {"v": (-1, 0), "x": (0,)},
             "v",
             False,
-            _momentum_exact,
+            _exact,
         ),
         "momentum-stripped": dp.Observable(
             "G_i less every intercepted cross-gradient (MM-strip)",
             {"v": (-1, 0), "x": (0,), "cross_gradient": (0,)},
             "v",
             False,
-            _momentum_stripped,
+            _stripped,
         ),
     }
 

@@ -1,12 +1,11 @@
 """DPOP: decentralized gradient descent at the mixed model, under decaying Laplace noise."""
 
 from pydantic import PositiveFloat
-from torch import Tensor
 
 import dpaudit.defense as dp
 from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
 
-from .dgd import step
+from .dgd import followed_step
 
 
 class DPOP(dp.GeometricDefense):
@@ -35,9 +34,9 @@ class DPOP(dp.GeometricDefense):
         "z": "the model before the round, Laplace noise of scale nu_k; all else that a round "
         "computes, but for the gradient, follows from the z of the round"
     }
-    private = {
-        "gradient": "grad f_i at W z, along which the next model is moved",
-    }
+    private = {"gradient": "grad f_i at W z, along which the next model is moved"}
+
+    theory_graph = dp.undirected("DPOP")
 
     radius: PositiveFloat | None = None  # of the box that models are kept in; none: R^d
 
@@ -50,10 +49,6 @@ class DPOP(dp.GeometricDefense):
         if self.radius is not None:
             X = X.clamp(-self.radius, self.radius)
         return Round(Models(X), {"z": dp.broadcast(graph, Z)}, {"gradient": G})
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "DPOP")
-        self.refuse_outside_5()
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """z(k) by delta alpha_(k-1), given all z before, which a linear change of f attains.
@@ -68,14 +63,6 @@ class DPOP(dp.GeometricDefense):
             return ()
         return ("models at the edge of their box hide what moved them: no lower end is proven",)
 
-    def _step(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        return step(view, setting, target, "z", self.alpha(target.round))
-
-    combinations = {
-        "step": dp.Combination(
-            "(sum_j W_ij z_j less the next z_i) / alpha_k: the gradient less noise over alpha_k",
-            ("z",),
-            1,
-            _step,
-        )
-    }
+    combinations = followed_step(
+        "z", lambda self, k: self.alpha(k), "alpha_k: the gradient less noise over alpha_k"
+    )

@@ -119,16 +119,8 @@ class Protocol(dp.Strict):
             return sizes.sum(dim=-2, keepdim=True).expand_as(sizes)
         return sizes
 
-    def calibrated(self, network: dp.Network, allow_outside_theory: bool) -> Self:
-        """b = epsilon gamma_n where epsilon is given.
-
-        Raises:
-            ConfigError: a mixing matrix is not doubly stochastic, or epsilon meets no noise.
-        """
-        dp.refuse_unless_column_stochastic(network, "push-sum")
-        if not allow_outside_theory:
-            more = " (Definition 1), without which (16) fails"
-            dp.refuse_unless_doubly_stochastic(network, "DPPS", more)
+    def calibrated(self) -> Self:
+        """b = epsilon gamma_n where epsilon is given. Raises ConfigError: it meets no noise."""
         if self.epsilon is None:
             return self
         if self.noise_rate == 0:
@@ -166,17 +158,16 @@ class PrivatePushSum(dp.Defense, ABC):
         "L1 norms of its gradients and of its past noise, sent without noise",
     }
 
+    needs_graph = dp.column_stochastic("push-sum")
+    theory_graph = dp.doubly_stochastic("DPPS", " (Definition 1), without which (16) fails")
+
     protocol: Protocol = Protocol()
     learning_rate: NonNegativeFloat = 0.1  # gamma_s
 
     def calibrate(self, setting: Setting) -> Self:
-        """b = epsilon gamma_n, if a budget for each round is given (Theorem 1).
-
-        Raises:
-            ConfigError: a mixing matrix is not doubly stochastic (Definition 1).
-        """
-        protocol = self.protocol.calibrated(setting.network, self.allow_outside_theory)
-        return self.model_copy(update={"protocol": protocol})
+        """b = epsilon gamma_n, if a budget for each round is given (Theorem 1)."""
+        super().calibrate(setting)
+        return self.model_copy(update={"protocol": self.protocol.calibrated()})
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"protocol": self.protocol.without_noise()})
@@ -219,9 +210,7 @@ class PrivatePushSum(dp.Defense, ABC):
             ),
         )
 
-    def _noisy_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _noisy(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         """(s_i - m_i) / gamma_s, and s_i / a_i, from intercepted messages."""
         self._refuse_local_layers(setting)
         rate = self.learning_rate * self.protocol.rate_factor(target.round)
@@ -242,7 +231,7 @@ class PrivatePushSum(dp.Defense, ABC):
             {"m": (-1, 0), "a": (0,)},
             "m",
             False,
-            _noisy_gradient,
+            _noisy,
         )
     }
 

@@ -8,7 +8,7 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
-ASSUMPTION = "Assumption 1 of Lian et al. 2017"
+UNDIRECTED = dp.undirected("D-PSGD", " (Assumption 1 of Lian et al. 2017)")
 
 
 class State(NamedTuple):
@@ -28,9 +28,9 @@ class DPSGD(dp.NoiselessDefense):
 
     paper = "Lian, Zhang, Zhang, Hsieh, Zhang, Liu: D-PSGD"
     messages = {"x": "the model after the round; holds the sender's gradient without noise"}
-    private = {
-        "gradient": "the mean gradient of the batch of the round, without noise",
-    }
+    private = {"gradient": "the mean gradient of the batch of the round, without noise"}
+
+    theory_graph = UNDIRECTED
 
     learning_rate: PositiveFloat = 0.05  # eta
 
@@ -42,9 +42,6 @@ class DPSGD(dp.NoiselessDefense):
         G = gradient(X)
         X = V - self.learning_rate * G  # 1
         return Round(State(X, graph.mix(X)), {"x": dp.broadcast(graph, X)}, {"gradient": G})  # 2
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
 
     observables = {"gradient": dp.step_seen("x", at="sent")}
 
@@ -72,6 +69,8 @@ class DPDPSGD(dp.GaussianSGD):
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "
         "of standard deviation eta sigma C / B, and past noise"
     }
+
+    theory_graph = UNDIRECTED
 
     perturb: Literal["gradient", "model"] = "gradient"
 
@@ -102,18 +101,10 @@ class DPDPSGD(dp.GaussianSGD):
         """Of the L2 norm: none where the L1 norm is clipped."""
         return self.clip_norm if self.perturb == "gradient" else None
 
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "D-PSGD", ASSUMPTION)
-
-    def sensitivity(
-        self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages
-    ) -> dict[str, dp.Stated]:
-        """eta C / B for each record, in the norm of the clipping."""
-        if adjacency not in dp.CHANGED_RECORDS:
-            return {}
-        moved = self.learning_rate * self.clip_norm / self.batch_size
-        norm: Literal[1, 2] = 2 if self.perturb == "gradient" else 1
-        return {"x": dp.Stated(norm, dp.CHANGED_RECORDS[adjacency] * moved)}
+    @property
+    def moved_norm(self) -> Literal[1, 2]:
+        """That of the clipping."""
+        return 2 if self.perturb == "gradient" else 1
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradient under its noise."""

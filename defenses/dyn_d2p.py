@@ -52,9 +52,9 @@ class DynD2P(dp.BudgetDefense):
         "Gaussian noise of standard deviation gamma sigma_k / B, and all noisy gradients before",
         "w": "push-sum weight; depends on the graph alone",
     }
-    private = {
-        "gradient": "the mean of the batch's clipped gradients, without noise",
-    }
+    private = {"gradient": "the mean of the batch's clipped gradients, without noise"}
+
+    needs_graph = dp.column_stochastic("Dyn-D2P (Assumption 1)")
 
     n_rounds: PositiveInt = 10_000  # K
     batch_size: PositiveInt = 1
@@ -114,18 +114,6 @@ class DynD2P(dp.BudgetDefense):
     def models(self, state: State) -> Tensor:
         return state.X / state.w  # 14
 
-    def calibrate(self, setting: Setting) -> Self:
-        """mu_0 from epsilon and delta by (8) or (9), sigma~ by (10), with p = B / J.
-
-        Where agents hold different numbers of records, which needs ``allow_outside_theory``, J is
-        the smallest, so that all have at least the noise of the formula.
-
-        Raises:
-            ConfigError: the theory does not allow the setting.
-        """
-        dp.refuse_unless_column_stochastic(setting.network, "Dyn-D2P (Assumption 1)")
-        return super().calibrate(setting)
-
     def check_theory(self, setting: Setting) -> None:
         if len(set(setting.sizes)) > 1:
             raise dp.OutsideTheory(
@@ -145,6 +133,11 @@ class DynD2P(dp.BudgetDefense):
                 )
 
     def noise_multiplier_of(self, setting: Setting) -> float:
+        """1 / mu_0 or sigma~ from epsilon and delta, with p = B / J.
+
+        Where agents hold different numbers of records, which needs ``allow_outside_theory``, J is
+        the smallest, so that all have at least the noise of the formula.
+        """
         return 1 / self.mu_0_for(min(setting.sizes))
 
     def mu_0_for(self, size: int) -> float:

@@ -46,8 +46,11 @@ class FedCDP(dp.GaussianSGD):
         dp.AVERAGE: "the server's model; depends on messages alone",
     }
     private = {
-        "gradient": "the sum over local steps of the batch's mean clipped gradient, without noise",
+        "gradient": "the sum over local steps of the batch's mean clipped gradient, without noise"
     }
+
+    clips_records = False  # layers are, one by one
+    theory_graph = dp.doubly_stochastic("Fed-CDP by gossip", by_gossip=True)
 
     clip_norm: PositiveFloat = 4.0  # C, of each layer
     local_steps: PositiveInt = 1  # K
@@ -66,7 +69,7 @@ class FedCDP(dp.GaussianSGD):
         return self.local_steps
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.tensor(_sizes(setting), device=X.device))
+        return State(X, torch.tensor(setting.layer_sizes, device=X.device))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         V, average = dp.from_server(graph, state.V)
@@ -105,24 +108,16 @@ class FedCDP(dp.GaussianSGD):
             self.final_clip_norm - self.clip_norm
         )
 
-    def clip_norm_in(self, k: int) -> float | None:
-        """Of a whole gradient: none, layers are clipped one by one."""
-        return None
-
     def noise_multiplier_of(self, setting: Setting) -> float:
         """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP, were
         its sensitivity that of one layer; with ``count_layers`` as it is.
         """
-        layers = len(_sizes(setting)) if self.count_layers else 1
+        layers = len(setting.layer_sizes) if self.count_layers else 1
         return super().noise_multiplier_of(setting) * math.sqrt(layers)
-
-    def check_theory(self, setting: Setting) -> None:
-        if setting.network.server is None:
-            dp.refuse_unless_doubly_stochastic(setting.network, "Fed-CDP by gossip")
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
         """eta C_t sqrt(L) / B; nothing if a step follows at the model that it moved."""
-        whole = self.layer_clip_norm(k) * math.sqrt(len(_sizes(setting)))
+        whole = self.layer_clip_norm(k) * math.sqrt(len(setting.layer_sizes))
         moved = self.learning_rate * whole / self.batch_size
         return {} if self.local_steps > 1 else {"x": moved}
 
@@ -131,9 +126,10 @@ class FedCDP(dp.GaussianSGD):
 
         The dynamic noise is 0 where no other record has a gradient, and hides nothing there.
         """
-        hidden = 0.0 if self.schedule == "dynamic" else self.sigma / math.sqrt(len(_sizes(setting)))
+        n_layers = len(setting.layer_sizes)
+        hidden = 0.0 if self.schedule == "dynamic" else self.sigma / math.sqrt(n_layers)
         least, most, said = dp.gaussian_rounds(self, setting, threat_model, victim, hidden)
-        counted = f"a record may fill the clip norm of all {len(_sizes(setting))} layers at once"
+        counted = f"a record may fill the clip norm of all {n_layers} layers at once"
         if self.schedule == "dynamic":
             counted += (
                 "; noise is scaled by the largest norm in a batch, which is 0 for some data, so "
@@ -149,8 +145,3 @@ class FedCDP(dp.GaussianSGD):
         return self.learning_rate
 
     observables = {"noisy-gradient": dp.step_seen("x", _rate)}
-
-
-def _sizes(setting: Setting) -> list[int]:
-    """How many coordinates each layer has; one layer where the model names none."""
-    return [size for _, size in setting.layers] or [setting.d]

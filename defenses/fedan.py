@@ -44,6 +44,17 @@ class FedAN(dp.GaussianSGD):
         "noise of standard deviation eta sigma S_i / B, and all messages before",
     }
 
+    clips_records = False  # not to a norm that all agents have in common
+    # changes of what a neighbour sent are known on a fixed graph of gossip alone
+    needs_graph = dp.GraphCondition(
+        "FedAN needs a graph of gossip that does not vary in time",
+        lambda network: network.period == 1 and network.server is None,
+        error=dp.ConfigError,
+    )
+    theory_graph = dp.GraphCondition(
+        "FedAN needs a doubly stochastic W", lambda network: network.at(1).doubly_stochastic
+    )
+
     memory: PositiveInt = 5  # h
     sharing: Annotated[float, Field(ge=0, le=1)] = 0.5  # theta
     least_clip_norm: PositiveFloat = 0.01  # C_0
@@ -81,21 +92,12 @@ class FedAN(dp.GaussianSGD):
         history = mixed.clamp(self.least_clip_norm, self.clip_norm)
         return torch.where(state.played > 0, history, self.clip_norm)
 
-    def clip_norm_in(self, k: int) -> float | None:
-        """None is common to all agents."""
-        return None
-
     def calibrate(self, setting: Setting) -> Self:
         """sigma such that the agent with the fewest records is exactly (epsilon, delta)-DP.
 
         Raises:
-            ConfigError: the graph has a server or varies, so that changes of what a neighbour sent
-                are not known; or the bounds of clip norms are the wrong way round.
+            ConfigError: the bounds of clip norms are the wrong way round.
         """
-        if setting.network.period > 1 or setting.network.server is not None:
-            raise dp.ConfigError(
-                "DPA039", "graph: FedAN needs a graph of gossip that does not vary in time"
-            )
         calibrated = super().calibrate(setting)
         if self.least_clip_norm > self.clip_norm:
             raise dp.ConfigError(
@@ -104,10 +106,6 @@ class FedAN(dp.GaussianSGD):
                 f"{self.clip_norm:g}",
             )
         return calibrated
-
-    def check_theory(self, setting: Setting) -> None:
-        if not setting.network.at(1).doubly_stochastic:
-            raise dp.OutsideTheory("DPA039", "graph: FedAN needs a doubly stochastic W")
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
@@ -121,9 +119,7 @@ class FedAN(dp.GaussianSGD):
         adaptive = "clip norms are functions of noisy values before them, which reveal no more"
         return Bracket(least, most, (*said, adaptive))
 
-    observables = {
-        "noisy-gradient": dp.step_seen("x"),
-    }
+    observables = {"noisy-gradient": dp.step_seen("x")}
 
 
 def _remembered(norms: Tensor, newest: Tensor) -> Tensor:

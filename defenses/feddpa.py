@@ -60,6 +60,9 @@ class FedDPA(dp.GaussianDefense):
         "update": "the clipped update, without noise",
     }
 
+    clips_records = False  # updates are
+    theory_graph = dp.undirected("FedDPA by gossip", by_gossip=True)
+
     clip_norm: PositiveFloat = 0.5  # C
     learning_rate: PositiveFloat = 1e-3  # of Adam
     local_steps: PositiveInt = 2  # E
@@ -75,8 +78,8 @@ class FedDPA(dp.GaussianDefense):
         return 1 + 2 * self.local_steps
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        sizes = [size for _, size in setting.layers] or [setting.d]
-        layer = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        sizes = torch.tensor(setting.layer_sizes)
+        layer = torch.arange(len(sizes)).repeat_interleave(sizes)
         return State(X, X, layer.to(X.device))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -120,14 +123,6 @@ class FedDPA(dp.GaussianDefense):
 
     def _std_over_C(self, n: int) -> float:
         return self.sigma / math.sqrt(n) if self.calibration == "published" else 2 * self.sigma
-
-    def clip_norm_in(self, k: int) -> float | None:
-        """None: updates are clipped, and no record's gradient."""
-        return None
-
-    def check_theory(self, setting: Setting) -> None:
-        if setting.network.server is None:
-            dp.refuse_unless_symmetric(setting.network, "FedDPA by gossip")
 
     def noise_multiplier_of(self, setting: Setting) -> float:
         """z from the budget, by the authors' formula or such that it is kept."""

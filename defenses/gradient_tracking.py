@@ -1,10 +1,27 @@
 """Gradient tracking: exact convergence with a constant step size, and two messages in the clear."""
 
+from typing import Any
+
 from pydantic import PositiveFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, Tracking
+
+
+def tracked(said: str) -> dict[str, dp.Combination]:
+    """All changes of a victim's tracker, whose sum is its gradient."""
+
+    def derive(defense: Any, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
+        k, victim, _ = target
+        G = view.sent_by("y", 1, victim)
+        for j in range(2, k + 1):
+            G = G + view.sent_by("y", j, victim)
+            G = G - dp.mixed(view, setting.network.at, "y", j - 1, victim)
+        return G.unsqueeze(-2)
+
+    said = f"y_i of round 1 and the changes of y_i since{said}"
+    return {"tracked": dp.Combination(said, ("y",), 0, derive)}
 
 
 class GradientTracking(dp.NoiselessFunctionDefense):
@@ -18,43 +35,24 @@ class GradientTracking(dp.NoiselessFunctionDefense):
     """
 
     paper = "gradient tracking, as in Xie, Liu, Chai (7)"
-    method = "gradient tracking"
+    needs_graph = dp.undirected("gradient tracking", " (Assumption 2)")
+    state = Tracking
     messages = {
         "x": "the model before the round, without noise",
         "y": "the tracker before the round, without noise; in round 1 the gradient itself",
     }
-    private = {
-        "gradient": "grad f_i at the model that is sent",
-    }
+    private = {"gradient": "grad f_i at the model that is sent"}
 
     step_size: PositiveFloat = 0.01  # alpha
 
-    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
-        return dp.Tracking.before(X)
-
     def step(
-        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, Y, G = state.begun(k, gradient)
         sent = {"x": dp.broadcast(graph, X), "y": dp.broadcast(graph, Y)}
         X_next = graph.mix(X) - self.step_size * Y  # a
         G_next = gradient(X_next)
         Y_next = graph.mix(Y) + G_next - G  # b
-        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
+        return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def _sum(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        k, victim, _ = target
-        G = view.sent_by("y", 1, victim)
-        for j in range(2, k + 1):  # b
-            G = G + view.sent_by("y", j, victim)
-            G = G - dp.mixed(view, setting.network.at, "y", j - 1, victim)
-        return G.unsqueeze(-2)
-
-    combinations = {
-        "tracked": dp.Combination(
-            "y_i of round 1 and the changes of y_i since, which add up to the gradient itself",
-            ("y",),
-            0,
-            _sum,
-        )
-    }
+    combinations = tracked(", which add up to the gradient itself")

@@ -56,6 +56,8 @@ class Mafalda(dp.GaussianSGD):
         "noise that is correlated with that of its other rounds"
     }
 
+    theory_graph = dp.undirected("MAFALDA", help=None)
+
     correlation: Literal["optimised", "square-root", "anti-pgd", "none"] = "optimised"
     cycle: PositiveInt | None = None  # b, batches that an agent has; found by ``calibrate``
 
@@ -105,15 +107,6 @@ class Mafalda(dp.GaussianSGD):
             )
         return calibrated.model_copy(update={"cycle": cycles.pop()})
 
-    def check_theory(self, setting: Setting) -> None:
-        graph = setting.network.at(1)
-        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: MAFALDA needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W",
-            )
-
     def noise_multiplier_for(self, size: int) -> float:
         """1 / mu of the one release that the whole run is."""
         assert self.epsilon is not None
@@ -127,9 +120,7 @@ class Mafalda(dp.GaussianSGD):
         said = "batches are taken in turn, in an order that is public"
         return Bracket((whole,) if known.all() else (), (whole,), (said,))
 
-    observables = {
-        "noisy-gradient": dp.step_seen("y"),
-    }
+    observables = {"noisy-gradient": dp.step_seen("y")}
 
 
 @lru_cache(maxsize=64)

@@ -36,15 +36,15 @@ class MAPA(dp.GaussianDefense):
     reconstructed = (
         "gossip and synchronous rounds; the stages follow the authors' code, not their text"
     )
-    claims = "(epsilon, delta)-DP over the run, one record"
     waits = True
     messages = {
         "x": "the model after the local step; holds the sender's clipped gradient under Gaussian "
         "noise of standard deviation eta_m sigma C_m / B, and all messages before",
         dp.AVERAGE: "the server's model; depends on messages alone",
     }
-
     private = {"gradient": "the mean of the batch's clipped gradients, without noise"}
+
+    theory_graph = dp.doubly_stochastic("MAPA by gossip", by_gossip=True)
 
     clip_norm: PositiveFloat = 1.0  # C_0
     reduction: Annotated[float, Field(gt=0, lt=1)] = 0.8  # theta
@@ -123,10 +123,6 @@ class MAPA(dp.GaussianDefense):
             C *= theta
         return stages
 
-    def check_theory(self, setting: Setting) -> None:
-        if setting.network.server is None:
-            dp.refuse_unless_doubly_stochastic(setting.network, "MAPA by gossip")
-
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
         return {"x": self.learning_rate_in(k) * self.stage_clip_norm(k) / self.batch_size}
 
@@ -135,6 +131,4 @@ class MAPA(dp.GaussianDefense):
         z = [self.noise_multiplier_in(k) for k in range(1, self.n_rounds + 1)]
         return dp.gaussian_rounds(self, setting, threat_model, victim, z)
 
-    observables = {
-        "noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate_in(k)),
-    }
+    observables = {"noisy-gradient": dp.step_seen("x", lambda self, k, n: self.learning_rate_in(k))}

@@ -47,9 +47,13 @@ class Muffliato(dp.GaussianDefense):
         "the clip of each record, the accounting of sampled batches, and how DPDL scales the noise "
         "are not in the paper"
     )
-    private = {
-        "gradient": "the mean gradient of the batch, clipped if records are, without noise",
-    }
+    private = {"gradient": "the mean gradient of the batch, clipped if records are, without noise"}
+
+    theory_graph = dp.GraphCondition(
+        "Muffliato needs an undirected connected graph in every round, with a symmetric doubly "
+        "stochastic W whose only eigenvalue of modulus 1 is 1",
+        lambda network: dp.is_symmetric(network) and _least_gap(network) >= NO_GAP,
+    )
 
     learning_rate: PositiveFloat = 0.05  # nu
     gossip_steps: PositiveInt | None = None  # K; by the paper's rule if absent
@@ -94,36 +98,23 @@ class Muffliato(dp.GaussianDefense):
             ConfigError: the rule gives no K, as gossip on some round's graph never averages, or a
                 round has too many messages.
         """
-        if self.gossip_steps is None and _least_gap(setting) < NO_GAP:
+        if self.gossip_steps is None and _least_gap(setting.network) < NO_GAP:
             raise dp.ConfigError(
                 "DPA039",
                 "graph: Muffliato's K = ln(n) / sqrt(l) is infinite, as W of some round has no "
                 "spectral gap l; expected a connected graph with lazy weights, or "
                 "defense.gossip_steps",
             )
-        for graph in setting.network.graphs:
-            self._refuse_many_messages(graph)
+        for graph in setting.network.graphs:  # all messages are made, and looked at, in each round
+            K, n = self.steps(graph), graph.n_edges
+            if K * n > MOST_MESSAGES:
+                raise dp.ConfigError(
+                    "DPA022",
+                    f"graph: Muffliato's {K:,} gossip steps on {n:,} links are {K * n:,} messages "
+                    f"in a round; expected {MOST_MESSAGES:,} at most: set defense.gossip_steps to "
+                    f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster",
+                )
         return super().calibrate(setting)
-
-    def check_theory(self, setting: Setting) -> None:
-        symmetric = all(g.symmetric and g.doubly_stochastic for g in setting.network.graphs)
-        if not symmetric or _least_gap(setting) < NO_GAP:
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: Muffliato needs an undirected connected graph in every round, with a "
-                "symmetric doubly stochastic W whose only eigenvalue of modulus 1 is 1",
-            )
-
-    def _refuse_many_messages(self, graph: Graph) -> None:
-        """Raises ConfigError: all of them are made, and looked at, in every round."""
-        K, n = self.steps(graph), graph.n_edges
-        if K * n > MOST_MESSAGES:
-            raise dp.ConfigError(
-                "DPA022",
-                f"graph: Muffliato's {K:,} gossip steps on {n:,} links are {K * n:,} messages in a "
-                f"round; expected {MOST_MESSAGES:,} at most: set defense.gossip_steps to "
-                f"{max(1, MOST_MESSAGES // n)} or less, or take a graph that mixes faster",
-            )
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
         """nu C / B in the first message, and what gossip leaves of it in others."""
@@ -151,9 +142,7 @@ class Muffliato(dp.GaussianDefense):
         unnoised = [0.0] * self.n_rounds
         return Bracket((), dp.batch_releases(self, setting.sizes[victim], unnoised), (said,))
 
-    def _noisy_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _noisy(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         k, victim, _ = target
         graph_of = setting.network.at
         K = self.steps(graph_of(k - 1)) if k > 1 else 1
@@ -170,7 +159,7 @@ class Muffliato(dp.GaussianDefense):
             {"x": (-1, 0)},
             "x/1",
             False,
-            _noisy_gradient,
+            _noisy,
         )
     }
 
@@ -189,5 +178,5 @@ def gossip(graph: Graph, Y: Tensor, n_steps: int) -> list[Tensor]:
     return all_Y
 
 
-def _least_gap(setting: Setting) -> float:
-    return min(graph.spectral_gap for graph in setting.network.graphs)
+def _least_gap(network: dp.Network) -> float:
+    return min(graph.spectral_gap for graph in network.graphs)

@@ -12,6 +12,9 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
+from .gradient_tracking import tracked
+
+UNDIRECTED = dp.undirected("NET-FLEET")
 RECONSTRUCTED = (
     "the full text was not available: the order of mixing and correction, and which batch "
     "corrects, are the best consistent reading of its description"
@@ -50,9 +53,9 @@ class NETFLEET(dp.NoiselessDefense):
         "y": "the tracker after them, without noise; in round 1 with K = 1 it is a gradient itself",
     }
     reconstructed = RECONSTRUCTED
-    private = {
-        "gradient": "the gradient of the last batch of the round at the model that is sent",
-    }
+    private = {"gradient": "the gradient of the last batch of the round at the model that is sent"}
+
+    theory_graph = UNDIRECTED
 
     step_size: PositiveFloat = 0.01  # eta
     local_steps: PositiveInt = 5  # K
@@ -70,33 +73,11 @@ class NETFLEET(dp.NoiselessDefense):
             G = oracle(X)
             return (G if before is None else G - oracle(before)), G
 
-        return _exchanged(
-            graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
-        )
+        return _round(state, k, graph, self.step_size, self.local_steps, released)
 
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "NET-FLEET")
-
-    def _tracked(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        k, victim, _ = target
-        G = view.sent_by("y", 1, victim)
-        for j in range(2, k + 1):
-            G = (
-                G
-                + view.sent_by("y", j, victim)
-                - dp.mixed(view, setting.network.at, "y", j - 1, victim)
-            )
-        return G.unsqueeze(-2)
-
-    combinations = {
-        "tracked": dp.Combination(
-            "y_i of round 1 and the changes of y_i since: of an agent with one cost function, its "
-            "gradient at the model it sends",
-            ("y",),
-            0,
-            _tracked,
-        )
-    }
+    combinations = tracked(
+        ": of an agent with one cost function, its gradient at the model it sends"
+    )
 
 
 class DPNETFLEET(dp.GaussianDefense):
@@ -113,7 +94,6 @@ class DPNETFLEET(dp.GaussianDefense):
     """
 
     paper = "DP-NETFLEET (NET-FLEET with DP-SGD's gradient)"
-    claims = "(epsilon, delta)-DP over the run, one record"
     messages = {
         "x": "the model after the local steps; holds the sender's differences of clipped gradients "
         "under Gaussian noise of standard deviation 2 eta sigma C / B for each, and past noise",
@@ -121,8 +101,10 @@ class DPNETFLEET(dp.GaussianDefense):
     }
     reconstructed = RECONSTRUCTED + "; no source gives its noise"
     private = {
-        "gradient": "the mean of the last batch's clipped gradients at the model that is sent",
+        "gradient": "the mean of the last batch's clipped gradients at the model that is sent"
     }
+
+    theory_graph = UNDIRECTED
 
     step_size: PositiveFloat = 0.01  # eta
     local_steps: PositiveInt = 5  # K
@@ -146,12 +128,7 @@ class DPNETFLEET(dp.GaussianDefense):
                 D = S - then
             return (D + noise.gaussian(f"difference {s}", sigma * sensitivity, S)) / B, S / B
 
-        return _exchanged(
-            graph, *_local_steps(state, k, self.step_size, self.local_steps, released)
-        )
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "NET-FLEET")
+        return _round(state, k, graph, self.step_size, self.local_steps, released)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every batch is one release at most; at least its part in the y of a known round."""
@@ -178,10 +155,10 @@ def _at_both(gradient: Gradient, X: Tensor, before: Tensor, C: float) -> tuple[T
     return now, then
 
 
-def _local_steps(
-    state: State, k: int, eta: float, n_steps: int, released: Released
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Models and trackers that a round sends, and the last batch's gradients at these models."""
+def _round(
+    state: State, k: int, graph: Graph, eta: float, n_steps: int, released: Released
+) -> Round:
+    """Round k of all agents; what attacks are after is the last batch's gradients."""
     X, Y, X_sent = state
     D, G = released(0, X, None if k == 1 else X_sent)
     Y = Y + D  # 1
@@ -189,9 +166,5 @@ def _local_steps(
         X, before = X - eta * Y, X
         D, G = released(s, X, before)
         Y = Y + D  # 2
-    return X, Y, G
-
-
-def _exchanged(graph: Graph, X_sent: Tensor, Y: Tensor, last: Tensor) -> Round:
-    sent = {"x": dp.broadcast(graph, X_sent), "y": dp.broadcast(graph, Y)}
-    return Round(State(graph.mix(X_sent), graph.mix(Y), X_sent), sent, {"gradient": last})  # 3
+    sent = {"x": dp.broadcast(graph, X), "y": dp.broadcast(graph, Y)}
+    return Round(State(graph.mix(X), graph.mix(Y), X), sent, {"gradient": G})  # 3

@@ -25,20 +25,11 @@ class KeyPair(NamedTuple):
     private: Any
 
 
-class Operations(NamedTuple):
-    """What encryption costs: Paillier operations of one round, over all agents."""
-
-    encryptions: int
-    multiplications: int
-    exponentiations: int
-    decryptions: int
-
-
 class PaillierConsensus(dp.NoiselessFunctionDefense):
     """Zhang and Wang (2019), from the estimator that Xie, Liu and Chai attack; rows are agents.
 
     In round k every agent i draws a b_ij in (0, sqrt(1 / (2 deg_max))) for each neighbour j, which
-    it tells nobody. With E_i encryption under the public key of i,
+    it shares with nobody. With E_i encryption under the public key of i,
         i sends to j      E_i(-x_i)
         j answers         (E_i(x_j) E_i(-x_i))^b_ji = E_i(b_ji (x_j - x_i))
         i decrypts, and   x_i+ = x_i + sum over j of b_ij b_ji (x_j - x_i) - alpha_k grad f_i(x_i)
@@ -50,7 +41,7 @@ class PaillierConsensus(dp.NoiselessFunctionDefense):
     encrypted consensus, and the schedule and the distribution of b are a reading.
     """
 
-    method = "encrypted consensus"
+    needs_graph = dp.undirected("encrypted consensus", " (Assumption 2)")
     first_release = 2  # in round 1, models are equal: the sign of x_i - x_j says nothing
     paper = "Zhang, Wang: Paillier-encrypted gradient descent"
     reconstructed = "the update and the exchange, from an attack on it that another paper states"
@@ -123,11 +114,6 @@ class PaillierConsensus(dp.NoiselessFunctionDefense):
         while len(self._keyring) < n_agents:
             self._keyring.append(key_pair(self.key_bits))
         return self._keyring
-
-    def operations(self, graph: Graph, d: int) -> Operations:
-        """Of one round: for each directed edge and coordinate, as ``exchange`` runs them."""
-        n = graph.n_edges * d
-        return Operations(2 * n, n, n, n)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Nothing to those without a key; to a neighbour the sign of x_i - x_j from round 2 on."""

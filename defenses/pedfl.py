@@ -41,9 +41,9 @@ class PEDFL(dp.Defense):
         "holds all gradients of the rounds before, and of this one if the step comes first",
         "sens": "S(t), which travels nowhere",
     }
-    private = {
-        "gradient": "the mean gradient of the batch, scaled down to L1 norm C",
-    }
+    private = {"gradient": "the mean gradient of the batch, scaled down to L1 norm C"}
+
+    theory_graph = dp.doubly_stochastic("PEDFL")
 
     order: Literal["mix-then-step", "step-then-mix"] = "mix-then-step"
     budget: PositiveFloat = 1.0  # b
@@ -80,9 +80,6 @@ class PEDFL(dp.Defense):
             )
         return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
 
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_doubly_stochastic(setting.network, "PEDFL")
-
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
 
@@ -111,9 +108,7 @@ class PEDFL(dp.Defense):
         )
         return Bracket((), most, (said,))
 
-    def _noisy_gradient(
-        self, view: dp.View, setting: Setting, target: dp.Target
-    ) -> dp.ObservedGradient:
+    def _noisy(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
         """If the step comes after the mixing, it is in the message of the next round."""
         k, victim, _ = target
         if self.order == "step-then-mix":
@@ -128,6 +123,6 @@ class PEDFL(dp.Defense):
             {"m": (-1, 0, 1)},
             "m",
             False,
-            _noisy_gradient,
+            _noisy,
         )
     }

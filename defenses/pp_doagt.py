@@ -3,7 +3,7 @@
 from pydantic import NonNegativeFloat
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.defense import Gathering, Gradient, Graph, Noise, Round, Setting
 
 
 class PPDOAGT(dp.GatheringDefense):
@@ -36,10 +36,14 @@ class PPDOAGT(dp.GatheringDefense):
         "s": "the gradients gathered before the round, Laplace noise of scale nu_k",
     }
 
+    theory_graph = dp.GraphCondition(
+        "PP-DOAGT needs a strongly connected graph that does not vary in time", dp.does_not_vary
+    )
+
     smoothness: NonNegativeFloat = 1.0  # L: gradients over models, both in L1 norm
 
     def step(
-        self, state: dp.Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, S = state
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
@@ -49,14 +53,10 @@ class PPDOAGT(dp.GatheringDefense):
         S_next = graph.push.mix(sent_s) + self.alpha(k) * G  # 2
         X_next = graph.pull.mix(sent_x) - (S_next - S)  # 3
         sent = {"x": dp.broadcast(graph, sent_x), "s": dp.broadcast(graph, sent_s)}
-        return Round(dp.Gathering(X_next, S_next), sent, {"gradient": G})
+        return Round(Gathering(X_next, S_next), sent, {"gradient": G})
 
     def check_theory(self, setting: Setting) -> None:
-        if setting.network.period != 1:
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: PP-DOAGT needs a strongly connected graph that does not vary in time",
-            )
+        super().check_theory(setting)
         q1, q2 = self.step_decay, self.noise_decay
         if self.noise_scale != 0 and not q1 < q2 < 1:
             raise dp.OutsideTheory(

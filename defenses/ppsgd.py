@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
@@ -51,12 +50,13 @@ class PPSGD(dp.GaussianDefense):
         "theta": "the local offset after the round",
     }
 
+    clips_records = False  # gradients of whole batches are
+    state = State
+    theory_graph = dp.doubly_stochastic("PPSGD by gossip", by_gossip=True)
+
     clip_norm: PositiveFloat = 1.0  # C
     learning_rate: PositiveFloat = 0.05  # eta_w
     local_learning_rate: NonNegativeFloat = 0.05  # eta_theta
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         V, average = dp.from_server(graph, state.V)
@@ -72,20 +72,12 @@ class PPSGD(dp.GaussianDefense):
     def models(self, state: State) -> Tensor:
         return state.V + state.Theta
 
-    def clip_norm_in(self, k: int) -> float | None:
-        """Of each record's gradient: none."""
-        return None
-
     def noise_multiplier_of(self, setting: Setting) -> float:
         """sigma for the user that takes part most often; nothing is sampled."""
         taken = (dp.steps_of(setting.network.at, self.n_rounds, i) for i in setting.holders)
         rounds = max(int(steps.sum()) for steps in taken)
         busiest = self.model_copy(update={"n_rounds": max(1, rounds)})
         return busiest.noise_multiplier_for(self.batch_size)
-
-    def check_theory(self, setting: Setting) -> None:
-        if setting.network.server is None:
-            dp.refuse_unless_doubly_stochastic(setting.network, "PPSGD by gossip")
 
     def sensitivity(
         self, k: int, setting: Setting, adjacency: dp.Adjacency, victim: int, sent: dp.Messages

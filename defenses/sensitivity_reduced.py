@@ -1,6 +1,7 @@
 """Gradient tracking whose tracker is never sent, under decaying Laplace noise."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -42,14 +43,12 @@ class SensitivityReduced(dp.GeometricDefense):
         "z": "the model before the round, Laplace noise of scale nu_k; all else that a round "
         "computes, but for the gradient, follows from the z of all rounds"
     }
-    private = {
-        "gradient": "grad f_i at z, which the next model holds",
-    }
+    private = {"gradient": "grad f_i at z, which the next model holds"}
+
+    state = State
+    theory_graph = dp.undirected("Algorithm 1 of Xie, Liu and Chai", " (Assumption 2)")
 
     correction: PositiveFloat = 1000.0  # beta
-
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.zeros_like(X))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, Y = state
@@ -63,10 +62,7 @@ class SensitivityReduced(dp.GeometricDefense):
         return Round(State(X, Y), {"z": dp.broadcast(graph, Z)}, {"gradient": G})
 
     def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(
-            setting.network, "Algorithm 1 of Xie, Liu and Chai", "Assumption 2"
-        )
-        self.refuse_outside_5()
+        super().check_theory(setting)
         product = self.step_size * self.correction
         if product > 1:
             raise dp.OutsideTheory(
@@ -85,17 +81,12 @@ class SensitivityReduced(dp.GeometricDefense):
                 "lower correction, or give the graph lazy = true",
             )
 
-    def _view_44(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        return self._seen(view, setting, target, target.round)
-
-    def _view_44_corrected(self, view: dp.View, setting: Setting, target: dp.Target) -> Tensor:
-        return self._seen(view, setting, target, target.round + 1)
-
-    def _seen(self, view: dp.View, setting: Setting, target: dp.Target, last: int) -> Tensor:
-        """z, y and (z_bar - the z of round ``last``) / alpha_k - y, [..., 3, d]."""
+    def _seen(self, view: dp.View, setting: Setting, target: dp.Target, later: int = 0) -> Tensor:
+        """z, y and (z_bar - the z of a later round) / alpha_k - y, [..., 3, d]."""
         k, victim, _ = target
         Z, Y = view.sent_by("z", k, victim), self._tracker(view, setting, k, victim)
-        moved = dp.mixed(view, setting.network.at, "z", k, victim) - view.sent_by("z", last, victim)
+        moved = dp.mixed(view, setting.network.at, "z", k, victim)
+        moved = moved - view.sent_by("z", k + later, victim)
         return torch.stack([Z, Y, moved / self.alpha(k) - Y], dim=-2)
 
     def _tracker(self, view: dp.View, setting: Setting, k: int, victim: int) -> Tensor:
@@ -108,13 +99,13 @@ class SensitivityReduced(dp.GeometricDefense):
 
     combinations = {
         "(44)": dp.Combination(
-            "z, y and (z_bar - z) / alpha_k - y, as printed in the paper", ("z",), 0, _view_44
+            "z, y and (z_bar - z) / alpha_k - y, as printed in the paper", ("z",), 0, _seen
         ),
         "(44)-corrected": dp.Combination(
             "the same with the next z in the third, which is then grad f_i less noise over alpha_k",
             ("z",),
             1,
-            _view_44_corrected,
+            partial(_seen, later=1),
         ),
     }
 

@@ -1,6 +1,6 @@
 """SGP: stochastic gradient push, without any privacy."""
 
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -31,9 +31,9 @@ class SGP(dp.NoiselessDefense):
         "u": "the biased model after the local step; holds the sender's gradient without noise",
         "w": "push-sum weight; depends on the graph alone",
     }
-    private = {
-        "gradient": "the mean gradient of the batch of the round, without noise",
-    }
+    private = {"gradient": "the mean gradient of the batch of the round, without noise"}
+
+    needs_graph = dp.column_stochastic("SGP")
 
     learning_rate: PositiveFloat = 0.05  # gamma
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # Nesterov's
@@ -51,11 +51,6 @@ class SGP(dp.NoiselessDefense):
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w
-
-    def calibrate(self, setting: Setting) -> Self:
-        """Itself. Raises ConfigError: some P is not column-stochastic."""
-        dp.refuse_unless_column_stochastic(setting.network, "SGP")
-        return self
 
     observables = {  # where there is momentum m, the gradient plus m V
         "gradient": dp.step_seen("u", weight="w")

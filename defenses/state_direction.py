@@ -3,10 +3,9 @@
 from abc import ABC
 
 from pydantic import NonNegativeFloat, PositiveFloat
-from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, Tracking
 
 from .pp_doagt import smooth
 
@@ -39,9 +38,9 @@ class StateDirection(dp.ScaledDefense, ABC):
         "round before times alpha",
         "y": "the tracker before the round, Laplace noise of scale nu_k; in round 1 the gradient",
     }
-    private = {
-        "gradient": "grad f_i at the true model that is sent",
-    }
+    private = {"gradient": "grad f_i at the true model that is sent"}
+
+    state = Tracking
 
     step_size: PositiveFloat = 0.01  # alpha_1
     noise_decay: dp.Decay = 0.99  # q: nu_k = nu_1 q^(k-1)
@@ -54,11 +53,8 @@ class StateDirection(dp.ScaledDefense, ABC):
     def shape(self, k: int) -> float:
         return self.noise_decay ** (k - 1)
 
-    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
-        return dp.Tracking.before(X)
-
     def step(
-        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, Y, G = state.begun(k, gradient)
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
@@ -68,7 +64,7 @@ class StateDirection(dp.ScaledDefense, ABC):
         G_next = gradient(X_next)
         Y_next = graph.push.mix(sent_y) + G_next - G  # 3
         sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
-        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
+        return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """At most what gradients that turn round each time make; at least y(1) and then x(2)."""
@@ -121,9 +117,10 @@ class DiaDSP(StateDirection):
         "the update follows from the abstract and from the sensitivity that Xie, Liu and Chai "
         "list; the formula of its epsilon is in no available text"
     )
+    theory_graph = dp.undirected("DiaDSP")
 
     def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "DiaDSP")
+        super().check_theory(setting)
         self._refuse_endless_losses(1.0)
 
 

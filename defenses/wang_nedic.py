@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting
+from dpaudit.defense import Gradient, Graph, Models, Noise, Round, Setting, Tracking
 
 Power = Annotated[float, Field(ge=0)]
 
@@ -47,8 +47,9 @@ class WeakeningDefense(dp.ScaledDefense, ABC):
     def assumed(self) -> tuple[str, ...]:
         return bounded(self.gradient_distance)
 
-    def refuse_outside_powers(self) -> None:
-        """Raises OutsideTheory unless sums of steps and couplings diverge, and noise is beaten."""
+    def check_theory(self, setting: Setting) -> None:
+        """Sums of steps and couplings have to diverge, and noise to be beaten."""
+        super().check_theory(setting)
         u, v, w = self.coupling_power, self.step_power, self.noise_power
         if not (u <= 1 and v <= 1 and 2 * (u - w) > 1 and 2 * v - u > 1):
             raise dp.OutsideTheory(
@@ -79,6 +80,7 @@ class WangNedic(WeakeningDefense):
         "the update is the standard form of what the abstract names; schedules are chosen here"
     )
     messages = {"x": "the model before the round, Laplace noise of scale nu_k, which may grow"}
+    theory_graph = dp.undirected("the static method of Wang and Nedic")
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X = state.X
@@ -86,10 +88,6 @@ class WangNedic(WeakeningDefense):
         G = gradient(X)
         X = X + self.c(k) * pulled(graph, X, Z) - self.lam(k) * G  # 2
         return Round(Models(X), {"x": dp.broadcast(graph, Z)}, {"gradient": G})
-
-    def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "the static method of Wang and Nedic")
-        self.refuse_outside_powers()
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """D(k-1) of the class docstring, from both sides."""
@@ -129,17 +127,21 @@ class WangNedicTracking(WeakeningDefense):
         "y": "the tracker before the round, under as much noise; in round 1 the gradient",
     }
 
+    state = Tracking
+    theory_graph = dp.GraphCondition(
+        "the tracking method of Wang and Nedic needs a strongly connected graph that does not "
+        "vary in time",
+        dp.does_not_vary,
+    )
+
     forgetting: Annotated[float, Field(gt=0, le=1)] = 0.2  # a_k times 1 + 0.1 k^v
 
     def a(self, k: int) -> float:
         """How much of the tracker is forgotten in round k."""
         return self.forgetting / (1 + SLOPE * k**self.step_power)
 
-    def start(self, X: Tensor, setting: Setting) -> dp.Tracking:
-        return dp.Tracking.before(X)
-
     def step(
-        self, state: dp.Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Tracking, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, Y, G = state.begun(k, gradient)
         kept, c = 1 - self.a(k), self.c(k)
@@ -150,16 +152,7 @@ class WangNedicTracking(WeakeningDefense):
         G_next = gradient(X_next)
         Y_next = kept * Y + c * pulled(graph.push, Y, sent_y) + G_next - kept * G  # 3
         sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
-        return Round(dp.Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
-
-    def check_theory(self, setting: Setting) -> None:
-        if setting.network.period != 1:
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: the tracking method of Wang and Nedic needs a strongly connected graph "
-                "that does not vary in time",
-            )
-        self.refuse_outside_powers()
+        return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""

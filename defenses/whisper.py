@@ -45,6 +45,8 @@ class Whisper(dp.GaussianSGD):
         "noise that is correlated with the others'"
     }
 
+    theory_graph = dp.undirected("Whisper", ", for which its covariance is the best one", help=None)
+
     @property
     def packages(self) -> Mapping[str, str]:
         return {"cvxpy": "dpaudit[whisper]"}
@@ -75,25 +77,16 @@ class Whisper(dp.GaussianSGD):
         covariance(setting.network.at(1))
         return calibrated
 
-    def check_theory(self, setting: Setting) -> None:
-        graph = setting.network.at(1)
-        if setting.network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-            raise dp.OutsideTheory(
-                "DPA039",
-                "graph: Whisper needs an undirected graph that does not vary in time, with a "
-                "symmetric doubly stochastic W, for which its covariance is the best one",
-            )
-
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
-        graphs = [setting.network.at(k) for k in range(1, self.n_rounds + 1)]
-        left = [Left(*(self.sigma**2 * part for part in _left(graph))) for graph in graphs]
-        said = "all agents share the initial model; no agent knows the common draws"
-        return correlated_releases(self, setting, threat_model, victim, left, said)
 
-    observables = {
-        "noisy-gradient": dp.step_seen("y"),
-    }
+        def left_in(graph: Graph) -> Left:
+            return Left(*(self.sigma**2 * part for part in _left(graph)))
+
+        said = "all agents share the initial model; no agent knows the common draws"
+        return correlated_releases(self, setting, threat_model, victim, left_in, said)
+
+    observables = {"noisy-gradient": dp.step_seen("y")}
 
 
 @lru_cache(maxsize=32)

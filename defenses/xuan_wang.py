@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 import dpaudit.defense as dp
-from dpaudit.defense import Gradient, Graph, Noise, Round, Setting
+from dpaudit.defense import Gathering, Gradient, Graph, Noise, Round, Setting
 
 from .wang_nedic import bounded, pulled
 
@@ -35,10 +35,12 @@ class XuanWang(dp.GatheringDefense):
         "s": "the gradients gathered before the round, Laplace noise of scale nu_k",
     }
 
+    theory_graph = dp.undirected("the method of Xuan and Wang")
+
     coupling: Annotated[float, Field(gt=0, lt=1)] = 0.5  # c
 
     def step(
-        self, state: dp.Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
+        self, state: Gathering, k: int, graph: Graph, gradient: Gradient, noise: Noise
     ) -> Round:
         X, S = state
         sent_x = X + noise.laplace("x", self.nu(k), X)  # 1
@@ -48,10 +50,10 @@ class XuanWang(dp.GatheringDefense):
         S_next = S + self.coupling * pulled(graph, S, sent_s) + self.alpha(k) * G  # 2
         X_next = X + self.coupling * pulled(graph, X, sent_x) - (S_next - S)  # 3
         sent = {"x": dp.broadcast(graph, sent_x), "s": dp.broadcast(graph, sent_s)}
-        return Round(dp.Gathering(X_next, S_next), sent, {"gradient": G})
+        return Round(Gathering(X_next, S_next), sent, {"gradient": G})
 
     def check_theory(self, setting: Setting) -> None:
-        dp.refuse_unless_symmetric(setting.network, "the method of Xuan and Wang")
+        super().check_theory(setting)
         own = setting.network.at(1).own.max().item()
         slowest = max(self.step_decay, 1 - self.coupling * (1 - own))
         if self.noise_scale != 0 and not slowest < self.noise_decay < 1:

@@ -1,7 +1,6 @@
 """Zip-DL: noises on an agent's links that cancel in the mean."""
 
 import math
-from typing import Self
 
 import numpy as np
 import torch
@@ -66,22 +65,16 @@ class ZipDL(dp.GaussianSGD):
         kept = scale * (own - mean) if self.self_noise else own
         return scale[j] * (U - mean[..., j, :]), kept
 
-    def calibrate(self, setting: Setting) -> Self:
-        """sigma such that one message of round 1 on one link keeps to the budget, of the agent with
-        the fewest records. The number of rounds does not matter to it.
-
-        Raises:
-            OutsideTheory: weights differ, so that the noises do not cancel; or an agent has a
-                single neighbour and no noise of its own, whose one noise is 0.
-        """
-        return super().calibrate(setting)
-
     def check_theory(self, setting: Setting) -> None:
+        """Noises cancel where all weights are equal, and none is 0 where an agent has two."""
         for graph in setting.network.graphs:
             self._refuse(graph)
 
     def noise_multiplier_for(self, size: int) -> float:
-        """The least sigma with which one message about a batch of this many records does."""
+        """The least sigma with which one message of round 1 on one link keeps to the budget.
+
+        The number of rounds does not matter to it.
+        """
         return self.noise_multiplier_at(self.sampling_rate(size), 1, self.sampling)
 
     def _refuse(self, graph: Graph) -> None:

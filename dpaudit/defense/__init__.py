@@ -19,7 +19,14 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.strict import Strict
 
-from .budget import BudgetDefense, GaussianDefense, GaussianSGD, refuse_unless_one_is_given
+from .budget import (
+    BudgetDefense,
+    GaussianDefense,
+    GaussianSGD,
+    NoiselessDefense,
+    NoiselessFunctionDefense,
+    refuse_unless_one_is_given,
+)
 from .clipping import clip, clip_weights, norms
 from .contract import (
     CHANGED_RECORDS,
@@ -38,7 +45,6 @@ from .contract import (
 )
 from .gossip import (
     AVERAGE,
-    GraphOf,
     batch_releases,
     clipped_whole,
     from_server,
@@ -47,24 +53,30 @@ from .gossip import (
     known_rounds,
     mixed,
     of_acting,
-    refuse_unless_column_stochastic,
-    refuse_unless_doubly_stochastic,
-    refuse_unless_symmetric,
     releases,
     start_and_step,
     step_seen,
     steps_of,
 )
+from .graph_conditions import (
+    GraphCondition,
+    column_stochastic,
+    does_not_vary,
+    doubly_stochastic,
+    is_symmetric,
+    undirected,
+)
 from .laplace import (
     Decay,
+    Gathering,
+    GatheringDefense,
     GeometricDefense,
     LaplaceDefense,
     Moves,
     ScaledDefense,
+    Tracking,
 )
 from .noise import Noise, Scale
-from .noiseless import NoiselessDefense, NoiselessFunctionDefense
-from .tracking import Gathering, GatheringDefense, Tracking
 from .transcript import Message, Messages, Transcript, broadcast, unicast
 from .view import View
 
@@ -89,7 +101,7 @@ __all__ = [
     "GeometricDefense",
     "Gradient",
     "Graph",
-    "GraphOf",
+    "GraphCondition",
     "LaplaceDefense",
     "Mechanism",
     "Message",
@@ -122,21 +134,23 @@ __all__ = [
     "clip",
     "clip_weights",
     "clipped_whole",
+    "column_stochastic",
+    "does_not_vary",
+    "doubly_stochastic",
     "from_server",
     "gaussian_rounds",
     "gradient_on_link",
+    "is_symmetric",
     "known_rounds",
     "mixed",
     "norms",
     "of_acting",
-    "refuse_unless_column_stochastic",
-    "refuse_unless_doubly_stochastic",
     "refuse_unless_one_is_given",
-    "refuse_unless_symmetric",
     "releases",
     "start_and_step",
     "step_seen",
     "steps_of",
+    "undirected",
     "unicast",
 ]
 
@@ -148,6 +162,9 @@ if not TYPE_CHECKING:  # names of before: a type checker is to miss them
             "Derived": "ObservedGradient",
             "Sent": "Message",
             "of_each_record": "moved_by_record",
+            "refuse_unless_column_stochastic": "column_stochastic",
+            "refuse_unless_doubly_stochastic": "doubly_stochastic",
+            "refuse_unless_symmetric": "undirected",
             "replayed": "gaussian_rounds",
         },
     )

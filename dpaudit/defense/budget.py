@@ -1,4 +1,4 @@
-"""Gaussian noise on clipped gradients, of a multiplier that is given or follows from a budget."""
+"""Gaussian noise on clipped gradients, of a given multiplier or one from a budget; or no noise."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,7 +9,14 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveFloat, model_validator
 from scipy.optimize import brentq
 
-from dpaudit.accounting.releases import BudgetDelta, BudgetEpsilon, RecordAdjacency, epsilon
+from dpaudit.accounting.releases import (
+    BudgetDelta,
+    BudgetEpsilon,
+    Mechanism,
+    RecordAdjacency,
+    Release,
+    epsilon,
+)
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 
@@ -67,6 +74,9 @@ class GaussianDefense(BudgetDefense, ABC):
     N(0, sigma^2 C^2 I). Agents draw ``batches_per_round`` batches in each of ``n_rounds`` rounds.
     """
 
+    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
+    clips_records: ClassVar[bool] = True  # each record's whole gradient to norm C, and nothing else
+
     clip_norm: PositiveFloat = 2.0  # C
     adjacency: RecordAdjacency = "add-remove"  # that epsilon is meant for
 
@@ -75,7 +85,7 @@ class GaussianDefense(BudgetDefense, ABC):
         return self.noise_multiplier_for(min(setting.sizes[i] for i in setting.holders))
 
     def clip_norm_in(self, k: int) -> float | None:
-        return self.clip_norm
+        return self.clip_norm if self.clips_records else None
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """Every round releases the victim's clipped gradients under their noise."""
@@ -125,7 +135,6 @@ class GaussianDefense(BudgetDefense, ABC):
 class GaussianSGD(GaussianDefense, ABC):
     """A round is one noisy gradient step of every agent and an exchange of what it leads to."""
 
-    claims: ClassVar[str] = "(epsilon, delta)-DP over the run, one record"
     private: ClassVar[Mapping[str, str]] = {
         "gradient": "the mean of the batch's clipped gradients, without noise"
     }
@@ -136,6 +145,44 @@ class GaussianSGD(GaussianDefense, ABC):
         """eta C / B."""
         moved = self.learning_rate * self.clip_norm / self.batch_size
         return dict.fromkeys(self.messages, moved)
+
+
+class NoiselessDefense(Defense, ABC):
+    """A defense without noise, each of whose rounds releases the gradient of a batch as it is."""
+
+    claims: ClassVar[str] = "none"
+
+    def without_noise(self) -> Self:
+        """Itself: it draws no noise, and random weights are part of an algorithm."""
+        return self
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Every round releases the victim's gradient as it is."""
+        return gaussian_rounds(self, setting, threat_model, victim, 0.0)
+
+
+class NoiselessFunctionDefense(NoiselessDefense, ABC):
+    """A defense without noise in which an agent's one function is what messages depend on."""
+
+    first_release: ClassVar[int] = 1  # the first round whose messages depend on the function
+
+    def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
+        """Messages of the victim that depend on its function and that no noise hides."""
+        count = self.n_rounds + 1 - self.first_release
+        receivers = setting.network.at(1).neighbours(victim)
+        seen = any(threat_model.sees(victim, i) for i in receivers)
+        releases: Mechanism = ()
+        if count > 0:
+            releases = (Release(family="laplace", noise_multiplier=0.0, count=count),)
+        return Bracket(
+            least=releases if seen else (),
+            most=releases,
+            assumptions=(
+                "no noise: two functions that give different messages are told apart with "
+                "certainty",
+                "the adversary knows the initial models, and the functions of all other agents",
+            ),
+        )
 
 
 @cache  # of seconds, and asked for by every process of an audit several times

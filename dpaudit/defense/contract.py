@@ -8,6 +8,7 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -19,9 +20,16 @@ from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import PluginFamily
 from dpaudit.strict import Strict
 
+from .graph_conditions import GraphCondition
 from .noise import Noise
-from .returned import changed_form, kind, other_state, wrong_messages, wrong_models, wrong_state
-from .torch_settings import unchanged_settings
+from .returned import (
+    kind,
+    other_state,
+    unchanged_settings,
+    wrong_messages,
+    wrong_models,
+    wrong_state,
+)
 from .transcript import Messages
 from .view import View
 
@@ -43,6 +51,11 @@ class Setting:
     def stand_in(self, d: int) -> "Setting":
         """The same with a model of ``d`` coordinates, all of them sent, as games play it."""
         return replace(self, d=d, layers=(("all", d),), stands_in=True)
+
+    @property
+    def layer_sizes(self) -> list[int]:
+        """How many coordinates each layer has; one layer where the model names none."""
+        return [size for _, size in self.layers] or [self.d]
 
     @property
     def holders(self) -> tuple[int, ...]:
@@ -224,6 +237,9 @@ class Defense(Strict, ABC):
     cyclic: ClassVar[bool] = False  # whether batches are parts of an agent's records, in turn
     reconstructed: ClassVar[str | None] = None  # what of it no available text gives
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
+    state: ClassVar[type[Any]] = Models  # a NamedTuple; models first, and all else is 0 at first
+    needs_graph: ClassVar[GraphCondition | None] = None  # without which it cannot be run
+    theory_graph: ClassVar[GraphCondition | None] = None  # without which no theory holds
 
     n_rounds: PositiveInt = 100
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
@@ -251,8 +267,8 @@ class Defense(Strict, ABC):
         super().__setattr__(name, value)
 
     def start(self, X: Tensor, setting: Setting) -> Any:
-        """The state before round 1, from initial models X [..., n_agents, d]; the models alone."""
-        return Models(X)
+        """The state before round 1, from initial models X [..., n_agents, d]."""
+        return self.state(X, *(torch.zeros_like(X) for _ in self.state._fields[1:]))
 
     @abstractmethod
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
@@ -291,14 +307,18 @@ class Defense(Strict, ABC):
 
         Raises:
             OutsideTheory: as ``check_theory``, unless ``allow_outside_theory``.
-            ConfigError: it cannot be run at all.
+            ConfigError: it cannot be run at all, such as without ``needs_graph``.
         """
+        if self.needs_graph is not None:
+            self.needs_graph.check(setting.network)
         if not self.allow_outside_theory:
             self.check_theory(setting)
         return self
 
     def check_theory(self, setting: Setting) -> None:
         """Raises OutsideTheory: the paper's theory does not allow this setting."""
+        if self.theory_graph is not None:
+            self.theory_graph.check(setting.network)
 
     def sampling_rate(self, size: int) -> float:
         """The probability that a batch holds one given record of an agent with this many."""
@@ -370,14 +390,26 @@ def step_as_written(defense: Defense) -> Callable[..., Round]:
 def refuse_changed_forms(defense: Defense, k: int, sent: Messages, forms: dict[str, str]) -> None:
     """Hold the messages of round k against those of the rounds before.
 
+    A message keeps its width and precision from round to round; how many agents send it may vary,
+    and it may stay away.
+
     Args:
         forms: of the messages so far, by name; those of this round are added.
 
     Raises:
         PluginError: a message has another width or precision than before.
     """
-    if (problem := changed_form(sent, forms)) is not None:
-        raise PluginError("DPA043", f"{named(defense)}: step of round {k} {problem}")
+    for name, message in sent.items():
+        *trials, _, width = message.payload.shape
+        size = ", ".join(map(str, [*trials, "rows", width]))
+        form = f"[{size}] of {message.payload.dtype}"
+        if forms.setdefault(name, form) != form:
+            raise PluginError(
+                "DPA043",
+                f'{named(defense)}: step of round {k} sends message "{name}" as {form}, and as '
+                f"{forms[name]} in a round before; expected the same width and precision in all "
+                "rounds: pad it with zeros",
+            )
 
 
 def _wrong_round(played: Any, state: Any, k: int, graph: Graph, *_: Any) -> str | None:

@@ -11,6 +11,7 @@ where Sigma is invertible. Source: Allouah et al. 2024, arXiv:2405.01031, sectio
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -76,23 +77,23 @@ def correlated_releases(
     setting: Setting,
     threat_model: ThreatModel,
     victim: int,
-    left: list[Left],
+    left_in: Callable[[Graph], Left],
     said: str,
 ) -> Bracket:
-    """The releases of agents of whose noise so much is left, in each round.
+    """The releases of agents of whose noise so much is left in a round with this graph.
 
     They are in units of what one record adds to an agent's sum at most, and what the adversary
     knows by secrets of its own is subtracted from them. At most the adversary reads all messages;
     at least it reads the victim's own, in rounds where it can tell the step from them.
     """
-    known = known_rounds(setting.network.at, len(left), threat_model, victim)
-    takes = steps_of(setting.network.at, len(left), victim)
+    graph_of = setting.network.at
+    known = known_rounds(graph_of, defense.n_rounds, threat_model, victim)
+    takes = steps_of(graph_of, defense.n_rounds, victim)
     everybody = threat_model.kind == "external" and threat_model.links is None
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     least, most = [], []
-    for k, (of_all, alone) in enumerate(left):
-        if not takes[k]:
-            continue
+    for k in np.flatnonzero(takes).tolist():
+        of_all, alone = left_in(graph_of(k + 1))
         hidden = math.sqrt(of_all[victim])
         most.append(hidden)
         least += [hidden if everybody else math.sqrt(alone[victim])] * bool(known[k])

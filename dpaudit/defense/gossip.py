@@ -17,9 +17,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from dpaudit.accounting.releases import Mechanism, Release
-from dpaudit.errors import ConfigError, NotObservable, OutsideTheory
+from dpaudit.errors import NotObservable
 from dpaudit.files.threat import ThreatModel
-from dpaudit.graphs.graph import Graph, Network
+from dpaudit.graphs.graph import Graph
 
 from .contract import Bracket, Defense, Observable, ObservedGradient, Setting, Target
 from .transcript import Message, Messages
@@ -28,46 +28,6 @@ from .view import View, seen_links
 AVERAGE = "average"  # the message with which a server sends its model
 
 GraphOf = Callable[[int], Graph]  # the graph of round k = 1, 2, ...
-
-
-def refuse_unless_column_stochastic(network: Network, method: str) -> None:
-    """Push-sum divides by weights that are right only where mixing keeps sums over agents.
-
-    Raises:
-        ConfigError: the columns of some round's mixing matrix do not sum to 1.
-    """
-    if not all(graph.column_stochastic for graph in network.graphs):
-        raise ConfigError(
-            "DPA039",
-            f"graph: {method} needs mixing matrices whose columns sum to 1, in every round",
-        )
-
-
-def refuse_unless_doubly_stochastic(network: Network, method: str, more: str = "") -> None:
-    """Raises OutsideTheory: W of some round is not; ``more`` ends the sentence."""
-    if not all(graph.doubly_stochastic for graph in network.graphs):
-        raise OutsideTheory(
-            "DPA039", f"graph: {method} needs a doubly stochastic W in every round{more}"
-        )
-
-
-def refuse_unless_symmetric(network: Network, method: str, where: str = "") -> None:
-    """Most gossip methods are analysed on one undirected graph.
-
-    Args:
-        where: the assumption of the paper that says so, shown in brackets.
-
-    Raises:
-        OutsideTheory: W is not symmetric, doubly stochastic and fixed in time.
-    """
-    graph = network.at(1)
-    if network.period != 1 or not (graph.symmetric and graph.doubly_stochastic):
-        raise OutsideTheory(
-            "DPA039",
-            f"graph: {method} needs an undirected graph that does not vary in time, with a "
-            f"symmetric doubly stochastic W{where and f' ({where})'}",
-            "give it one, such as ring or complete",
-        )
 
 
 def from_server(graph: Graph, X: Tensor) -> tuple[Tensor, Messages]:

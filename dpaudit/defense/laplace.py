@@ -8,9 +8,10 @@ is its loss; losses of rounds and of messages add up.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from torch import Tensor
 
 from dpaudit.accounting.releases import BudgetEpsilon, Mechanism, Release
 from dpaudit.errors import ConfigError, OutsideTheory
@@ -18,7 +19,7 @@ from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
 from .budget import refuse_unless_one_is_given
-from .contract import Bracket, Defense, Setting, Stated
+from .contract import Bracket, Defense, Gradient, Setting, Stated
 from .gossip import known_rounds
 from .transcript import Messages
 
@@ -130,8 +131,9 @@ class GeometricDefense(LaplaceDefense, ABC):
         """delta alpha_(k-1) for rounds k = 1, ..., and 0 for the first."""
         return [0.0] + [self.gradient_distance * self.alpha(k) for k in range(1, n_rounds)]
 
-    def refuse_outside_5(self) -> None:
-        """Raises OutsideTheory unless 0 < q1 < q2 < 1."""
+    def check_theory(self, setting: Setting) -> None:
+        """Raises OutsideTheory unless 0 < q1 < q2 < 1 on a graph that the theory allows."""
+        super().check_theory(setting)
         q1, q2 = self.step_decay, self.noise_decay
         if not q1 < q2 < 1:
             raise OutsideTheory(
@@ -204,6 +206,55 @@ class ScaledDefense(LaplaceDefense, ABC):
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_scale": 0.0, "epsilon": None})
+
+
+class Tracking(NamedTuple):
+    """Models, trackers of the mean gradient, and the gradients that trackers hold by now.
+
+    Round 1 sets Y and G.
+    """
+
+    X: Tensor  # [..., n_agents, d]
+    Y: Tensor  # [..., n_agents, d], Y = grad F(X) at the start; its mean is that of G
+    G: Tensor  # [..., n_agents, d], the gradient at X
+
+    def begun(self, k: int, gradient: Gradient) -> "Tracking":
+        """This state; in round 1 with the first gradient."""
+        if k > 1:
+            return self
+        G = gradient(self.X)
+        return Tracking(self.X, G, G)
+
+
+class Gathering(NamedTuple):
+    """Models, and the gradients that an agent has gathered, each times its step size."""
+
+    X: Tensor  # [..., n_agents, d]
+    S: Tensor  # [..., n_agents, d], 0 at the start
+
+
+class GatheringDefense(ScaledDefense, ABC):
+    """Robust gradient tracking: models and gathered gradients are sent under Laplace noise.
+
+    Steps alpha_k = gamma q1^(k-1) and noise nu_k = nu_1 q2^(k-1).
+    """
+
+    claims: ClassVar[str] = "pure epsilon-DP over any number of rounds, function"
+    private: ClassVar[Mapping[str, str]] = {
+        "gradient": "grad f_i at the true model, which s gathers in the round",
+    }
+    state: ClassVar[type[Any]] = Gathering
+
+    step_size: PositiveFloat = 0.001  # gamma
+    step_decay: Decay = 0.97  # q1
+    noise_decay: Decay = 0.99  # q2
+
+    def alpha(self, k: int) -> float:
+        """The step size of round k."""
+        return self.step_size * self.step_decay ** (k - 1)
+
+    def shape(self, k: int) -> float:
+        return self.noise_decay ** (k - 1)
 
 
 def laplace_releases(scales: list[float], sensitivities: list[float]) -> Mechanism:

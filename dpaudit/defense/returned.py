@@ -1,15 +1,17 @@
-"""What the methods of a defense give back, held against the contract.
+"""What the methods of a defense give back and leave alone, held against the contract.
 
 A plug-in's mistake would otherwise be an exception in code that is not its own, or pass unseen.
 Each function gives what is wrong and what was expected, as the rest of a sentence; None: nothing.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dpaudit.errors import PluginError
 from dpaudit.graphs.graph import Graph
 
 from .transcript import Message
@@ -114,24 +116,6 @@ def _beyond(values: Tensor, below: int) -> bool:
     return bool(numbers.size) and not 0 <= numbers.min() <= numbers.max() < below
 
 
-def changed_form(sent: Mapping[str, Message], forms: dict[str, str]) -> str | None:
-    """Of messages in another form than in the rounds before; ``forms`` takes those of this round.
-
-    A message keeps its width and precision from round to round; how many agents send it may vary,
-    and it may stay away.
-    """
-    for name, message in sent.items():
-        *trials, _, width = message.payload.shape
-        size = ", ".join(map(str, [*trials, "rows", width]))
-        form = f"[{size}] of {message.payload.dtype}"
-        if forms.setdefault(name, form) != form:
-            return (
-                f'sends message "{name}" as {form}, and as {forms[name]} in a round before; '
-                "expected the same width and precision in all rounds: pad it with zeros"
-            )
-    return None
-
-
 def kind(value: Any) -> str:
     """What a value is, with an article."""
     if value is None:
@@ -146,3 +130,52 @@ def _form(value: Any) -> str:
         return kind(value)
     layout = "" if value.layout is torch.strided else f" ({value.layout})"
     return f"a {value.dtype} tensor {list(value.shape)}{layout}"
+
+
+class Settings(NamedTuple):
+    """What is asked of torch where a call does not say it: it holds for the whole process."""
+
+    default_dtype: torch.dtype
+    default_device: torch.device
+    grad_enabled: bool
+
+    @classmethod
+    def now(cls) -> "Settings":
+        return cls(torch.get_default_dtype(), _default_device(), torch.is_grad_enabled())
+
+    def restore(self) -> None:
+        torch.set_default_dtype(self.default_dtype)
+        torch.set_default_device(None if self.default_device.type == "cpu" else self.default_device)
+        torch.set_grad_enabled(self.grad_enabled)
+
+
+def _default_device() -> torch.device:
+    try:
+        return torch.empty(0).device  # a tenth of the time of torch.get_default_device()
+    except (RuntimeError, AssertionError):  # there is no such device here
+        return torch.get_default_device()
+
+
+@contextmanager
+def unchanged_settings(by: str) -> Iterator[None]:
+    """Whatever is called inside leaves the settings of torch as they were.
+
+    Raises:
+        PluginError: it does not, with ``by`` at the beginning; all is put back.
+    """
+    before = Settings.now()
+    try:
+        yield
+    finally:
+        after = Settings.now()
+        if after != before:
+            before.restore()
+    for name, was, value in zip(Settings._fields, before, after, strict=True):
+        if was != value:
+            raise PluginError(
+                "DPA043",
+                f"{by} calls torch.set_{name}({value}), which changes all other code; expected "
+                f"torch's setting to stay {was}: give each tensor its dtype and device, as "
+                "torch.zeros_like(X) has them, and use torch.no_grad() or torch.enable_grad() as "
+                "with-blocks",
+            )

@@ -12,10 +12,10 @@ from dpaudit.defense.gossip import (
     known_rounds,
     mixed,
     of_acting,
-    refuse_unless_column_stochastic,
     releases,
     start_and_step,
 )
+from dpaudit.defense.graph_conditions import column_stochastic
 from dpaudit.defense.transcript import Transcript, broadcast
 from dpaudit.defense.view import View
 from dpaudit.defenses.decor import Decor
@@ -196,9 +196,9 @@ def test_releases_count_equal_rounds_and_keep_different_ones_apart() -> None:
 
 def test_matrices_whose_columns_do_not_sum_to_one_are_refused() -> None:
     W = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.25, 0.25, 0.5]], dtype=torch.float64)
-    refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()),)), "SGP")
+    column_stochastic("SGP").check(Network((Graph(W.T.contiguous()),)))
     with pytest.raises(ConfigError, match="columns sum to 1"):
-        refuse_unless_column_stochastic(Network((Graph(W.T.contiguous()), Graph(W))), "SGP")
+        column_stochastic("SGP").check(Network((Graph(W.T.contiguous()), Graph(W))))
 
 
 def test_the_sum_of_local_steps_is_hidden_by_the_noise_of_all() -> None:

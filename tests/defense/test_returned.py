@@ -1,4 +1,4 @@
-"""A defense that breaks its contract is told so where it does, whoever plays it."""
+"""A defense that breaks its contract gets an error where it does, whoever plays it."""
 
 import re
 from collections.abc import Callable
@@ -206,7 +206,7 @@ def test_other_settings_of_torch_stay_what_they_were() -> None:
 
 
 class Answers(PrivateGossip):
-    """Gives back whatever it is told to."""
+    """Gives back whatever it is given."""
 
     answer: Any = None
 

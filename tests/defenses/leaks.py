@@ -1,4 +1,4 @@
-"""What a view tells in truth, beside what a defense declares."""
+"""What a view reveals in truth, beside what a defense declares."""
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Defense, Setting

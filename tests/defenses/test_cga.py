@@ -15,8 +15,7 @@ from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.claim_accounting import account_claim
 from dpaudit.defense.contract import Gradient, Setting, Target
 from dpaudit.defense.noise import Noise
-from dpaudit.defenses.cga import CGA, DPCGA, direction
-from dpaudit.defenses.quadratic_program import multipliers
+from dpaudit.defenses.cga import CGA, DPCGA, direction, multipliers
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel

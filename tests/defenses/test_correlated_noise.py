@@ -137,8 +137,8 @@ def test_what_is_left_of_a_noise_agrees_with_its_inverse_covariance(
 ) -> None:
     """[Sigma^-1]_ii for an outsider, a neighbour of a curious agent, and one surrounded."""
     graph = build_graph(name, 16).at(1)
-    for told, value in zip(((), (1,), tuple(graph.neighbours(0))), expected, strict=True):
-        Sigma = own * torch.eye(16, dtype=torch.float64) + common * laplacian(graph, told)
+    for without, value in zip(((), (1,), tuple(graph.neighbours(0))), expected, strict=True):
+        Sigma = own * torch.eye(16, dtype=torch.float64) + common * laplacian(graph, without)
         left = left_of(Sigma).of_all[0].item()
         assert 1 / left == pytest.approx(value, abs=1e-5)
         assert 1 / left == pytest.approx(torch.linalg.inv(Sigma)[0, 0].item())
@@ -205,8 +205,8 @@ def test_a_published_noise_of_decor_accounts_to_its_exact_epsilon() -> None:
     assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(4.3754, rel=1e-4)
     graph = build_graph("ring", 16).at(1)
     expected = {(): 3.5741, (1,): 4.8683, (1, 15): 10.670}
-    for told, value in expected.items():
-        Sigma = 900 * torch.eye(16, dtype=torch.float64) + 9000 * laplacian(graph, told)
+    for without, value in expected.items():
+        Sigma = 900 * torch.eye(16, dtype=torch.float64) + 9000 * laplacian(graph, without)
         z = math.sqrt(left_of(Sigma).of_all[0])
         mechanism = releases([z] * 1000, "none", 1.0)
         assert epsilon(mechanism, 1e-5, "replace-one").high == pytest.approx(value, rel=1e-4)

@@ -41,7 +41,7 @@ def test_five_rounds_equal_the_update_agent_by_agent(
     state = defense.start(problem.initial(streams).double(), setting)
     v = list(state.V)
     for k in range(1, 6):
-        here, x, told = setting.network.at(k), [], v
+        here, x, received = setting.network.at(k), [], v
         C = 0.4 if schedule == "fixed" else 0.4 - 0.05 * (k - 1)
         for i in range(4):
             model = v[i]
@@ -60,7 +60,7 @@ def test_five_rounds_equal_the_update_agent_by_agent(
         oracle = problem.gradient(streams, k, B, "poisson")
         state, sent, _ = defense.step(state, k, here, oracle, Noise(streams, k))
         for j, i in here.links:
-            name, value = ("average", told[j]) if j == here.server else ("x", x[j])
+            name, value = ("average", received[j]) if j == here.server else ("x", x[j])
             torch.testing.assert_close(sent[name].on_edge(j, i), value, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(defense.models(state), torch.stack(v), rtol=1e-10, atol=1e-12)
 

@@ -121,9 +121,9 @@ def test_five_rounds_equal_the_algorithm_agent_by_agent(
             on_edge = messages["x"].on_edge(j, i)
             torch.testing.assert_close(on_edge, sent[j], **CLOSE)
         if graph != "ring":
-            told = messages["average"]
-            assert sorted(told.receivers.tolist()) == sorted(acting)
-            torch.testing.assert_close(told.payload[0], w[0], **CLOSE)
+            down = messages["average"]
+            assert sorted(down.receivers.tolist()) == sorted(acting)
+            torch.testing.assert_close(down.payload[0], w[0], **CLOSE)
         W = graph_k.W
         w = [sum(W[i, j] * sent[j] for j in range(n) if W[i, j] > 0) for i in range(n)]
         torch.testing.assert_close(state.W, torch.stack(w), **CLOSE)

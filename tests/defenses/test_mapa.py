@@ -47,12 +47,12 @@ def test_six_rounds_equal_the_update_agent_by_agent(
             at = v[i] if hub is None else v[hub]
             S = sum((clipped(g, C) for g in record_gradients(problem, at, batch, i)), 0 * at)
             x.append(at - rates[k - 1] * (S + 0.8 * C * z[i]) / 4)
-        W, told = round_graph.W, v
+        W, received = round_graph.W, v
         v = [sum(W[i, j] * x[j] for j in range(5) if W[i, j] > 0) for i in range(5)]
         oracle = problem.gradient(streams, k, 4, "poisson")
         state, sent, _ = defense.step(state, k, round_graph, oracle, Noise(streams, k))
         for j, i in round_graph.links:
-            name, value = ("average", told[hub]) if j == hub else ("x", x[j])
+            name, value = ("average", received[hub]) if j == hub else ("x", x[j])
             torch.testing.assert_close(sent[name].on_edge(j, i), value, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(defense.models(state), torch.stack(v), rtol=1e-10, atol=1e-12)
 

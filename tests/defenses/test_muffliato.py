@@ -215,10 +215,10 @@ def test_a_distant_agent_solves_the_gossip_for_first_messages_which_the_sum_of_l
     n, network = 9, build_graph("ring", 9)
     game = game_of(network, (40,) * n, noise_multiplier=1.0, n_rounds=1)
     K = game.defense.steps(network.at(1))
-    *told, _ = gossip(network.at(1), torch.eye(n, dtype=torch.float64), K)
+    *revealed, _ = gossip(network.at(1), torch.eye(n, dtype=torch.float64), K)
     for links, published in ((3, 0.6993), (4, 0.4297)):
         a = 2 + links
-        rows = [P[w] for P in told for w in (a - 1, (a + 1) % n)]
+        rows = [P[w] for P in revealed for w in (a - 1, (a + 1) % n)]
         summed = sum((row[2] ** 2 / row.square().sum()).item() for row in rows)
         assert summed == pytest.approx(published, abs=5e-5)
         exact = Adversary(game, far_from(links), 1).leak.by_round[0].item()

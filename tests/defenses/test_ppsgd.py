@@ -37,7 +37,12 @@ def test_five_rounds_equal_the_update_user_by_user(
     state = defense.start(problem.initial(streams).double(), setting)
     v, theta = list(state.V), list(state.Theta)
     for k in range(1, 6):
-        here, batch, x, told = setting.network.at(k), problem.batch(streams, k, B, "poisson"), [], v
+        here, batch, x, received = (
+            setting.network.at(k),
+            problem.batch(streams, k, B, "poisson"),
+            [],
+            v,
+        )
         z = gaussian_tape(streams, k, "gradient", 4, setting.d)
         for i in range(4):
             if here.active is not None and i not in here.active:
@@ -52,7 +57,7 @@ def test_five_rounds_equal_the_update_user_by_user(
         state, sent, _ = defense.step(state, k, here, oracle, Noise(streams, k))
         assert set(sent) <= {"x", "average"}  # no offset
         for j, i in here.links:
-            name, value = ("average", told[j]) if j == here.server else ("x", x[j])
+            name, value = ("average", received[j]) if j == here.server else ("x", x[j])
             torch.testing.assert_close(sent[name].on_edge(j, i), value, rtol=1e-10, atol=1e-12)
         models = torch.stack([v[i] + theta[i] for i in range(4)])
         torch.testing.assert_close(defense.models(state), models, rtol=1e-10, atol=1e-12)

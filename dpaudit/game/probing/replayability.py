@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpaudit.defense import ConfigError, Noise
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, step_as_written
-from dpaudit.defense.torch_settings import unchanged_settings
+from dpaudit.defense.returned import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.game.game import LENGTH
 from dpaudit.game.step_inputs import ChosenNoise, RecordedNoise, every_agent_holds

@@ -28,11 +28,11 @@ from dpaudit.pipeline.void import void_figures
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from dpaudit.reports.numbers import number
-from dpaudit.selftest.bugs import NoiseHalved, WrongNorm
+from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
 from tests.reports.pages import Page, visible
 
-LAPLACE: dict[str, Any] = {"family": "laplace"}
+PLANTED: dict[str, Any] = {bug.name: type(bug.planted.defense) for bug in BUGS}
 
 
 class NoiseNotDrawn(PrivateGossip):
@@ -41,8 +41,10 @@ class NoiseNotDrawn(PrivateGossip):
 
 
 RUNS = {
-    "halved": NoiseHalved(noise_multiplier=8.0),
-    "L2 clip, Laplace for L1": WrongNorm(noise_multiplier=40.0, **LAPLACE),
+    "halved": PLANTED["noise halved"](noise_multiplier=8.0),
+    "L2 clip, Laplace for L1": PLANTED["L2 clip under L1 accounting"](
+        noise_multiplier=40.0, family="laplace"
+    ),
     "not drawn": NoiseNotDrawn(noise_multiplier=8.0),
     "sound": PrivateGossip(noise_multiplier=8.0),
 }

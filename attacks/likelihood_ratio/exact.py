@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
-from dpaudit.accounting.releases import Interval, epsilon_where_batches_meet
+from dpaudit.accounting.releases import epsilon_where_batches_meet
 from dpaudit.attack import Column, Finding, Metric, Name, Role, ThreatModel, Verdict
 from dpaudit.defense import Mechanism
+from dpaudit.files.finding import known_releases
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
 
@@ -14,6 +16,15 @@ from .question import Question
 
 KNOWN = {"knows_draws": True}
 ONCE = {"count": 1}
+
+
+class LeakEnds(NamedTuple):
+    """Epsilon of a view from both sides."""
+
+    low: float
+    high: float
+    least: Mechanism | None = None  # whose epsilon is the lower end; None: that is of no releases
+    most: Mechanism | None = None  # whose epsilon is the upper end
 
 
 def exact_leak(question: Question) -> Finding:
@@ -42,6 +53,7 @@ def exact_leak(question: Question) -> Finding:
             Name.DELTA: Metric(value=at),
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mu, default=0.0)),
         },
+        releases=known_releases(found.least, found.most),
         verdict=verdict,
         notes=tuple(_notes(question, found)),
         series={Column.ROUND: tuple(range(1, len(mu) + 1)), Column.MU: tuple(mu)},
@@ -53,7 +65,7 @@ def _at(question: Question) -> float:
     return question.delta if question.delta > 0 or is_pure(question.mechanism) else 1e-5
 
 
-def _interval(question: Question, delta: float) -> Interval:
+def _interval(question: Question, delta: float) -> LeakEnds:
     """Epsilon of the view, from both sides.
 
     Where gradients react to what the view hides, the algebra gives the lower end (others may have
@@ -63,15 +75,17 @@ def _interval(question: Question, delta: float) -> Interval:
     if question.reacts is None:
         return given
     if question.nonlinear is not None:
-        return Interval(given.low, inf)
+        return given._replace(high=inf, most=None)
     everybody = with_every_link(question.threat_model).model_copy(update=KNOWN)
     algebra = Adversary(replace(question.game, spread=1), everybody, question.n_rounds)
     reads_all = replace(question, threat_model=everybody, adversary=algebra, algebra=algebra)
-    high = inf if algebra.reacts else _of_given_gradients(reads_all, delta).high
-    return Interval(given.low, max(given.low, high))
+    if algebra.reacts:
+        return given._replace(high=inf, most=None)
+    reads = _of_given_gradients(reads_all, delta)
+    return given if reads.high < given.low else given._replace(high=reads.high, most=reads.most)
 
 
-def _of_given_gradients(question: Question, delta: float) -> Interval:
+def _of_given_gradients(question: Question, delta: float) -> LeakEnds:
     """Epsilon of the view where gradients do not depend on what it hides.
 
     The lower end is attained by a record whose gradients have directions of their own wherever they
@@ -85,27 +99,34 @@ def _of_given_gradients(question: Question, delta: float) -> Interval:
     """
     leak, game, in_round = question.leak, question.game, question.in_round
     if game.held is not None:
-        return Interval(0.0, inf)  # how many of the user's records a batch has is random
+        return LeakEnds(0.0, inf)  # how many of the user's records a batch has is random
     if not leak.is_proven:
-        return Interval(0.0, _pure_loss_of_all(question))
+        return LeakEnds(0.0, _pure_loss_of_all(question))
     if question.guesses:
         known = replace(question, threat_model=question.threat_model.model_copy(update=KNOWN))
-        return Interval(0.0, _of_given_gradients(known, delta).high)
+        return _of_given_gradients(known, delta)._replace(low=0.0, least=None)
     low, high = (leak.mechanism(game, in_round, high=end) for end in (False, True))
     if question.meet and game.directions < len(leak.by_use):  # no coordinate for each inclusion
         low = low[:1] and (min(low, key=lambda r: r.noise_multiplier).model_copy(update=ONCE),)
     d = 1 if question.meet else question.worst  # inclusions that meet take a coordinate each
-    least = worst_epsilon(low, d, delta, question.adjacency).low
-    most = worst_epsilon(high, d, delta, question.adjacency).high
+    ends = LeakEnds(
+        worst_epsilon(low, d, delta, question.adjacency).low,
+        worst_epsilon(high, d, delta, question.adjacency).high,
+        low if d == 1 else None,
+        high if d == 1 else None,
+    )
     if question.meet:
-        least = max(least, _of_one_direction(question, delta))
-        most = min(_of_part(question, delta), _of_every_link(question, delta))
+        least = max(ends.low, _of_one_direction(question, delta))
+        ends = LeakEnds(least, min(_of_part(question, delta), _of_every_link(question, delta)))
     wider = question.wider
     if wider is not None:  # what a message reveals by itself at the model's own dimension
         own = (wider.release,) if wider.release else ()
-        return Interval(max(least, worst_epsilon(own, 1, delta, question.adjacency).low), inf)
-    alone = question.revealed is None or question.revealed.alone
-    return Interval(least, most if question.nonlinear is None and alone else inf)
+        alone = worst_epsilon(own, 1, delta, question.adjacency).low
+        ends = LeakEnds(alone, inf, own) if alone > ends.low else ends
+    by_itself = question.revealed is None or question.revealed.alone
+    if wider is None and question.nonlinear is None and by_itself:
+        return ends
+    return ends._replace(high=inf, most=None)
 
 
 def _of_one_direction(question: Question, delta: float) -> float:
@@ -160,7 +181,7 @@ def _no_figure(question: Question) -> Finding:
     )
 
 
-def _notes(question: Question, found: Interval) -> Iterator[str]:
+def _notes(question: Question, found: LeakEnds) -> Iterator[str]:
     leak, game, n_rounds = question.leak, question.game, question.n_rounds
     yield f"the record is agent {game.victim}'s"
     yield "from the defense's own step, played with unit noise around a run without records"
@@ -207,7 +228,7 @@ def _notes(question: Question, found: Interval) -> Iterator[str]:
         yield f'round {k}: "{message}" shows the record without noise'
 
 
-def _of_which_record(question: Question, found: Interval) -> str:
+def _of_which_record(question: Question, found: LeakEnds) -> str:
     """Whose leak the ends are where uses meet, and why these do."""
     at = _at(question)
     why, direction = "a record's effect outlasts its round in this view", "another in each batch"

@@ -33,11 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
+from dpaudit.release import NoiseFamily
+
 from .binomial import log_mass, more_than
 
 Array = NDArray[np.floating[Any]]
 Integers = NDArray[np.intp]
-NoiseFamily = Literal["gaussian", "laplace"]
 PairKind = Literal["remove", "add", "replace", "switch"]
 BoundSide = int  # 1: P at least and Q at most as the pair has them; -1: the reverse
 

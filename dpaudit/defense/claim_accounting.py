@@ -23,6 +23,8 @@ class Accounted(NamedTuple):
     delta: float
     victim: int
     assumptions: tuple[str, ...]
+    least: Mechanism | None = None  # whose epsilon is the lower end; None: that is of no releases
+    most: Mechanism | None = None  # whose epsilon is the upper end
 
 
 def account_claim(
@@ -74,7 +76,7 @@ def _declared(
     ]
     delta = _delta(claim, brackets)
     candidates = [
-        Accounted(_interval(bracket, claim, delta, defense), delta, victim, bracket.assumptions)
+        _composed(bracket, claim, delta, victim, defense)
         for victim, bracket in zip(victims, brackets, strict=True)
     ]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
@@ -97,7 +99,9 @@ def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
     if claim.scope == "message" and len(defense.messages) > 1 and 0 < low < inf:
         together = "the messages of a round are accounted together: no lower end for one of them"
         accounted = accounted._replace(
-            epsilon=Interval(0.0, high), assumptions=(*accounted.assumptions, together)
+            epsilon=Interval(0.0, high),
+            assumptions=(*accounted.assumptions, together),
+            least=None,
         )
         low = 0.0
     if claim.adjacency == "agent-identity":
@@ -110,7 +114,12 @@ def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
         )
     else:
         return accounted
-    return accounted._replace(epsilon=Interval(low, inf), assumptions=(*accounted.assumptions, why))
+    return accounted._replace(
+        epsilon=Interval(low, inf),
+        assumptions=(*accounted.assumptions, why),
+        least=accounted.least if low > 0 else None,
+        most=None,
+    )
 
 
 def refuse_claims(
@@ -290,7 +299,9 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
     return Bracket((), most, (*bracket.assumptions, said))
 
 
-def _interval(bracket: Bracket, claim: Claim, delta: float, defense: Defense) -> Interval:
+def _composed(
+    bracket: Bracket, claim: Claim, delta: float, victim: int, defense: Defense
+) -> Accounted:
     """Of the whole run, or of the round with the least noise: one release of it at least.
 
     Noise for batches in turn is made for all uses of a record at once.
@@ -300,7 +311,9 @@ def _interval(bracket: Bracket, claim: Claim, delta: float, defense: Defense) ->
         least = () if defense.cyclic else _least_noise(least, 1)
         most = _least_noise(most, _in_a_round(most, defense))
     adjacency = record_adjacency(claim)
-    return Interval(_epsilon(least, delta, adjacency).low, _epsilon(most, delta, adjacency).high)
+    low, high = _epsilon(least, delta, adjacency).low, _epsilon(most, delta, adjacency).high
+    ends = Interval(low, high)
+    return Accounted(ends, delta, victim, bracket.assumptions, tuple(least), tuple(most))
 
 
 def _in_a_round(mechanism: Mechanism, defense: Defense) -> int:

@@ -1,7 +1,7 @@
 """One piece of evidence: its role, the claim that it bears on, and numbers by one vocabulary."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from dpaudit.release import Release
 from dpaudit.strict import Strict
 
 from .claim import Adjacency
@@ -238,6 +239,8 @@ class Finding(Strict):
     world: Literal["defense", "no-defense", "blind"] | None = None
     batch_size: int | None = None
     metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
+    # whose composition is the lower end of epsilon ("least"), or the upper one ("most")
+    releases: dict[Literal["least", "most"], tuple[Release, ...]] = {}
     verdict: Verdict | None = None
     void: str | None = None  # what in the same audit disproves its figures; None: nothing
     notes: tuple[str, ...] = ()
@@ -263,3 +266,15 @@ class Finding(Strict):
         """A metric's value; None where there is no such metric."""
         metric = self.metrics.get(name)
         return None if metric is None else metric.value
+
+
+def known_releases(
+    least: Sequence[Release] | None, most: Sequence[Release] | None
+) -> dict[Literal["least", "most"], tuple[Release, ...]]:
+    """``Finding.releases`` from the releases of both ends; None: the end is of none."""
+    found: dict[Literal["least", "most"], tuple[Release, ...]] = {}
+    if least is not None:
+        found["least"] = tuple(least)
+    if most is not None:
+        found["most"] = tuple(most)
+    return found

@@ -15,7 +15,7 @@ from dpaudit.defense.claim_accounting import (
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim, measured_change
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import Finding, Metric, Name, Role, known_releases
 from dpaudit.files.result import (
     AuditResult,
     Curve,
@@ -55,6 +55,7 @@ def accounting_finding(
             Name.CLAIMED_EPSILON: Metric(value=claimed_epsilon(claim)),
             Name.DELTA: Metric(value=accounted.delta),
         },
+        releases=known_releases(accounted.least, accounted.most),
         verdict=Verdict.UNSUPPORTED if exceeded else None,
         notes=(f"worst off: agent {accounted.victim}", *accounted.assumptions),
     )

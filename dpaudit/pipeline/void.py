@@ -166,6 +166,7 @@ def _taken_back(finding: Finding, doubt: Doubt) -> Finding:
             "void": doubt.why,
             "notes": (*said, *finding.notes),
             "series": {},
+            "releases": {},
         }
     )
 

@@ -94,4 +94,5 @@ def test_the_long_ones_run(name) -> None:
 
 
 def test_none_is_forgotten() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*SMALL, *APART, *LONG}
+    scripts = {path.stem for path in FOLDER.glob("*.py")} - {"published"}  # which others import
+    assert scripts == {*SMALL, *APART, *LONG}

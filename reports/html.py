@@ -40,7 +40,8 @@ def render(result: AuditResult, run_directory: Path) -> str:
         DpauditError: an artifact's path leads out of the run directory.
     """
     page = pages().get_template("audit.html.j2")
-    return lines(page.render(run=Run("", 0, result, run_directory)))
+    digest = hashlib.sha256(result.to_json().encode()).hexdigest()  # dpaudit verify compares it
+    return lines(page.render(run=Run("", 0, result, run_directory), digest=digest))
 
 
 def script_hash(script: str) -> str:

@@ -37,6 +37,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "reports": 3,
     "files": 2,
     "accounting": 2,
+    "verify": 2,
     "information": 2,
 }
 GAME = ("probing", "filtering", "network", "estimating", "worst_case", "runs")  # from below

@@ -35,6 +35,7 @@ from .reproducing import reproduce
 from .results import print_outlook, report, show
 from .running import passing_on, progress_bars
 from .terminal import complain, say
+from .verifying import verify
 
 if TYPE_CHECKING:
     from dpaudit.check.run import CheckOptions
@@ -317,7 +318,7 @@ COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{audit: _RESUMED, attack: terminal.same_command, check: terminal.same_command},
     **dict.fromkeys((selftest, list_, init), str),
     **{benchmark: _RESUMED},
-    **dict.fromkeys((show, report), str),
+    **dict.fromkeys((show, report, verify), str),
     **{reproduce: terminal.same_command},
     **dict.fromkeys((explain, epsilon, capture), str),
 }

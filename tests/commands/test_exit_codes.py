@@ -252,6 +252,7 @@ BROKEN = (
     ["reproduce", "xie-table4"],
     ["selftest"],
     ["show", "{1}"],
+    ["verify", "{1}"],
 )
 
 
@@ -274,6 +275,7 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         "reproduce": "dpaudit.papers.declared.reproduction",
         "selftest": "dpaudit.selftest.selftest.selftest",
         "show": "dpaudit.files.result.AuditResult.read",
+        "verify": "dpaudit.files.documents.read_json",
     }
 
     def leave(*_: object, **__: object) -> None:

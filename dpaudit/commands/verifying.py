@@ -1,0 +1,82 @@
+"""Derives the verdicts of a run again, by a checker that shares no code with the audit."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument
+
+from dpaudit.errors import RunError
+from dpaudit.files import documents
+
+from .options import AuditJson
+from .terminal import say, say_json
+
+EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
+
+
+def verify(
+    run_directory: Annotated[
+        Path, Argument(metavar="DIR|FILE", help="A run directory, or its audit.json.")
+    ],
+    as_json: AuditJson = False,
+) -> int:
+    """Derive each verdict again from the evidence in audit.json.
+
+    Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
+    2 if evidence is missing.
+    """
+    from dpaudit.verify import report
+    from dpaudit.verify.verdict import check, overall
+
+    file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
+    result = _content(file)
+    try:
+        checked = check(result)
+        flaws = [*overall(result), *report.flaws(result, file)]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            "DPA011", f"{file}: not an audit.json of version 2 ({error!r})", "run the audit again"
+        ) from None
+    answers = [one.answer for one in checked]
+    answers += ["contradicted" if p.contradicted else "not checkable" for p in flaws]
+    worst = max(answers, key=list(EXIT).index, default="confirmed")
+    worst = "contradicted" if "contradicted" in answers else worst
+    if as_json:
+        claims = [{**one._asdict(), "answer": one.answer} for one in checked]
+        claims = [{**one, "flaws": [p._asdict() for p in one["flaws"]]} for one in claims]
+        beside = [flaw._asdict() for flaw in flaws]
+        say_json(json.dumps({"answer": worst, "claims": claims, "flaws": beside}, indent=2))
+        return EXIT[worst]
+    for one in checked:
+        derived = "" if one.derived == one.verdict else f"; the evidence gives {one.derived}"
+        against = f'"{one.claim}" against "{one.threat_model}"'
+        say(f"{one.answer.upper()}  {against}: {one.verdict}{derived}")
+        for flaw in one.flaws:
+            say(f"  {_line(flaw)}")
+    for flaw in flaws:
+        say(_line(flaw))
+    say(f"{file}: {worst}")
+    return EXIT[worst]
+
+
+def _line(flaw: Any) -> str:
+    how = "does not follow" if flaw.contradicted else "not checkable"
+    return f"{flaw.where}: {how}: {flaw.what}"
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        result = documents.read_json(file)
+    except OSError as error:
+        raise RunError("DPA007", f"{file}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
+    version = result.get("schema_version")
+    if version != 2:
+        raise RunError(
+            "DPA010",
+            f"{file}: schema_version {version!r}; dpaudit verify reads version 2",
+            "run the audit again",
+        )
+    return result

@@ -1,0 +1,296 @@
+"""What released noise adds up to, computed anew: bounds on epsilon from both sides.
+
+A release is described by two distributions on a line, with and without the record, at distance 1
+under noise of scale s = noise / shift: P = (1 - q) M(0) + q M(1) against Q = M(0), the reverse of
+it, or (1 - q) M(0) + q M(-1) in place of Q. Its privacy loss is ln dP/dQ. Losses of all releases
+are put on one grid and added by the Fourier transform. The upper end splits the mass of each cell
+between its two ends such that both distributions keep their mass ("Connect the Dots", Doroshenko et
+al. 2022, arXiv:2207.04380). The lower end merges each cell into one outcome and rounds its loss
+down. Every remaining error is added to the unfavourable side.
+
+Which distributions are the worst ones is after Zhu, Dong and Wang 2022 (arXiv:2106.08567) for
+Poisson batches and batches of fixed size, and "whole" releases move by at most one shift. Epsilon
+is in nats. Nothing here is shared with dpaudit.accounting.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import hypot, inf, isinf, log, log1p, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+Array = NDArray[np.float64]
+Direction = str  # "remove": the record is in P; "add": in Q
+LARGEST = 500.0  # a loss of one release above it counts as infinite
+ORDERS = 2.0 ** np.arange(-6, 16, 0.5)  # of moments, in Chernoff bounds on the window
+SLIGHT = 1e-3  # of a cell's width: how far a merged loss may lie below the one it is counted at
+TAIL = 1e-4  # of delta: how much may lie outside the window of the transform
+ROUNDING = 1e-15  # of one product of transforms, relative to all mass
+
+
+class LossPair(NamedTuple):
+    """Two worlds of one release: noise over shift, rate, and which mixture stands where."""
+
+    family: str
+    scale: float
+    rate: float
+    kind: str  # "remove", "add", "replace" or "switch"
+
+
+class EpsilonEnds(NamedTuple):
+    """Two numbers between which another one lies."""
+
+    low: float
+    high: float
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Dong, Roth and Su 2019, Corollary 1."""
+    return float(
+        np.exp(log_ndtr(mu / 2 - epsilon / mu)) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+    )
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """The least epsilon >= 0 at which mu-GDP has this delta."""
+    if mu == 0 or (not isinf(mu) and gaussian_delta(0.0, mu) <= delta):
+        return 0.0
+    if isinf(mu):
+        return inf
+    top = mu * mu / 2 - mu * float(ndtri(delta)) + 1e-9
+    return float(brentq(lambda e: gaussian_delta(e, mu) - delta, 0.0, top, xtol=1e-13))
+
+
+def epsilon(releases: Iterable[Mapping[str, Any]], delta: float, adjacency: str) -> EpsilonEnds:
+    """Bounds on the least epsilon of all releases together at ``delta``.
+
+    Args:
+        releases: ``family``, ``noise_multiplier``, ``sampling``, ``sampling_rate``, ``count`` and
+            ``clipped`` of each, as audit.json has them.
+        adjacency: "add-remove" or "replace-one".
+    """
+    counted: Counter[LossPair] = Counter()
+    reverse: Counter[LossPair] = Counter()
+    least: Counter[LossPair] = Counter()
+    for r in releases:
+        if r["noise_multiplier"] == 0:
+            return EpsilonEnds(inf, inf)
+        pairs = [_pair(r, adjacency, side) for side in ("remove", "add", "least")]
+        for total, pair in zip((counted, reverse, least), pairs, strict=True):
+            total[pair] += r["count"]
+    if not counted:
+        return EpsilonEnds(0.0, 0.0)
+    pure = sum(n * _largest(pair) for pair, n in least.items())
+    if delta == 0:
+        return EpsilonEnds(pure, pure)
+    if all(pair.family == "gaussian" and pair.rate == 1 for pair in counted):
+        mu = hypot(*(sqrt(n) / pair.scale for pair, n in counted.items()))
+        return EpsilonEnds(*[gaussian_epsilon(delta, mu)] * 2)
+    low = _composed(least, delta, upper=False)
+    high = max(_composed(some, delta, upper=True) for some in _distinct(counted, reverse))
+    return EpsilonEnds(min(low, pure), min(high, pure))
+
+
+def _distinct(counted: Counter[LossPair], reverse: Counter[LossPair]) -> list[Counter[LossPair]]:
+    return [counted] if counted == reverse else [counted, reverse]
+
+
+def _pair(r: Mapping[str, Any], adjacency: str, side: Direction) -> LossPair:
+    """The worst pair of worlds of a release; "least" is one that there is, for a lower end."""
+    rate, whole = float(r["sampling_rate"]), r["clipped"] == "whole"
+    replaced = adjacency == "replace-one"
+    twice = not whole and (replaced if rate == 1 else r["sampling"] == "fixed")
+    kind = "remove" if side == "least" or rate == 1 else side
+    if replaced and rate < 1:
+        kind = "switch" if side != "least" else "remove"
+        if r["sampling"] == "poisson" and not whole:
+            kind = "replace"
+    return LossPair(r["family"], float(r["noise_multiplier"]) / (2 if twice else 1), rate, kind)
+
+
+def _log_mix(pair: LossPair, x: Array, side: int) -> Array:
+    """ln of (1 - q) M(0) + q M(side) over M(0) at places x."""
+    if pair.family == "gaussian":
+        ratio = (side * x - 0.5) / pair.scale**2
+    else:
+        ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
+    if pair.rate == 1:
+        return ratio
+    mixed: Array = np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio)
+    return mixed
+
+
+def _loss(pair: LossPair, x: Array) -> Array:
+    """The loss of "remove", or of "replace", at places x; it never falls."""
+    other = _log_mix(pair, x, -1) if pair.kind == "replace" else 0.0
+    return _log_mix(pair, x, 1) - other
+
+
+def _largest(pair: LossPair) -> float:
+    """The largest loss there is: infinite for Gaussian noise."""
+    return inf if pair.family == "gaussian" else float(_loss(pair, np.array([1.0]))[0])
+
+
+def _between(pair: LossPair, shift: int, edges: Array) -> Array:
+    """The mass of the noise, moved by ``shift``, between neighbouring edges."""
+    x = (edges - shift) / pair.scale
+    a, b = x[:-1], x[1:]
+    if pair.family == "gaussian":
+        return np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
+    tail = np.exp(-np.abs(x)) / 2
+    s, t = tail[:-1], tail[1:]
+    return np.where(a > 0, s - t, np.where(b < 0, t - s, 1 - s - t))
+
+
+def _masses(pair: LossPair, losses: Array) -> tuple[Array, Array]:
+    """P and Q of the cells below, between and above the given losses."""
+    if pair.kind == "add":
+        p, q = _masses(pair._replace(kind="remove"), -losses[::-1])
+        return q[::-1], p[::-1]
+    if pair.kind == "switch":  # losses above 0 of "remove", below 0 of "add"
+        sides = [_masses(pair._replace(kind=kind), losses) for kind in ("remove", "add")]
+        above = np.append(losses, inf) > 0
+        p, q = (np.where(above, first, second) for first, second in zip(*sides, strict=True))
+        return p, q
+    edges = np.concatenate([[-inf], _places(pair, losses), [inf]])
+    absent = _between(pair, 0, edges)
+    p = (1 - pair.rate) * absent + pair.rate * _between(pair, 1, edges)
+    if pair.kind != "replace":
+        return p, absent
+    return p, (1 - pair.rate) * absent + pair.rate * _between(pair, -1, edges)
+
+
+def _places(pair: LossPair, losses: Array) -> Array:
+    """Up to where on the line the loss is at most each of these."""
+    if pair.family == "gaussian" and pair.kind == "remove":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(np.maximum(np.expm1(losses) + pair.rate, 0.0) / pair.rate)
+        return 0.5 + pair.scale**2 * ratio
+    reach = (60.0 if pair.family == "laplace" else 40.0) * pair.scale
+    low, high = np.full(len(losses), -1.0 - reach), np.full(len(losses), 1.0 + reach)
+    for _ in range(64):
+        middle = (low + high) / 2
+        over = _loss(pair, middle) > losses
+        low, high = np.where(over, low, middle), np.where(over, middle, high)
+    least, most = _loss(pair, np.array([-1.0 - reach, 1.0 + reach]))
+    return np.where(losses >= most, inf, np.where(losses < least, -inf, high))
+
+
+def _dominating(pair: LossPair, losses: Array) -> tuple[Array, float, float]:
+    """Masses on the losses that dominate the pair, on an infinite loss, and no error of a loss."""
+    p, q = _masses(pair, losses)
+    inner = p[1:-1]
+    up = np.clip((inner - np.exp(losses[:-1]) * q[1:-1]) / -np.expm1(-np.diff(losses)), 0.0, inner)
+    masses = np.append(inner - up, 0.0)
+    masses[1:] += up
+    masses[0] += p[0]
+    if pair.kind == "switch":
+        masses[np.searchsorted(losses, 0.0)] += max(0.0, 1.0 - p.sum())
+    return masses, float(p[-1]), 0.0
+
+
+def _dominated(pair: LossPair, losses: Array) -> tuple[Array, float, float]:
+    """Masses that the pair dominates, none on an infinite loss, and the largest error of a loss.
+
+    A cell around each loss is merged into one outcome. Its own loss is rounded down to the cell's
+    if it lies above it or hardly below it, otherwise to that of the next lower cell.
+    """
+    p, q = _masses(pair, (losses[1:] + losses[:-1]) / 2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        short = losses - (np.log(p) - np.log(q))  # of the loss that the cell is counted at
+    width = np.gradient(losses)
+    counted = (p > 0) & (short < SLIGHT * width)
+    masses = np.where(counted, p, 0.0)
+    masses[:-1] += np.where(counted, 0.0, p)[1:]
+    return masses, 0.0, float(np.max(short, where=counted, initial=0.0))
+
+
+def _composed(counted: Counter[LossPair], delta: float, upper: bool) -> float:
+    """The bound on epsilon from the sum of all losses, on a grid of n multiples of its width."""
+    pairs = list(counted)
+    count = np.array([counted[pair] for pair in pairs], float)
+    n = 2 ** int(np.clip(round(np.log2(2**23 / len(pairs))), 14, 19))
+    moments = np.zeros((2, len(ORDERS)))
+    low, high = 0.0, 1e-9
+    for pair, times in zip(pairs, count, strict=True):
+        losses = _coarse(pair)
+        masses, infinite, _ = _dominating(pair, losses)
+        masses[-1] += infinite
+        own = _log_moments(losses, masses)
+        moments += times * own
+        high, low = max(high, _reached(own[0], delta)), min(low, -_reached(own[1], delta))
+    high, low = max(high, _reached(moments[0], delta)), min(low, -_reached(moments[1], delta))
+    steps = 20 * sqrt(count.sum())  # by which rounding may move the sum
+    width = (high - low) / (n - 2 * steps - 4)
+    first = int(np.floor(low / width - steps)) - 1
+    total, finite, blur = np.ones(n // 2 + 1, complex), 0.0, 0.0
+    for pair, times in zip(pairs, count, strict=True):
+        at = _points(pair, width, first, n)
+        masses, infinite, short = (_dominating if upper else _dominated)(pair, width * at)
+        transform = np.fft.rfft(np.bincount(at % n, masses, minlength=n))
+        total *= transform**times
+        finite += times * log1p(-min(infinite, 0.5))
+        blur += times * (short + 1e-15)
+    summed = np.roll(np.fft.irfft(total, n), -first)
+    sums = width * (first + np.arange(n))
+    slack = ROUNDING * (count.sum() + 64) - np.expm1(finite) + 2 * TAIL * delta
+    some = sums > 0
+    sums, masses = sums[some], summed[some]
+
+    def excess(epsilon: float) -> float:
+        found = -np.expm1(np.minimum(epsilon - sums, 0.0)) @ masses
+        return float(found + (slack if upper else -slack) - delta)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    if excess(float(sums[-1])) > 0:
+        return inf if upper else float(sums[-1])
+    found = float(brentq(excess, 0.0, float(sums[-1]), xtol=1e-10))
+    return found + blur if upper else max(found - blur, 0.0)
+
+
+def _reached(moments: Array, delta: float) -> float:
+    """What a loss of these moments exceeds with a probability of at most a small part of delta."""
+    return float(((moments - log(TAIL * delta)) / ORDERS).min())
+
+
+def _range(pair: LossPair) -> tuple[float, float]:
+    """Losses between which nearly all mass lies."""
+    z = 50.0 if pair.family == "laplace" else 9.8
+    low, high = _loss(pair, np.array([-z * pair.scale, 1.0 + z * pair.scale]))
+    if pair.kind == "add":
+        low, high = -high, -low
+    if pair.kind == "switch":
+        low = -high
+    return max(float(low), -LARGEST), min(float(high), LARGEST)
+
+
+def _coarse(pair: LossPair) -> Array:
+    low, high = _range(pair)
+    sizes = max(-low, high) * np.geomspace(1e-7, 1.0, 300)
+    return np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), low, high))
+
+
+def _points(pair: LossPair, width: float, start: int, n: int) -> NDArray[np.int64]:
+    """Multiples of the grid for the losses of one release, denser towards 0."""
+    low, high = _range(pair)
+    first = max(int(np.floor(low / width)) - 1, start)
+    last = min(int(np.ceil(high / width)) + 1, start + n - 1)
+    size = np.unique(np.rint(np.geomspace(1, max(-first, last, 2), 16384))).astype(np.int64)
+    near = np.arange(0, 600)
+    points = np.unique(np.concatenate([-size, -near, near, size, [first, last]]))
+    return points[(points >= first) & (points <= last)]
+
+
+def _log_moments(losses: Array, masses: Array) -> Array:
+    """ln E exp(order loss) and of its negative, [2, n_orders], relative to the largest exponent."""
+    found = []
+    for signed in (losses, -losses):
+        exponents = np.outer(ORDERS, signed)
+        top = exponents.max(axis=1)
+        found.append(top + np.log(np.maximum(np.exp(exponents - top[:, None]) @ masses, 1e-300)))
+    return np.array(found)

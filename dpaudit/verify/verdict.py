@@ -1,0 +1,187 @@
+"""The verdict of each claim, derived again from its evidence by the published rule.
+
+The most severe reason that applies decides: a message without noise, runs that refute the claim, an
+accounting of what is declared or really added that exceeds it, a premise that is false. A claim
+that none of these speaks against is not refuted if an attack had the power to refute it, and
+underpowered if none had.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf, isfinite
+from typing import Any, Literal, NamedTuple
+
+from .counts import holm
+from .figures import (
+    FALSE,
+    Claim,
+    Finding,
+    Flaw,
+    claimed_epsilon,
+    flaws,
+    metric,
+    number,
+)
+
+SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted")
+WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+Answer = Literal["confirmed", "contradicted", "not checkable"]
+
+
+class ClaimCheck(NamedTuple):
+    """What the evidence says of one claim against one adversary."""
+
+    claim: str
+    threat_model: str
+    verdict: str  # as audit.json has it
+    derived: str  # as the evidence gives it
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def answer(self) -> Answer:
+        """Contradicted if a figure or the verdict does not follow; not checkable if one may not."""
+        if self.verdict != self.derived or any(p.contradicted for p in self.flaws):
+            return "contradicted"
+        return "not checkable" if self.flaws else "confirmed"
+
+
+def check(result: Mapping[str, Any]) -> list[ClaimCheck]:
+    """Every claim of an audit.json; raises KeyError, TypeError or ValueError if it is none."""
+    claims, findings = result["claims"], result["findings"]
+    evidence = [[findings[i] for i in claim["because"]] for claim in claims]
+    tested = {i: p for i, own in enumerate(evidence) if (p := _least_p(own)) is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [
+        _checked(result, i, evidence[i], adjusted.get(i, inf) <= FALSE) for i in range(len(claims))
+    ]
+
+
+def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
+    """What is wrong with the verdict of the whole audit, and with the number of its claims."""
+    said = [claim["verdict"] for claim in result["claims"]]
+    worst = min(said, key=SEVERITY.index, default=None)
+    if result["verdict"] != worst:
+        yield Flaw("verdict", f'the worst of its claims is "{worst}"', True)
+    asked = result["config"].get("claim") or []
+    models = [model["name"] for model in result["config"].get("threat_model") or []]
+    pairs = {
+        (i, name)
+        for i, claim in enumerate(asked)
+        for name in models
+        if claim.get("threat_model") in (None, name)
+    }
+    if pairs != {(claim["claim"], claim["threat_model"]) for claim in result["claims"]}:
+        yield Flaw("claims", "they are not those of the config and its threat models", True)
+
+
+def _least_p(evidence: Sequence[Finding]) -> float | None:
+    """The p-value of a statement: the least of its tests, times how many there are."""
+    found = [p for f in evidence if f["role"] == "test" and (p := metric(f, "p-value")) is not None]
+    return min(1.0, len(found) * min(found)) if found else None
+
+
+def _checked(
+    result: Mapping[str, Any], i: int, evidence: Sequence[Finding], refuted: bool
+) -> ClaimCheck:
+    claim = result["claims"][i]
+    found = [
+        flaw
+        for j, finding in zip(claim["because"], evidence, strict=True)
+        for flaw in flaws(finding, f"findings[{j}]", claim)
+    ]
+    found += _of_config(result, claim)
+    found += _left_out(result, i)
+    found += _numbers(claim, evidence)
+    derived = derive(claim, evidence, refuted, result["threat_models"])
+    named = (claim["text"], claim["threat_model"], claim["verdict"])
+    return ClaimCheck(*named, derived, tuple(found))
+
+
+def _of_config(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
+    """A claim says what the config claims."""
+    asked = result["config"]["claim"][claim["claim"]]
+    for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text"):
+        if asked.get(key) != claim[key]:
+            yield Flaw(f"claims.{key}", f"{claim[key]!r} is not {asked.get(key)!r}", True)
+
+
+def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
+    """Evidence about the claim and its adversary that the claim does not name.
+
+    A premise that held is not named; its figures may not be such that it failed.
+    """
+    claim = result["claims"][i]
+    kinds = ("accounting", "empirical-epsilon", "control")
+    for j, finding in enumerate(result["findings"]):
+        if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
+            continue
+        if finding["claim"] == claim["claim"] and finding["kind"] in kinds:
+            yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
+        elif finding["kind"] == "sensitivity":
+            yield from flaws(finding, f"findings[{j}]", claim)
+
+
+def derive(
+    claim: Claim, evidence: Sequence[Finding], refuted: bool, adversaries: Sequence[Any]
+) -> str:
+    """The verdict that the evidence gives."""
+
+    def of(role: str) -> list[Finding]:
+        return [finding for finding in evidence if finding["role"] == role]
+
+    claimed = claimed_epsilon(claim)
+    declared_low = max((metric(f, "epsilon", "low") or 0.0 for f in of("declared")), default=0.0)
+    noiseless = any(finding["verdict"] == "refuted" for finding in of("exact-leak"))
+    if noiseless or refuted or declared_low == inf:
+        return "refuted"
+    if any(f["verdict"] == "unsupported" for f in evidence if f["kind"] != "empirical-epsilon"):
+        return "unsupported"
+    if claim["codes"] and claim["codes"][0] in WITHOUT_VIEW:
+        return "underpowered"
+    tests = [f for f in of("test") if f["metrics"]]
+    best = max(tests, key=_strength, default=None)
+    if best is None or (metric(best, "ceiling") or 0.0) <= claimed:
+        return "underpowered"
+    controls = of("positive-control")
+    if controls and not any(control["verdict"] == "refuted" for control in controls):
+        return "underpowered"
+    return "not refuted" if (metric(best, "epsilon lower bound") or 0.0) > 0 else "underpowered"
+
+
+def _strength(test: Finding) -> tuple[float, float]:
+    return metric(test, "epsilon lower bound") or 0.0, metric(test, "ceiling") or 0.0
+
+
+def _numbers(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
+    """Each number in the reason of a verdict is a figure of its evidence, or of the claim."""
+    known = set(_written(claimed_epsilon(claim)))
+    values = [number(m[end]) for f in evidence for m in f["metrics"].values() for end in _ends(m)]
+    values += [number(claim[key]) for key in ("epsilon", "delta", "mu") if claim[key] is not None]
+    values += [1e-5, FALSE, 100 * (1 - FALSE)]
+    certified = [metric(f, "epsilon lower bound") or 0.0 for f in evidence]
+    values += [claimed_epsilon(claim) / bound for bound in certified if bound > 0]
+    for value in values:
+        known |= set(_written(value))
+    texts = " ".join(str(part) for f in evidence for part in (*f["not_examined"], f["title"]))
+    known |= set(NUMBER.findall(texts)) | {str(n) for n in range(len(evidence) + 10)}
+    reason = claim["reason"]
+    for name in (claim["threat_model"], *(f["message"] or "" for f in evidence)):
+        reason = reason.replace(name, "") if name else reason
+    unknown = [found for found in NUMBER.findall(reason) if found not in known]
+    if unknown:
+        yield Flaw("reason", f"{', '.join(unknown)}: in none of its evidence", True)
+
+
+def _ends(of: Mapping[str, Any]) -> list[str]:
+    return [end for end in ("value", "low", "high", "n") if of.get(end) is not None]
+
+
+def _written(value: float) -> tuple[str, ...]:
+    """How sentences write a figure, or how far it lets odds rise."""
+    if not isfinite(value):
+        return ()
+    odds = exp(min(value, 50.0)) if value >= 0 else 0.0
+    forms = [f"{x:{form}}" for x in (value, odds) for form in (".3g", "g", ",.0f", ".1g", ".0f")]
+    return tuple(forms)

@@ -1,0 +1,215 @@
+"""The checker confirms audits as they were written, and contradicts changed ones."""
+
+import ast
+import copy
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline.run import run_audit
+from dpaudit.verify import report
+from dpaudit.verify.verdict import check, overall
+
+ROOM = Path(__file__).parents[2] / "dpaudit" / "verify"
+AUDIT = """\
+seed = 3
+data = { name = "digits", n_agents = 4 }
+graph.name = "ring"
+model.name = "logistic"
+[defense]
+name = "dp-dpsgd"
+n_rounds = 2
+batch_size = 287
+sampling = "poisson"
+noise_multiplier = 1.8
+[[claim]]
+text = "ours"
+epsilon = 3.2
+delta = 1e-5
+[[attack]]
+name = "likelihood-ratio"
+trials = 1000
+"""
+Content = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose claim stands, with counted runs."""
+    folder = tmp_path_factory.mktemp("verify")
+    (folder / "audit.toml").write_text(AUDIT)
+    run_audit(AuditConfig.from_toml(folder / "audit.toml"), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def content(run: Path) -> Content:
+    found: Content = json.loads((run / "audit.json").read_text())
+    return found
+
+
+def answers(content: Content) -> list[str]:
+    """Of each claim, and "contradicted" for the rest of the file if it is."""
+    beside = ["contradicted" for flaw in overall(content) if flaw.contradicted]
+    return [one.answer for one in check(content)] + beside
+
+
+def finding(content: Content, role: str) -> Content:
+    found: Content = next(f for f in content["findings"] if f["role"] == role and f["metrics"])
+    return found
+
+
+def test_an_audit_is_confirmed_as_it_was_written(content: Content, run: Path) -> None:
+    assert content["verdict"] == "not refuted"
+    assert answers(content) == ["confirmed"]
+    assert list(report.flaws(content, run / "audit.json")) == []
+
+
+def metric(role: str, name: str, key: str, value: Any) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        finding(content, role)["metrics"][name][key] = value
+
+    return change
+
+
+def release(role: str, key: str, value: Any) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        for some in finding(content, role)["releases"].values():
+            some[0][key] = value
+
+    return change
+
+
+def of_claim(key: str, value: Any, in_config: bool) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        content["claims"][0][key] = value
+        if in_config:
+            content["config"]["claim"][0][key] = value
+
+    return change
+
+
+def worst(content: Content) -> None:
+    content["claims"][0]["verdict"] = content["verdict"] = "underpowered"
+    content["claims"][0]["reason"] = "It stands."
+
+
+def of_other_evidence(content: Content) -> None:
+    content["claims"][0]["because"] = content["claims"][0]["because"][1:]
+
+
+def other_figure(content: Content) -> None:
+    content["claims"][0]["reason"] += " The bound is 7.77."
+
+
+CHANGES: dict[str, Callable[[Content], None]] = {
+    "claimed epsilon": of_claim("epsilon", 3.5, False),
+    "claimed epsilon, in the config too": of_claim("epsilon", 3.5, True),
+    "claimed delta, in the config too": of_claim("delta", 1e-3, True),
+    "a claim on mu": of_claim("mu", 1.0, False),
+    "the verdict": worst,
+    "the verdict of all": lambda content: content.update(verdict="refuted"),
+    "a claim left out": lambda content: content.update(claims=[], verdict=None),
+    "evidence left out": of_other_evidence,
+    "a figure of the reason": other_figure,
+    "false positives": metric("test", "false positives", "value", 390.0),
+    "runs": metric("test", "false negatives", "n", 5000),
+    "p-value": metric("test", "p-value", "value", 0.9),
+    "certified bound": metric("test", "epsilon lower bound", "value", 3.9),
+    "ceiling": metric("test", "ceiling", "value", 3.9),
+    "accounted epsilon": metric("declared", "epsilon", "high", 0.1),
+    "least accounted epsilon": metric("declared", "epsilon", "low", 4.5),
+    "exact leak": metric("exact-leak", "epsilon", "low", 0.0),
+    "claimed epsilon of a finding": metric("declared", "claimed epsilon", "value", 9.0),
+    "declared noise": release("declared", "noise_multiplier", 9.0),
+    "declared rate": release("declared", "sampling_rate", 0.9),
+    "declared rounds": release("exact-leak", "count", 40),
+    "distance": metric("sensitivity", "measured", "value", 5.0),
+    "ratio of distances": metric("sensitivity", "measured over stated", "value", 2.0),
+    "things that depend on data": metric("dependence", "found", "value", 2.0),
+    "p-value of noise": metric("noise", "p-value", "value", 1e-9),
+    "positive control": metric("positive-control", "epsilon lower bound", "value", 0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_audit_is_contradicted(
+    content: Content, change: Callable[[Content], None]
+) -> None:
+    changed = copy.deepcopy(content)
+    change(changed)
+    assert "contradicted" in answers(changed)
+
+
+def figures(content: Content) -> Iterator[tuple[Content, str]]:
+    """The numbers that verdicts are derived from, as places that hold one."""
+    for i in content["claims"][0]["because"]:
+        one = content["findings"][i]
+        names = ("epsilon", "claimed epsilon", "epsilon lower bound", "p-value", "ceiling")
+        for name in (*names, "false positives", "false negatives", "measured over stated"):
+            if name in one["metrics"] and one["role"] in ("declared", "exact-leak", "test"):
+                yield one["metrics"][name], "value"
+        for some in one["releases"].values():
+            yield from ((part, "noise_multiplier") for part in some)
+
+
+@given(st.data(), st.sampled_from([0.0, 0.3, 0.8, 1.25, 4.0, 1e3]))
+@settings(max_examples=60, deadline=None)
+def test_any_changed_figure_is_contradicted(
+    content: Content, data: st.DataObject, times: float
+) -> None:
+    changed = copy.deepcopy(content)
+    places = list(figures(changed))
+    place, key = places[data.draw(st.integers(0, len(places) - 1))]
+    before = place[key]
+    place[key] = before * times if before else 0.7
+    assert place[key] == before or "contradicted" in answers(changed)
+
+
+def test_evidence_that_is_missing_is_named(content: Content) -> None:
+    changed = copy.deepcopy(content)
+    finding(changed, "declared")["releases"] = {}
+    (checked,) = check(changed)
+    assert checked.answer == "not checkable"
+    ends = [f"the releases behind the {end} epsilon" for end in ("least", "most")]
+    assert [p.what for p in checked.flaws] == ends
+
+
+def test_a_report_of_another_audit_is_contradicted(
+    content: Content, run: Path, tmp_path: Path
+) -> None:
+    shutil.copy(run / "report.html", tmp_path)
+    (tmp_path / "audit.json").write_text(json.dumps(content))
+    (flaw,) = report.flaws(content, tmp_path / "audit.json")
+    assert flaw.what == "it was not made from this audit.json"
+
+
+def test_a_report_that_shows_another_reason_is_contradicted(
+    content: Content, run: Path, tmp_path: Path
+) -> None:
+    shutil.copy(run / "audit.json", tmp_path)
+    reason = content["claims"][0]["reason"]
+    page = (run / "report.html").read_text()
+    (tmp_path / "report.html").write_text(page.replace(reason, "All is well."))
+    (flaw,) = report.flaws(content, tmp_path / "audit.json")
+    assert flaw.what == f"it does not show: {reason}"
+
+
+def test_the_room_shares_no_code_with_what_it_checks() -> None:
+    allowed = {*sys.stdlib_module_names, "numpy", "scipy"}
+    for path in ROOM.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level != 1:
+                assert node.module is not None
+                assert node.module.split(".")[0] in allowed
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed
+    assert sum(len(path.read_text().splitlines()) for path in ROOM.glob("*.py")) <= 1000

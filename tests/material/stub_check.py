@@ -60,10 +60,13 @@ class Config(dict):
 
 config.AuditConfig = Config
 if sys.argv[1] == "audit":
-    sys.modules["dpaudit.pipeline.devices"] = types.SimpleNamespace(torch_device=lambda *_: None)
-    sys.modules["dpaudit.pipeline.run"] = types.SimpleNamespace(
-        Runtime=lambda *_, **__: None, run_audit=run_audit
-    )
+    instead = {  # of modules that import torch
+        "dpaudit.capture.audit": {"run_audit_of": run_audit},
+        "dpaudit.pipeline.requirements": {"torch_device": lambda *_: None},
+        "dpaudit.pipeline.run": {"Runtime": lambda *_, **__: None},
+    }
+    for name, held in instead.items():
+        sys.modules[name] = types.SimpleNamespace(**held)
     one_audit.serve = functools.partial(one_audit.serve, modules=())
     sys.exit(one_audit.main())
 from dpaudit.check.run import Auditor  # noqa: E402 (after what it would have imported)

@@ -49,7 +49,7 @@ class Witness(Noise):
 
     Args:
         silent: every draw is 0, while scales are what they are: messages before noise.
-        moves: what is added to draws; those of other rounds are left aside.
+        moves: what is added to draws, by stream.
         watched: whether it notes the value that each of its draws is added to first.
     """
 
@@ -58,12 +58,12 @@ class Witness(Noise):
         streams: Streams,
         round: int,
         silent: bool = False,
-        moves: Moves | None = None,
+        moves: Mapping[str, Tensor] | None = None,
         watched: bool = False,
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[Draw] = []
-        self.values: dict[Key, Tensor] = {}  # in units of the draw
+        self.values: dict[str, Tensor] = {}  # by stream, in units of the draw
         self._silent, self._moves, self._watched = silent, moves or {}, watched
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
@@ -78,16 +78,15 @@ class Witness(Noise):
         self.draws.append(asked)
         if self._silent:
             return torch.zeros_like(like)
-        key = self._round, asked.stream
         one_trial = like.detach().reshape(-1, *like.shape[-2:])[0]
         drawn = (draw(asked.stream, 1.0, one_trial) * asked.scale).expand_as(like)
-        drawn = drawn + self._moves.get(key, 0.0)
+        drawn = drawn + self._moves.get(asked.stream, 0.0)
         if not self._watched:
             return drawn
 
         def note(value: Tensor) -> None:
             if value.shape == drawn.shape:
-                self.values.setdefault(key, value.detach().clone())
+                self.values.setdefault(asked.stream, value.detach().clone())
 
         return Marked.of(drawn.clone(), note)
 
@@ -158,7 +157,7 @@ class Played(NamedTuple):
     state: Any
     sent: Messages
     draws: list[Draw]
-    values: dict[Key, Tensor]  # that its noise was added to, if it was watched
+    values: dict[str, Tensor]  # that its noise was added to, by stream, if it was watched
 
 
 @dataclass(eq=False)
@@ -234,7 +233,8 @@ class Coupled:
         moves: Moves | None = None,
         watched: bool = False,
     ) -> Played:
-        noise = Witness(self.streams, k, silent, moves, watched)
+        own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
+        noise = Witness(self.streams, k, silent, own, watched)
         state, sent, _ = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
         return Played(state, sent, noise.draws, noise.values)
 
@@ -323,7 +323,7 @@ class World:
         rounds = self._rounds(moves=moves, watched=True)
         values, draws = dict[Key, Tensor](), dict[Key, Draw]()
         for k, played in enumerate(rounds, start=self.k):
-            values |= played.values
+            values |= {(k, stream): value for stream, value in played.values.items()}
             draws |= {(k, draw.stream): draw for draw in played.draws}
         return Watched(rounds[-1], values, draws)
 

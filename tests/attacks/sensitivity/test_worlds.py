@@ -14,6 +14,7 @@ from dpaudit.attacks.sensitivity.worlds import (
     FunctionChange,
     Record,
     Witness,
+    World,
     lengths,
     placed,
     reordered,
@@ -25,6 +26,7 @@ from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import DpauditError
 from dpaudit.models.models import parameters_of
+from dpaudit.selftest.correct import seeded_as_in_round
 
 VICTIM = 1
 
@@ -267,6 +269,21 @@ def test_a_world_whose_messages_have_no_noise_cannot_explain_what_was_observed(c
     assert not torch.equal(own.X, here.state.X)
     after = coupled.play(here.state, 2, coupled.oracle(2))
     assert coupled.replayed(own, 2, two, after.sent) is None
+
+
+def test_draws_seeded_for_another_round_are_noted_in_their_own(coupled_of) -> None:
+    class OfRoundThree(DPDPSGD):
+        def step(self, state, k, graph, gradient, noise):
+            return super().step(state, k, graph, gradient, seeded_as_in_round(3, noise))
+
+    coupled = coupled_of(OfRoundThree(noise_multiplier=1.0, clip_norm=0.1, batch_size=3))
+    world = World(coupled, coupled.start(), 1, coupled.oracle(1))
+    watched = world.watched({})
+    [key] = watched.values
+    assert key in watched.draws
+    assert key[0] == 1
+    moved = world.watched({key: torch.ones(())}).played.sent["x"].payload
+    assert not torch.equal(moved, watched.played.sent["x"].payload)
 
 
 def test_rounding_is_far_below_an_effect_and_grows_with_the_message() -> None:

@@ -69,7 +69,10 @@ def config_of(defense: PrivateGossip, *attacks: dict[str, object]) -> AuditConfi
 
 
 @pytest.fixture
-def audited(tmp_path):
+def audited(tmp_path, monkeypatch):
+    """The law of the noise has tests of its own; here a tenth of its plays will do."""
+    monkeypatch.setattr("dpaudit.game.runs.noise_law.WORK", 4 * 10**6)
+
     def run(defense: PrivateGossip, *attacks: dict[str, object]) -> AuditResult:
         own = CallerObjects(defense, _records())
         with torch.random.fork_rng():
@@ -82,9 +85,9 @@ def audited(tmp_path):
     "faulty, verdict",
     [
         (NoiseQuarter, Verdict.UNSUPPORTED),
-        (NoiseOff, Verdict.REFUTED),
+        pytest.param(NoiseOff, Verdict.REFUTED, marks=pytest.mark.slow),
         (NoiseOfStd0, Verdict.REFUTED),
-        (NotClipped, Verdict.UNSUPPORTED),
+        pytest.param(NotClipped, Verdict.UNSUPPORTED, marks=pytest.mark.slow),
         (NotClippedInRound3, Verdict.UNSUPPORTED),
         (SignOfLess, Verdict.UNSUPPORTED),
     ],

@@ -26,6 +26,7 @@ from dpaudit.pipeline.run import Runtime, attack_again, run_audit
 from dpaudit.training.run_directory import RunDirectory
 from tests.said import without_help
 from tests.small_audits import images_audit, write_images
+from tests.some_fast import fast_if
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -137,10 +138,17 @@ LONG = {  # the report at which it is ended, and how many need not be made again
 }
 
 
-@pytest.mark.parametrize("attack, at, kept", [(name, *steps) for name, steps in LONG.items()])
-def test_an_attack_goes_on_where_it_was_killed_to_the_same_numbers(
-    folder, often, attack, at, kept
-) -> None:
+IN_ATTACKS = "canaries", "sensitivity", "mutual-information"  # fast in tests/attacks/test_resume.py
+
+
+@pytest.mark.parametrize(
+    "attack, at, kept",
+    [
+        pytest.param(name, *steps, marks=[pytest.mark.slow] * (name in IN_ATTACKS))
+        for name, steps in LONG.items()
+    ],
+)
+def test_an_attack_goes_on_where_it_was_killed(folder, often, attack, at, kept) -> None:
     (folder / "audit.toml").write_text(config_with(attack))
     whole = run(folder, "whole", stop=attack)
     run(folder, "run", stop=attack, at=at)
@@ -265,10 +273,8 @@ def whole_files_only(path: Path) -> None:
     assert all(load_file(file) for file in path.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("writes", [0, 1, 2, 4, 7, 10])
-def test_a_full_disk_at_any_write_is_one_line_and_nothing_is_lost(
-    folder, often, monkeypatch, writes
-) -> None:
+@pytest.mark.parametrize("writes", fast_if(lambda n: n in (1, 7), [0, 1, 2, 4, 7, 10]))
+def test_a_full_disk_is_one_line_and_nothing_is_lost(folder, often, monkeypatch, writes) -> None:
     left = writes
 
     def full(descriptor: int) -> None:

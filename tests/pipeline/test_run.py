@@ -25,7 +25,7 @@ from tests.small_audits import images_audit, write_images
 
 ONE_CORE = Runtime(cores=1)
 
-N_ROUNDS = 6
+N_ROUNDS = 3
 CONFIG = (
     images_audit("mlp", "dpdl", N_ROUNDS)
     + """\
@@ -42,14 +42,14 @@ agents = [2]
 [[attack]]
 name = "gradient-inversion"
 message = "cross_gradient"
-rounds = [3, 6]
+rounds = [2, 3]
 targets = 2
 restarts = 1
 iterations = 3
 [[attack]]
 name = "gradient-inversion"
 message = "momentum-stripped"
-rounds = [6]
+rounds = [3]
 targets = 2
 restarts = 1
 iterations = 3
@@ -57,7 +57,7 @@ iterations = 3
 )
 
 CLAIM = CONFIG[CONFIG.index("[[claim]]") : CONFIG.index("[[attack]]")]
-SMALL = images_audit("logistic", "dpdl", 2) + CLAIM
+SMALL = images_audit("logistic", "dp-dpsgd", 2) + CLAIM
 
 
 @pytest.fixture
@@ -166,9 +166,8 @@ def test_two_processes_give_what_one_gives(home, whole, tmp_path, monkeypatch) -
     assert without_timing(two) == without_timing(whole)
 
 
-@pytest.mark.parametrize(
-    "stop_at", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (6, 9, 14, 16))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", [2, 3, 5, 9, 12])
 def test_an_interrupted_audit_resumes_to_the_same_numbers(
     home, whole, tmp_path, stop_at, monkeypatch, no_report
 ) -> None:
@@ -224,9 +223,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 @pytest.mark.parametrize(
     "stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_numbers(
-    home, whole, tmp_path, stop
-) -> None:
+def test_a_killed_process_leaves_a_run_that_resumes(home, whole, tmp_path, stop) -> None:
     run = tmp_path / "run"
     process = dpaudit(home, run, "--workers", "1")
     wait_for(run / "findings" / "0*.json", process)
@@ -258,8 +255,8 @@ def test_attacking_again_needs_no_training_and_gives_the_same(folder) -> None:
 def test_attacking_again_refuses_what_was_not_recorded_or_has_changed(audited_before) -> None:
     folder = audited_before
     config = folder / "run" / "config.toml"
-    config.write_text(CONFIG.replace("rounds = [3, 6]", "rounds = [5]"))
-    with pytest.raises(DpauditError, match="round 5 .* was not recorded"):
+    config.write_text(CONFIG.replace("rounds = [2, 3]", "rounds = [1]"))
+    with pytest.raises(DpauditError, match="round 1 .* was not recorded"):
         attack_again(folder / "run", ONE_CORE)
     config.write_text(CONFIG.replace("multiplier = 1.0", "multiplier = 1.1"))
     with pytest.raises(DpauditError, match="defense changed since the run"):

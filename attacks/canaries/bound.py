@@ -36,7 +36,7 @@ from dpaudit.statistics.guesses import (
 )
 from dpaudit.statistics.sums import MOST_FACTOR, CanarySum, channel_noise_test, noise_scale
 
-from .channels import Evidence
+from .channels import CanaryEvidence
 
 MOST_CANARIES = 10**5  # considered where too few are said to be used
 CHECKED = 1e-4  # of taking noise for what it is not, or its scale for too small or too large
@@ -81,7 +81,7 @@ class Summed:
     note: str
 
     @classmethod
-    def of(cls, evidence: Evidence, rate: float) -> "Summed | str":
+    def of(cls, evidence: CanaryEvidence, rate: float) -> "Summed | str":
         """The statistic, or why there is none: what the channels' noise is not."""
         assert evidence.channels is not None
         (seen, sizes), included = evidence.channels, np.asarray(evidence.included, bool)
@@ -165,7 +165,7 @@ class Guessing(NamedTuple):
     guesses: int
     alpha: float  # of a false lower bound
 
-    def right(self, evidence: Evidence) -> int:
+    def right(self, evidence: CanaryEvidence) -> int:
         return correct_guesses(evidence.log_ratios, evidence.included, self.guesses)
 
     def bound(self, right: int, delta: float, alpha: float) -> float:
@@ -197,7 +197,7 @@ def sum_test(
     index: int,
     claim: da.Claim,
     adversary: Adversary,
-    evidence: Evidence,
+    evidence: CanaryEvidence,
     why: str | None,
     guessing: Guessing,
     common: str,
@@ -233,7 +233,7 @@ def guess_test(
     claim: da.Claim,
     threat_model: da.ThreatModel,
     n_rounds: int,
-    evidence: Evidence,
+    evidence: CanaryEvidence,
     guessing: Guessing,
     notes: Sequence[str],
 ) -> da.Finding:
@@ -277,7 +277,7 @@ def claim_finding(
 
 
 def noise_bound(
-    adversary: Adversary, evidence: Evidence, why: str | None, guessing: Guessing, common: str
+    adversary: Adversary, evidence: CanaryEvidence, why: str | None, guessing: Guessing, common: str
 ) -> da.Finding:
     """How much noise there is at most, from canaries in every batch."""
     (m, r, alpha), right = guessing, guessing.right(evidence)

@@ -37,7 +37,7 @@ class Channels(NamedTuple):
     sizes: Array  # [T], of a use
 
 
-class Evidence(NamedTuple):
+class CanaryEvidence(NamedTuple):
     """Of each canary of a set: how strongly the run speaks for it, and whether it was there."""
 
     log_ratios: Array  # [n_canaries]
@@ -97,7 +97,7 @@ def train_with_canaries(
     always: Adversary,
     n_canaries: int,
     on_round: da.OnStep,
-) -> tuple[Evidence, Evidence]:
+) -> tuple[CanaryEvidence, CanaryEvidence]:
     """One run of the real problem: evidence on canaries drawn like records, and in every batch.
 
     The adversaries of the two sets, ``sampled`` and ``always``, read the first rounds of the run.
@@ -131,7 +131,7 @@ def train_with_canaries(
         context.checkpoint.keep(partial(da.Progress.of, k, state, *seen))
         on_round(k, sampled.n_rounds)
     by_sampled, by_always = (
-        Evidence(reader.log_ratios(), included[reader.canaries].numpy(), reader.channels())
+        CanaryEvidence(reader.log_ratios(), included[reader.canaries].numpy(), reader.channels())
         for reader in readers
     )
     return by_sampled, by_always

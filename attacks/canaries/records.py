@@ -23,7 +23,7 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.defense.transcript import messages_of, tensors_of
 from dpaudit.models.gradients import Gradients
 
-from .channels import Evidence
+from .channels import CanaryEvidence
 
 RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
 
@@ -109,7 +109,7 @@ def train_with_records(
     n_canaries: int,
     n_rounds: int,
     on_round: da.OnStep,
-) -> Evidence:
+) -> CanaryEvidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
     Evidence is the score less the median score: half of the canaries are guessed to be there.
@@ -153,7 +153,7 @@ def train_with_records(
         context.checkpoint.keep(partial(da.Progress.of, k, n_read, state, tensors_of(sent), scores))
         on_round(k, n_rounds)
     if n_read:
-        return Evidence((scores - scores.median()).numpy(), included.numpy())
+        return CanaryEvidence((scores - scores.median()).numpy(), included.numpy())
     raise da.NotObservable(
         "DPA054", f"{threat_model.name} can derive no gradient of agent {victim}"
     )

@@ -217,7 +217,7 @@ class Adam:
         return Iterate(now.problems, points, losses, gradients, (mean, square))
 
 
-class Pairs(NamedTuple):
+class CurvaturePairs(NamedTuple):
     """Steps and gradient differences of each problem, in slots that are filled in turn."""
 
     P: Tensor  # [k, 2 n, D], the steps, then the differences; zero where nothing is remembered
@@ -249,10 +249,10 @@ class LBFGS:
         p, D = start.shape
         n = max(_FEWEST, min(_PAIRS, D, _REMEMBERED // D))
         P, Q = start.new_zeros(p, 2 * n, D), start.new_zeros(p, 2 * n, 2 * n)
-        return Pairs(P, Q, start.new_zeros(p))
+        return CurvaturePairs(P, Q, start.new_zeros(p))
 
     def step(self, problems: Problems, now: Iterate, k: int, n_steps: int) -> Iterate:
-        pairs = Pairs(*now.memory)
+        pairs = CurvaturePairs(*now.memory)
         free = _free(now.points, now.gradients, problems.bounds)
         reduced = now.gradients * free
         direction = -_newton(pairs, reduced, k) * free
@@ -273,7 +273,7 @@ def _free(points: Tensor, gradients: Tensor, bounds: tuple[float, float]) -> Ten
     return (~(low | high)).to(points.dtype)
 
 
-def _newton(pairs: Pairs, g: Tensor, k: int) -> Tensor:
+def _newton(pairs: CurvaturePairs, g: Tensor, k: int) -> Tensor:
     """H g [k, D] with H the inverse Hessian estimate at step k.
 
     With R the upper triangle of S'Y, E its diagonal, p = S'g, q = Y'g and u = R^-1 p,
@@ -316,7 +316,7 @@ def _search(
     return Iterate(now.problems, points, losses, gradients, now.memory), failed
 
 
-def _remember(pairs: Pairs, s: Tensor, y: Tensor, failed: Tensor, k: int) -> None:
+def _remember(pairs: CurvaturePairs, s: Tensor, y: Tensor, failed: Tensor, k: int) -> None:
     """Put the pair of step k in the place of the oldest; forget all where a search failed."""
     n, (P, Q, gamma) = pairs.n, pairs
     y = y * (s != 0)

@@ -22,7 +22,7 @@ from . import bound
 from .agents import as_asked, queries
 from .exact import exact_leak
 from .question import WORK, Asking, Question
-from .runs import NOISE_RUNS, TRAINING, Player, Runs, Score, no_noise_test, noise_findings
+from .runs import NOISE_RUNS, TRAINING, PlayedRuns, Player, Score, no_noise_test, noise_findings
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 FEWEST = 40  # runs of each world that can be counted
@@ -142,7 +142,7 @@ class LikelihoodRatio(da.Attack):
         return sorted(found, key=lambda finding: finding.claim or 0)
 
     def _findings(
-        self, question: Question, runs: Runs | str, player: Player
+        self, question: Question, runs: PlayedRuns | str, player: Player
     ) -> Iterator[da.Finding]:
         yield exact_leak(question)
         if isinstance(runs, str):
@@ -158,7 +158,7 @@ class LikelihoodRatio(da.Attack):
         if counted is not None:
             yield from bound.controls(question, counted, player.streams)
 
-    def _runs(self, asked: Sequence[Question], asking: Asking, player: Player) -> Runs | str:
+    def _runs(self, asked: Sequence[Question], asking: Asking, player: Player) -> PlayedRuns | str:
         """The runs, or why there are none."""
         question = asked[0]
         if question.guesses:

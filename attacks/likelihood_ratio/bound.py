@@ -21,7 +21,7 @@ from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Successes, n
 
 from .exact import is_pure
 from .question import Question
-from .runs import Counted, Score
+from .runs import CountedScores, Score
 
 TITLE = "runs with and without one record"
 LARGE = 700.0  # an epsilon whose exponential is finite
@@ -29,7 +29,7 @@ DECIDED = 1e-3  # p-value that still refutes among 50 statements of an audit
 FEW = 4  # distinct releases at most, for a bound that composes them again and again
 
 
-def certified_bound(question: Question, counted: Counted) -> Finding:
+def certified_bound(question: Question, counted: CountedScores) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
     choosing, delta, alpha = counted.score.choosing, question.delta, question.alpha
     path = _wealth(question, choosing, counted.scores)
@@ -61,7 +61,7 @@ def untested(question: Question, why: str) -> Finding:
 
 
 def matched_bound(
-    question: Question, counted: Counted, candidates: int, streams: Streams
+    question: Question, counted: CountedScores, candidates: int, streams: Streams
 ) -> Finding:
     """The test of the claim by how often the run with the record is named among all others.
 
@@ -107,7 +107,7 @@ def n_matched(used: Array, others: Array, rng: np.random.Generator) -> int:
     return int((best & (rng.random(len(used)) * (1 + ties) < 1)).sum())
 
 
-def controls(question: Question, counted: Counted, streams: Streams) -> Iterator[Finding]:
+def controls(question: Question, counted: CountedScores, streams: Streams) -> Iterator[Finding]:
     """Whether the auditor is alive: two worlds that are the same, and two without any noise."""
     without, _ = counted.scores
     half, rng = len(without) // 2, streams.numpy("null")
@@ -202,7 +202,7 @@ def _wealth(
     return betting.log_wealth(betting.bets(points, choosing), scores)
 
 
-def _by_counts(question: Question, counted: Counted) -> dict[str, Metric]:
+def _by_counts(question: Question, counted: CountedScores) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
     alpha, delta = question.alpha, question.delta
     found, metrics = counted_test(question.claim, counted.scores, counted.score.choosing, alpha)

@@ -72,7 +72,7 @@ class Score:
         return self.learned(worlds.without), self.learned(worlds.with_record)
 
 
-class Counted(NamedTuple):
+class CountedScores(NamedTuple):
     """Scores of runs without and with the record."""
 
     score: Score
@@ -80,7 +80,7 @@ class Counted(NamedTuple):
     silent: tuple[Array, Array]  # of runs without noise: by the ratio, if one is known
 
 
-class Drawn(NamedTuple):
+class DrawnScores(NamedTuple):
     """The same of runs with the record in the batch of one round for certain."""
 
     round: int
@@ -88,13 +88,13 @@ class Drawn(NamedTuple):
     choosing: tuple[Array, Array]  # of other runs, which choose the threshold
 
 
-class Runs(NamedTuple):
+class PlayedRuns(NamedTuple):
     """What was played for all claims that one game tests."""
 
     noiseless: Array  # [runs, n], innovations without any record; n = 0: they are not Gaussian
     declared: Mechanism | None  # what ``drawn`` is held against
-    drawn: list[Drawn]
-    counted: Counted | None = None
+    drawn: list[DrawnScores]
+    counted: CountedScores | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Player:
     trials: int  # of each world that are counted; 0: none, but some of the noise
     choosing: int  # of each world that choose a score and its threshold
 
-    def runs(self, decided: Callable[[Score, Worlds], bool] | None) -> Runs | str:
+    def runs(self, decided: Callable[[Score, Worlds], bool] | None) -> PlayedRuns | str:
         """All that are played, or why there are none.
 
         Args:
@@ -136,7 +136,7 @@ class Player:
             none = self.play("without a record", fewer, without_record(game))
             noiseless = np.concatenate([none.without.features, none.with_record.features])
         silent_scores = silent.scores if _is_known(silent) else score(silent)
-        return self._with_drawn(noiseless, Counted(score, score(counted), silent_scores))
+        return self._with_drawn(noiseless, CountedScores(score, score(counted), silent_scores))
 
     def play(
         self,
@@ -165,9 +165,9 @@ class Player:
         training = self.play(name, self.choosing, game, in_round)
         return Score.of(self.question.delta, training, self.streams)
 
-    def _with_drawn(self, noiseless: Array, counted: Counted | None = None) -> Runs:
+    def _with_drawn(self, noiseless: Array, counted: CountedScores | None = None) -> PlayedRuns:
         """With the record in one batch for certain, where no algebra covers the noise."""
-        question, drawn = self.question, list[Drawn]()
+        question, drawn = self.question, list[DrawnScores]()
         if not _is_gaussian(question):
             noiseless = noiseless[:, :0]
         declared, game = None, replace(question.game, sampling_rate=1.0)
@@ -178,12 +178,12 @@ class Player:
             for k in rounds_of_a_draw(question, self.streams) if declared else ():
                 score = self._score("drawn, training", game, k)
                 runs = self.play("drawn", self.trials or TRAINING, game, k)
-                drawn.append(Drawn(k, score(runs), score.choosing))
+                drawn.append(DrawnScores(k, score(runs), score.choosing))
         except da.DpauditError as error:
             if isinstance(error, da.RunError):
                 raise  # of the run's folder, not of the runs
             drawn = []  # no numbers
-        return Runs(noiseless, declared, drawn, counted)
+        return PlayedRuns(noiseless, declared, drawn, counted)
 
 
 def without_record(game: Game) -> Game:
@@ -233,7 +233,7 @@ def _is_gaussian(question: Question) -> bool:
     return isinstance(adversary, Adversary) and not any(r.has_laplace for r in adversary.rounds)
 
 
-def noise_findings(question: Question, runs: Runs, player: Player) -> Iterator[da.Finding]:
+def noise_findings(question: Question, runs: PlayedRuns, player: Player) -> Iterator[da.Finding]:
     """The test that the step allows, if there is one."""
     if runs.declared is not None and runs.drawn:
         yield noise_by_runs(question, runs.declared, runs.drawn)
@@ -252,7 +252,9 @@ def no_noise_test(question: Question, why: str) -> da.Finding:
     return question.finding(da.Role.NOISE, NOISE, world="defense", notes=(why,))
 
 
-def noise_by_runs(question: Question, declared: Mechanism, drawn: Sequence[Drawn]) -> da.Finding:
+def noise_by_runs(
+    question: Question, declared: Mechanism, drawn: Sequence[DrawnScores]
+) -> da.Finding:
     """Whether runs with the record in the batch are distinguished better than is declared.
 
     Whatever the step makes of what is released there, no test distinguishes the worlds better

@@ -33,7 +33,7 @@ ROUNDINGS = 4  # a column that varies by no more than so many of them is constan
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedQuantity:
     """Which message reveals what about whom."""
 
     message: str  # one of the defense's messages, observables or combinations; or "view"
@@ -67,7 +67,7 @@ class Samples(NamedTuple):
 
 
 def samples(
-    question: Question,
+    question: AskedQuantity,
     defense: dp.Defense,
     problem: da.TrialProblem,
     setting: dp.Setting,
@@ -120,7 +120,7 @@ def read_of(name: str, defense: dp.Defense) -> Collection[str]:
     return defense.combinations[name].messages
 
 
-def heard_rounds(question: Question, defense: dp.Defense) -> int:
+def heard_rounds(question: AskedQuantity, defense: dp.Defense) -> int:
     """How many rounds are heard of what a victim does in round 1."""
     return span_of(question.message, defense, 1)[-1]
 
@@ -136,7 +136,7 @@ def span_of(name: str, defense: dp.Defense, k: int) -> range:
     return range(1, k + defense.combinations[name].delay + 1)
 
 
-def last_round(question: Question, defense: dp.Defense) -> int:
+def last_round(question: AskedQuantity, defense: dp.Defense) -> int:
     """The last round that must be played: some messages come after the round that they show."""
     last = max(question.rounds)
     return min(span_of(question.message, defense, last)[-1], defense.n_rounds)
@@ -209,7 +209,7 @@ class _Column:
 class _Recorder:
     """Watches rounds and keeps the columns of those asked for."""
 
-    question: Question
+    question: AskedQuantity
     defense: dp.Defense
     setting: dp.Setting
     _messages: dict[int, dp.Messages] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Messages, Sta
 from dpaudit.game.step_inputs import STD, ChosenNoise
 
 from .replay import EVERY_LINK
-from .worlds import Coupled, World
+from .worlds import Coupled, PlayedWorld
 
 SAME = 1e-9  # relative: two ways to play the same noise differ by less
 ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
@@ -46,7 +46,7 @@ class Reach(NamedTuple):
 
 
 def declared_bounds(
-    here: World, there: World, adjacency: Adjacency, first: Mapping[str, Reach]
+    here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency, first: Mapping[str, Reach]
 ) -> Declared:
     """Of messages whose noise adds up; a bound where it is the same in both worlds.
 
@@ -112,7 +112,7 @@ def _batches(coupled: Coupled) -> int:
     return max(1, rounds * defense.batches_per_round)
 
 
-def reaching(world: World) -> dict[str, Reach]:
+def reaching(world: PlayedWorld) -> dict[str, Reach]:
     """The noise that reaches the victim's messages, where it is alike in all coordinates."""
     coupled, asked = world.coupled, ChosenNoise()
     graph = coupled.setting.network.at(world.k)

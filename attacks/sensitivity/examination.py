@@ -20,8 +20,8 @@ from .worlds import (
     Coupled,
     FunctionChange,
     Played,
+    PlayedWorld,
     Record,
-    World,
     lengths,
     placed,
     reordered,
@@ -81,7 +81,7 @@ class Examination:
     def _first(self) -> dict[str, Reach]:
         """The noise that reaches the victim's messages of round 1."""
         coupled = self.coupled
-        return reaching(World(coupled, coupled.start(), 1, coupled.batches(1)))
+        return reaching(PlayedWorld(coupled, coupled.start(), 1, coupled.batches(1)))
 
     def record(
         self, state: Any, k: int, adjacency: Adjacency, stated_for: Adjacency | None = None
@@ -117,11 +117,11 @@ class Examination:
         observed. A world that cannot explain them goes on from the observed one's state.
         """
         coupled, oracle = self.coupled, self.coupled.oracle(k)
-        here = World(coupled, state, k, oracle)
+        here = PlayedWorld(coupled, state, k, oracle)
         pairs, after = {}, {}
         for kind, slope in slopes.items():
             changed = FunctionChange(oracle, coupled.victim, slope)
-            there = World(coupled, own[kind], k, changed)
+            there = PlayedWorld(coupled, own[kind], k, changed)
             self.silent |= self.compare(here, there, "function")
             pairs[kind] = [(here, there)]
             explained = coupled.replayed(own[kind], k, changed, here.noisy.sent)
@@ -150,7 +150,7 @@ class Examination:
             rows.append(Row(name, k, norm, {"two agents": spread}, value, tolerance))
         return rows
 
-    def compare(self, here: World, there: World, adjacency: Adjacency) -> bool:
+    def compare(self, here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> bool:
         """Notes what differs beside the values of messages; returns whether scales of noise do.
 
         Expected are the same draws of noise of the same scale, and the same messages on the same
@@ -167,7 +167,7 @@ class Examination:
     def judged(
         self,
         k: int,
-        pairs: Mapping[str, list[tuple[World, World]]],
+        pairs: Mapping[str, list[tuple[PlayedWorld, PlayedWorld]]],
         adjacency: Adjacency,
         norm: int,
         noiseless: frozenset[str] = frozenset(),
@@ -238,8 +238,8 @@ class Examination:
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
-        here = World(self.coupled, state, k, oracle)
-        there = World(self.coupled, state, k, reordered(oracle))
+        here = PlayedWorld(self.coupled, state, k, oracle)
+        there = PlayedWorld(self.coupled, state, k, reordered(oracle))
         sent, other = here.noisy.sent, there.noisy.sent
         for name, difference in self.coupled.differences(sent, other).items():
             size = lengths(self.coupled.own(sent[name]), 2)
@@ -313,7 +313,7 @@ class Pair:
         def moved(inputs: Tensor, labels: Tensor) -> Tensor:
             """Of the messages of m worlds that each hold one candidate, [m]."""
             oracle = Candidates(without, coupled.victim, inputs, labels)
-            world = World(coupled, stacked(self.state, len(labels)), self.k, oracle, self.lag)
+            world = PlayedWorld(coupled, stacked(self.state, len(labels)), self.k, oracle, self.lag)
             sent, parts = world.play(silent).sent, []
             for name, reference in own.items():
                 norm, value = stated.get(name, (self.norm, 1.0))
@@ -352,12 +352,12 @@ class Pair:
         gradients = self._problem.gradients
         return int(gradients.norms(X, inputs[None], labels[None], self.norm)[0].argmax())
 
-    def _world(self, record: Record | None, alone: bool = False) -> World:
+    def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
         coupled = self.examination.coupled
         oracle = placed(self.oracle, coupled.victim, record, alone)
-        return World(coupled, self.state, self.k, oracle, self.lag)
+        return PlayedWorld(coupled, self.state, self.k, oracle, self.lag)
 
-    def _noiseless(self, world: World) -> frozenset[str]:
+    def _noiseless(self, world: PlayedWorld) -> frozenset[str]:
         """Messages that no noise of the round changes, unless earlier noise may hide them."""
         coupled = self.examination.coupled
         noisy, quiet = (world.play(silent).sent for silent in (False, True))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, ThreatModel
 
-from .worlds import Coupled, Key, Moves, Played, Watched, World, lengths
+from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
@@ -33,7 +33,7 @@ class Replay(NamedTuple):
     moved: float  # the largest move of one draw's noise, as a part of what is declared
 
 
-def replay(here: World, there: World, adjacency: Adjacency) -> Replay:
+def replay(here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> Replay:
     """The other world with its noise moved; later noise is moved after what earlier noise did."""
     first = here.watched({})
     moves: dict[Key, Tensor] = {}
@@ -70,7 +70,7 @@ def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacenc
     return largest
 
 
-def is_linear(world: World, message: str) -> bool:
+def is_linear(world: PlayedWorld, message: str) -> bool:
     """Whether a message of the victim is affine in the noise of the round.
 
     In every one of several random directions, as a choice by noisy values may come out alike along
@@ -93,7 +93,9 @@ def is_linear(world: World, message: str) -> bool:
     return True
 
 
-def explained(pairs: Iterable[tuple[World, World]], message: str, adjacency: Adjacency) -> bool:
+def explained(
+    pairs: Iterable[tuple[PlayedWorld, PlayedWorld]], message: str, adjacency: Adjacency
+) -> bool:
     """Whether what a message moved by is post-processing of values under the declared noise."""
     for here, there in pairs:
         if is_linear(here, message):

@@ -35,7 +35,7 @@ Key = tuple[int, str]  # a round, and a stream of noise in it
 Moves = Mapping[Key, Tensor]  # what is added to its draws
 
 
-class Draw(NamedTuple):
+class AskedDraw(NamedTuple):
     """What a defense asked of its noise."""
 
     stream: str
@@ -62,18 +62,18 @@ class Witness(Noise):
         watched: bool = False,
     ) -> None:
         super().__init__(streams, round)
-        self.draws: list[Draw] = []
+        self.draws: list[AskedDraw] = []
         self.values: dict[str, Tensor] = {}  # by stream, in units of the draw
         self._silent, self._moves, self._watched = silent, moves or {}, watched
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().gaussian, Draw(message, "gaussian", like.shape, std), like)
+        return self._noted(super().gaussian, AskedDraw(message, "gaussian", like.shape, std), like)
 
     def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().laplace, Draw(message, "laplace", like.shape, scale), like)
+        return self._noted(super().laplace, AskedDraw(message, "laplace", like.shape, scale), like)
 
     def _noted(
-        self, draw: Callable[[str, Scale, Tensor], Tensor], asked: Draw, like: Tensor
+        self, draw: Callable[[str, Scale, Tensor], Tensor], asked: AskedDraw, like: Tensor
     ) -> Tensor:
         self.draws.append(asked)
         if self._silent:
@@ -156,7 +156,7 @@ class Played(NamedTuple):
 
     state: Any
     sent: Messages
-    draws: list[Draw]
+    draws: list[AskedDraw]
     values: dict[str, Tensor]  # that its noise was added to, by stream, if it was watched
 
 
@@ -293,11 +293,11 @@ class Watched(NamedTuple):
 
     played: Played  # the last round
     values: dict[Key, Tensor]
-    draws: dict[Key, Draw]
+    draws: dict[Key, AskedDraw]
 
 
 @dataclass(frozen=True)
-class World:
+class PlayedWorld:
     """A round from a state of its own, and perhaps the round after it, whose messages count."""
 
     coupled: Coupled
@@ -321,7 +321,7 @@ class World:
     def watched(self, moves: Moves) -> Watched:
         """With its noise moved, and watched."""
         rounds = self._rounds(moves=moves, watched=True)
-        values, draws = dict[Key, Tensor](), dict[Key, Draw]()
+        values, draws = dict[Key, Tensor](), dict[Key, AskedDraw]()
         for k, played in enumerate(rounds, start=self.k):
             values |= {(k, stream): value for stream, value in played.values.items()}
             draws |= {(k, draw.stream): draw for draw in played.draws}

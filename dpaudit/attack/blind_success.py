@@ -81,7 +81,7 @@ class PublicClass:
         return Kappa(low, largest(self._within_twice, twice))
 
 
-class Blind(NamedTuple):
+class BlindSuccess(NamedTuple):
     """The blind success at targets, a mean over them, at each of t thresholds."""
 
     kappa: Kappa
@@ -91,7 +91,7 @@ class Blind(NamedTuple):
 
 def blind_success(
     dataset: Dataset, images: Sequence[Tensor], labels: Sequence[int], mse: Array, ssim: Array
-) -> Blind:
+) -> BlindSuccess:
     """Of targets [channels, height, width] with these labels.
 
     As gamma is concave, its value at the mean of kappa bounds the expected share of successes.
@@ -105,7 +105,7 @@ def blind_success(
     public = {y: PublicClass(alike, mse) for y, alike in shown.items()}
     each = [public[y].kappa(x) for x, y in zip(images, labels, strict=True)]
     similar = {y: _blind_ssim(alike, ssim, high - low) for y, alike in shown.items()}
-    return Blind(
+    return BlindSuccess(
         Kappa(np.mean([k.low for k in each], axis=0), np.mean([k.high for k in each], axis=0)),
         np.mean([public[y].alone for y in labels], axis=0),
         np.mean([similar[y] for y in labels], axis=0),

@@ -32,7 +32,7 @@ from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role, cl
 from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Promise, Successes
 
-from .blind_success import Blind, blind_success, share_without_prior, together
+from .blind_success import BlindSuccess, blind_success, share_without_prior, together
 from .contract import AttackContext
 from .image_metrics import PSNR_CAP, Scores
 from .victims import Scenario
@@ -104,7 +104,7 @@ class _Curve(NamedTuple):
     n: int  # images
     hits: Array  # of them whose PSNR reaches the threshold
     similar: Array  # whose SSIM does
-    blind: Blind
+    blind: BlindSuccess
     kappa: Array  # an upper end, for as many guesses as there are images in a batch
     without_prior: Array
     rounds: tuple[int, ...]

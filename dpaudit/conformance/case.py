@@ -177,7 +177,7 @@ class TrialNoise(Noise):
         return slice(None) if self._trial is None else self._trial
 
 
-class WatchedGradient(Gradient):
+class CheckedGradient(Gradient):
     """The same gradients, and what was asked for; one agent's batch may be as if of other records.
 
     Args:
@@ -202,7 +202,7 @@ class WatchedGradient(Gradient):
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
         return self._noted(self._gradient.per_record(X, holders, own), holders, of_records=1)
 
-    def at_step(self, s: int) -> "WatchedGradient":
+    def at_step(self, s: int) -> "CheckedGradient":
         later = copy(self)  # notes together with this one
         later._gradient, later._step = self._gradient.at_step(s), s
         return later

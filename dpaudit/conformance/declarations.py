@@ -12,7 +12,7 @@ from dpaudit.defense.view import View
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.threat import ThreatModel
 
-from .case import N_AGENTS, ROUNDS, Case, WatchedGradient, listed, require, same_rounds, shape
+from .case import N_AGENTS, ROUNDS, Case, CheckedGradient, listed, require, same_rounds, shape
 
 DELTA = 1e-5  # at which mechanisms are compared
 
@@ -144,7 +144,7 @@ def sensitivity(case: Case) -> None:
 
 def clip_norms(case: Case) -> None:
     """The clip norm that it states of a round is the one it clips to."""
-    gradients = {k: WatchedGradient(case.gradient(k)) for k in ROUNDS}
+    gradients = {k: CheckedGradient(case.gradient(k)) for k in ROUNDS}
     for k, _, _ in case.rounds(gradient=gradients.__getitem__):
         stated = case.defense.clip_norm_in(k)
         for asked in gradients[k].norms:

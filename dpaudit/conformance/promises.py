@@ -36,8 +36,8 @@ from .case import (
     TRIALS,
     BrokenPromise,
     Case,
+    CheckedGradient,
     TrialNoise,
-    WatchedGradient,
     everything,
     fields,
     listed,
@@ -226,7 +226,7 @@ def _reached(case: Case) -> None:
     """An agent's batch moves what others hold and send only by messages to them."""
     source = case.victim
     for k, state, plain in islice(case.rounds(), 3):
-        other = WatchedGradient(case.gradient(k), source)
+        other = CheckedGradient(case.gradient(k), source)
         moved = case.step(case.defense, state, k, gradient=other)
         links = _changed_links(plain.sent, moved.sent)
         reached = _reached_from(links, source)
@@ -292,7 +292,7 @@ def _unreached_senders(links: list[Link], reached: Reached) -> list[Link]:
 def _batches(case: Case) -> None:
     """It draws as many batches in a round as it says: each is accounted by itself."""
     declared, found = case.defense.batches_per_round, set[int]()
-    gradients = {k: WatchedGradient(case.gradient(k)) for k in ROUNDS}
+    gradients = {k: CheckedGradient(case.gradient(k)) for k in ROUNDS}
     for k, _, _ in case.rounds(gradient=gradients.__getitem__):
         beyond = sorted(s for s in gradients[k].steps if s >= declared)
         require(
@@ -316,7 +316,7 @@ def _waiting(case: Case) -> None:
     for k, state, plain in case.rounds():
         active, holders = case.setting.network.at(k).active, case.setting.holders
         for agent in [i for i in holders if active is not None and i not in active][:2]:
-            other = WatchedGradient(case.gradient(k), agent)
+            other = CheckedGradient(case.gradient(k), agent)
             moved = everything(case.defense, case.step(case.defense, state, k, gradient=other))
             private = {f'private "{name}"' for name in plain.private}
             for name, value in everything(case.defense, plain).items():

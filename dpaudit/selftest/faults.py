@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpaudit.conformance.case import WatchedGradient
+from dpaudit.conformance.case import CheckedGradient
 from dpaudit.defense import Gradient, Graph, Noise, Round, broadcast, clip
 from dpaudit.training.classification import BatchGradient
 
@@ -262,7 +262,7 @@ def long_records(gradient: Gradient, X: Tensor, clip_norm: float) -> Tensor:
 
 def records_drawn(gradient: Gradient) -> Tensor | int:
     """How many records came out of each agent's draw [n_agents, 1], where there are records."""
-    if isinstance(gradient, WatchedGradient):
+    if isinstance(gradient, CheckedGradient):
         return records_drawn(gradient._gradient)
     if not isinstance(gradient, BatchGradient) or gradient.batch.weights is None:
         return gradient.batch_size

@@ -17,7 +17,7 @@ from dpaudit.attacks.canaries.bound import (
     not_gaussian,
     sum_test,
 )
-from dpaudit.attacks.canaries.channels import Channels, Evidence, WithCanaries, _sampled
+from dpaudit.attacks.canaries.channels import CanaryEvidence, Channels, WithCanaries, _sampled
 from dpaudit.attacks.canaries.records import train_with_records
 from dpaudit.defense.gossip import releases
 from dpaudit.files.claim import Claim
@@ -77,7 +77,7 @@ def test_half_of_it_decides_whether_noise_is_gaussian(monkeypatch, p: float, tak
     module = "dpaudit.attacks.canaries.bound"
     monkeypatch.setattr(f"{module}.channel_noise_test", lambda noise, sizes: ("signs", p))
     seen, included = np.random.default_rng(0).normal(size=(40, 1)), np.arange(40) < 20
-    found = Summed.of(Evidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
+    found = Summed.of(CanaryEvidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
     assert isinstance(found, Summed) is taken
     if isinstance(found, Summed):
         assert found.law.scale == noise_scale(seen[20:], CHECKED / 4)
@@ -86,7 +86,7 @@ def test_half_of_it_decides_whether_noise_is_gaussian(monkeypatch, p: float, tak
 def test_canaries_that_are_all_left_out_prove_nothing() -> None:
     seen = np.random.default_rng(0).normal(size=(20, 1))
     for included in (np.zeros(20, bool), np.ones(20, bool)):
-        found = Summed.of(Evidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
+        found = Summed.of(CanaryEvidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
         assert isinstance(found, str)
 
 
@@ -114,7 +114,7 @@ def test_an_alpha_that_testing_takes_is_judged_by_guesses(context_of) -> None:
     game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     adversary, rng = Adversary(game, EAVESDROPPER, 1), np.random.default_rng(0)
     included, seen = rng.random(40) < 0.5, rng.normal(size=(40, 1))
-    evidence = Evidence(seen[:, 0], included, Channels(seen, ONE))
+    evidence = CanaryEvidence(seen[:, 0], included, Channels(seen, ONE))
     claim = Claim(text="small", epsilon=0.5, delta=1e-5)
     for alpha, by_guesses in ((CHECKED, True), (2 * CHECKED, False)):
         guessing = Guessing(40, 4, alpha)

@@ -10,7 +10,7 @@ from scipy.stats import binom
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.canaries.bound import CHECKED, Guessing, Summed, not_gaussian, sum_test
-from dpaudit.attacks.canaries.channels import Channels, Evidence
+from dpaudit.attacks.canaries.channels import CanaryEvidence, Channels
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -23,11 +23,11 @@ SMALL = Claim(text="small", epsilon=0.5, delta=1e-5)
 PURE = Claim(text="pure", epsilon=0.5)
 
 
-def drawn(rng: np.random.Generator, m: int, sizes: np.ndarray) -> Evidence:
+def drawn(rng: np.random.Generator, m: int, sizes: np.ndarray) -> CanaryEvidence:
     """Of canaries in every batch, with noise as it is declared."""
     included = rng.random(m) < 0.5
     seen = rng.normal(size=(m, len(sizes))) + sizes * included[:, None]
-    return Evidence(seen @ sizes - sizes @ sizes / 2, included, Channels(seen, sizes))
+    return CanaryEvidence(seen @ sizes - sizes @ sizes / 2, included, Channels(seen, sizes))
 
 
 def finding_of(context: AttackContext, **options: Any) -> Finding:

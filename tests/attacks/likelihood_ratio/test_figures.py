@@ -18,8 +18,8 @@ from dpaudit.attacks.likelihood_ratio.bound import (
 )
 from dpaudit.attacks.likelihood_ratio.runs import (
     DIFFERENT,
-    Counted,
-    Drawn,
+    CountedScores,
+    DrawnScores,
     Score,
     noise_by_runs,
 )
@@ -59,8 +59,8 @@ def scores(shift: float) -> tuple[np.ndarray, np.ndarray]:
     return without, without + shift
 
 
-def drawn(k: int, shift: float) -> Drawn:
-    return Drawn(k, scores(shift), scores(1.0))
+def drawn(k: int, shift: float) -> DrawnScores:
+    return DrawnScores(k, scores(shift), scores(1.0))
 
 
 def test_the_noise_of_two_rounds_is_tested_twice() -> None:
@@ -86,7 +86,7 @@ def test_noise_is_accused_below_a_p_value_of_one_in_a_million(shift, verdict) ->
 
 def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
     ordered = np.concatenate(scores(5.0))
-    played = Counted(Score(scores(1.0), None), (ordered, ordered), scores(9.0))
+    played = CountedScores(Score(scores(1.0), None), (ordered, ordered), scores(9.0))
     found, _ = controls(question(), played, Streams(0))
     bound = from_scores(*scores(5.0), 1e-5, 0.05, Streams(0).numpy("null"))
     assert found.metrics[Name.EPSILON_LOWER_BOUND].value == bound.value > 1.0
@@ -96,7 +96,7 @@ def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
 def test_the_positive_control_is_refuted_above_the_claim_alone() -> None:
     bound = from_scores(*scores(9.0), 1e-5, 0.05, Streams(0).numpy("positive"))
     for claimed, verdict in ((bound.value - 0.1, Verdict.REFUTED), (bound.value, None)):
-        played = Counted(Score(scores(1.0), None), scores(1.0), scores(9.0))
+        played = CountedScores(Score(scores(1.0), None), scores(1.0), scores(9.0))
         _, found = controls(question(claimed), played, Streams(0))
         assert (found.verdict, found.world) == (verdict, "no-defense")
         top = ceiling(min(bound.n0, bound.n1), 1e-5, 0.05)

@@ -19,7 +19,7 @@ from dpaudit.attacks.sensitivity.declared import (
 )
 from dpaudit.attacks.sensitivity.examination import Row, _lesser
 from dpaudit.attacks.sensitivity.replay import _moved
-from dpaudit.attacks.sensitivity.worlds import Coupled, Draw, World, rounding
+from dpaudit.attacks.sensitivity.worlds import AskedDraw, Coupled, PlayedWorld, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
 
@@ -72,10 +72,10 @@ class OfFunctions(Plain):
 
 @pytest.fixture
 def worlds(setting_of, streams):
-    def make(defense: Any, k: int = 1) -> World:
+    def make(defense: Any, k: int = 1) -> PlayedWorld:
         problem, setting = setting_of("ring", 4, "logistic")
         coupled = Coupled(defense.calibrate(setting), problem, setting, streams, 1)
-        return World(coupled, coupled.start(), k, coupled.batches(k))
+        return PlayedWorld(coupled, coupled.start(), k, coupled.batches(k))
 
     return make
 
@@ -130,7 +130,7 @@ def test_noise_is_moved_in_units_of_what_is_declared(family, adjacency, expected
     defense = SimpleNamespace(mechanism=lambda *_: SimpleNamespace(most=releases))
     coupled = SimpleNamespace(defense=defense, setting=None, victim=1)
     key, move = (1, "x"), torch.tensor([3.0, 4.0])
-    draws = {key: Draw("x", family, move.shape, 0.5)}
+    draws = {key: AskedDraw("x", family, move.shape, 0.5)}
     watched: Any = SimpleNamespace(draws=draws)
     other = {key: 0.5 * move, (2, "x"): 0 * move}
     watched.draws[2, "x"] = draws[key]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dpaudit.attacks.sensitivity.examination import Examination, Row
-from dpaudit.attacks.sensitivity.worlds import Coupled, World
+from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld
 from dpaudit.defenses.dpsgd import DPDPSGD
 
 
@@ -14,7 +14,7 @@ def test_rounding_alone_does_not_exceed_a_bound(setting_of, streams, monkeypatch
     defense = DPDPSGD(n_rounds=5, batch_size=3, noise_multiplier=1.0, clip_norm=0.1)
     coupled = Coupled(defense, problem, setting, streams, victim=1)
     examination = Examination(coupled, restarts=0, steps=0)
-    here = World(coupled, coupled.start(), 1, coupled.batches(1))
+    here = PlayedWorld(coupled, coupled.start(), 1, coupled.batches(1))
     stated = coupled.defense.sensitivity(1, setting, "add-remove", 1, here.noisy.sent)["x"].value
 
     def row(moved: float) -> Row:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity.replay import ALLOWED, explained, is_linear, replay
-from dpaudit.attacks.sensitivity.worlds import Coupled, Marked, Record, World, placed
+from dpaudit.attacks.sensitivity.worlds import Coupled, Marked, PlayedWorld, Record, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
 from dpaudit.selftest.correct import PrivateGossip
 
@@ -41,13 +41,15 @@ class Unclipped(NoisySign):
 
 @pytest.fixture
 def worlds(setting_of, streams):
-    def make(defense: Any) -> tuple[World, World]:
+    def make(defense: Any) -> tuple[PlayedWorld, PlayedWorld]:
         problem, setting = setting_of("ring", 4, "logistic")
         coupled = Coupled(defense, problem, setting, streams, VICTIM)
         inputs, labels = coupled.classification.records(VICTIM)
         record, oracle = Record(inputs[0].double(), labels[0]), coupled.batches(1)
         here, there = (placed(oracle, VICTIM, r) for r in (None, record))
-        return World(coupled, coupled.start(), 1, here), World(coupled, coupled.start(), 1, there)
+        return PlayedWorld(coupled, coupled.start(), 1, here), PlayedWorld(
+            coupled, coupled.start(), 1, there
+        )
 
     return make
 

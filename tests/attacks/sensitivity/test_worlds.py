@@ -12,9 +12,9 @@ from dpaudit.attacks.sensitivity.search import Candidates, ascent, stacked
 from dpaudit.attacks.sensitivity.worlds import (
     Coupled,
     FunctionChange,
+    PlayedWorld,
     Record,
     Witness,
-    World,
     lengths,
     placed,
     reordered,
@@ -277,7 +277,7 @@ def test_draws_seeded_for_another_round_are_noted_in_their_own(coupled_of) -> No
             return super().step(state, k, graph, gradient, seeded_as_in_round(3, noise))
 
     coupled = coupled_of(OfRoundThree(noise_multiplier=1.0, clip_norm=0.1, batch_size=3))
-    world = World(coupled, coupled.start(), 1, coupled.oracle(1))
+    world = PlayedWorld(coupled, coupled.start(), 1, coupled.oracle(1))
     watched = world.watched({})
     [key] = watched.values
     assert key in watched.draws

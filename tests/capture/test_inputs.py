@@ -11,6 +11,8 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.inputs.inputs import Inputs
 
+pytestmark = pytest.mark.usefixtures("started_servers")  # whose reads are all recorded
+
 PROGRAM = Path(__file__).parent / "programs" / "gossip.py"
 READS = """
 import mmap, multiprocessing, pathlib, subprocess, sys

@@ -109,6 +109,7 @@ def test_a_record_counts_in_the_batches_that_hold_it(tmp_path: Path) -> None:
     assert "every batch has the same records" in whole.claims[0].reason
 
 
+@pytest.mark.slow
 def test_one_pass_needs_its_sampling_stated(tmp_path: Path) -> None:
     result = audited(tmp_path, "one pass", 1.0, 1.0)
     assert result.verdict is Verdict.UNDERPOWERED

@@ -11,6 +11,8 @@ from dpaudit.capture.program import Servers
 from dpaudit.capture.server import large_imports
 from dpaudit.files.captured_file import ProgramOptions
 
+pytestmark = pytest.mark.usefixtures("started_servers")
+
 DEAF = """
 import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: None)  # as one that comes just before the read is

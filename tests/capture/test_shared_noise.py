@@ -10,6 +10,7 @@ from dpaudit.capture.audit import run_captured
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
+from tests.some_fast import fast_if
 
 OWN, PAIR, CLIP, D = 0.05, 0.2 / 3, 0.1, 4
 DECOR = """
@@ -87,7 +88,7 @@ def mu_of(result: AuditResult, threat_model: str = "a") -> float | None:
     return measured[threat_model].value(Name.LARGEST_MU_OF_A_ROUND)
 
 
-@pytest.mark.parametrize("how", ["drawn once", "drawn by both"])
+@pytest.mark.parametrize("how", fast_if("drawn by both".__eq__, ["drawn once", "drawn by both"]))
 def test_pairwise_noise_is_measured_by_its_matrix(tmp_path: Path, how: str) -> None:
     assert exact() == pytest.approx(2.50, abs=5e-3)
     result = audited(tmp_path, how)
@@ -97,6 +98,7 @@ def test_pairwise_noise_is_measured_by_its_matrix(tmp_path: Path, how: str) -> N
     assert neighbour == pytest.approx(exact(known=1), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_one_noise_for_all_agents_hides_nothing(tmp_path: Path) -> None:
     result = audited(tmp_path, "all the same")
     assert mu_of(result) == inf

@@ -67,8 +67,10 @@ def test_a_crash_at_exit_keeps_what_was_sent(tmp_path: Path, end: str) -> None:
     "end",
     [
         "os.abort()",
-        "sys.exit(3)",
-        *(pytest.param(end, marks=pytest.mark.slow) for end in ("1 / 0", "os._exit(4)")),
+        *(
+            pytest.param(end, marks=pytest.mark.slow)
+            for end in ("sys.exit(3)", "1 / 0", "os._exit(4)")
+        ),
     ],
 )
 def test_a_program_that_fails_before_its_end_is_refused(tmp_path: Path, end: str) -> None:

@@ -1,0 +1,65 @@
+"""Servers of programs as forks of this process, whose imports they share: torch's takes seconds."""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpaudit.capture import program, server
+
+
+class ForkedServer:
+    """What ``dpaudit.capture.program`` uses of a Popen, of a fork that becomes the server."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str] | None,
+        **_: object,
+    ) -> None:
+        (orders, to_it), (from_it, answers) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = open(to_it, "w"), open(from_it)  # noqa: SIM115
+        self.pid = os.fork()
+        if self.pid:
+            os.close(orders)
+            os.close(answers)
+            return
+        try:
+            os.dup2(orders, 0)
+            os.dup2(answers, 1)
+            os.closerange(3, max(orders, to_it, from_it, answers) + 1)
+            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+            atexit._clear()  # what this copy of the tests would clean up
+            os.chdir(cwd)
+            os.environ.update(env or {})
+            sys.argv = [*command[command.index(server.__name__) :]]
+            server.main()
+        finally:
+            os._exit(0)
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+        self.stdout.close()
+
+
+@pytest.fixture
+def started_servers() -> None:
+    """A test with this one starts servers as users do."""
+
+
+@pytest.fixture(autouse=True)
+def _forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_slow = request.node.get_closest_marker("slow") is not None
+    if not is_slow and "started_servers" not in request.fixturenames:
+        instead = SimpleNamespace(**{**vars(subprocess), "Popen": ForkedServer})
+        monkeypatch.setattr(program, "subprocess", instead)

@@ -35,7 +35,8 @@ class ForkedServer:
             os.dup2(orders, 0)
             os.dup2(answers, 1)
             os.closerange(3, max(orders, to_it, from_it, answers) + 1)
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+            sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
+            sys.stderr = open(2, "w")  # noqa: SIM115
             atexit._clear()  # what this copy of the tests would clean up
             os.chdir(cwd)
             os.environ.update(env or {})

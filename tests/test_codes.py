@@ -5,6 +5,7 @@ import pickle
 import re
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,18 @@ MOST_WORDS = 35  # of a sentence
 def classes() -> set[str]:
     """The names of DpauditError and all classes that are derived from it."""
     found, n = {"DpauditError"}, 0
-    trees = [ast.parse(path.read_text()) for path in SOURCES]
+    nodes = (node for path in SOURCES for node in ast.walk(parsed(path)))
+    made = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    bases = [(node.name, {ast.unparse(base) for base in node.bases}) for node in made]
     while len(found) > n:
         n = len(found)
-        for tree in trees:
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef) and found & {ast.unparse(b) for b in node.bases}:
-                    found.add(node.name)
+        found |= {name for name, derived_from in bases if found & derived_from}
     return found
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def errors_made(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:
@@ -58,7 +63,7 @@ def test_every_error_that_is_made_has_the_code_of_a_page() -> None:
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path in SOURCES
         if path.name not in HAND_ON
-        for call in errors_made(ast.parse(path.read_text()), names)
+        for call in errors_made(parsed(path), names)
         if not is_coded(call)
     ]
     assert missing == []

@@ -73,12 +73,17 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imported(for_types: bool) -> dict[str, set[str]]:
     """Third-party modules of the four packages, and the files that import each."""
     found: dict[str, set[str]] = {}
     for top in ("dpaudit", "attacks", "defenses", "reports"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            for module in third_party(ast.parse(path.read_text()), for_types):
+            for module in third_party(parsed(path), for_types):
                 found.setdefault(module, set()).add(path.relative_to(ROOT).as_posix())
     return found
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,10 @@ def test_every_result_has_a_page_in_the_navigation(site) -> None:
 
 
 def test_a_page_has_every_run_under_a_heading_of_its_own(site) -> None:
+    page = cache(lambda name: site.results()[f"results/{name}.md"]())
     for path in RUNS:
         for run in ExperimentRuns.read(path).runs:
-            text = site.results()[f"results/{run.name}.md"]()
+            text = page(run.name)
             headings = [line for line in text.splitlines() if line.startswith("## ")]
             assert len(set(headings)) == len(headings)
             assert f"    {run.command}\n" in text

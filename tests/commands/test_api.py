@@ -21,6 +21,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.caller_objects import CallerObjects
 from tests.small_audits import digits_audit
 
+pytestmark = pytest.mark.usefixtures("no_report")
 CLAIM = {"text": "ours <b>", "epsilon": 0.5, "delta": 1e-5}
 WITHOUT_OBJECTS = {
     "seed": 3,

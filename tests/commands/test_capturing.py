@@ -28,7 +28,9 @@ def dpaudit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ})
 
 
-def test_a_capture_leaves_its_files_and_the_output_of_the_program(tmp_path: Path) -> None:
+def test_a_capture_leaves_its_files_and_the_output_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "adapter.py").write_text(ADAPTER)
     (tmp_path / "courier.py").write_text("def deliver(source, to, parcel): print('to', to)\n")
     (tmp_path / "play.py").write_text(
@@ -43,7 +45,9 @@ def test_a_capture_leaves_its_files_and_the_output_of_the_program(tmp_path: Path
     assert names == {"events.jsonl", "draws.jsonl", "transcript", "capture.html"}
     assert "draft of an audit, not written: an audit does not see" in done.stderr
     (tmp_path / "out" / "captured.toml").write_text("# edited\n")
-    assert "kept as it was" in dpaudit(tmp_path, *options).stderr
+    monkeypatch.chdir(tmp_path)
+    again = CliRunner().invoke(app, ["capture", *options])
+    assert "kept as it was" in again.stderr
     assert (tmp_path / "out" / "captured.toml").read_text() == "# edited\n"
 
 

@@ -27,13 +27,18 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def page() -> str:
+    return render(RESULT, GOLDEN.parent)
+
+
+@pytest.fixture(scope="module")
+def figures(page: str, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files that are written after the page was made."""
     folder = tmp_path_factory.mktemp("figures")
     return write_figures(RESULT, GOLDEN.parent, folder)
 
 
-def test_every_drawing_of_the_page_is_a_file_of_each_format(figures: list[Path]) -> None:
-    page = render(RESULT, GOLDEN.parent)
+def test_every_drawing_of_the_page_is_a_file_of_each_format(page: str, figures: list[Path]) -> None:
     drawn = set(re.findall(r'<title id="run0-([\w-]+)-title">', page))
     assert drawn
     assert {path.name for path in figures} == {
@@ -55,11 +60,10 @@ def test_the_same_result_gives_the_same_files(figures: list[Path], tmp_path: Pat
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
-def test_nothing_is_kept_afterwards_and_the_page_is_the_same(tmp_path: Path) -> None:
-    before = render(RESULT, GOLDEN.parent)
-    write_figures(RESULT, GOLDEN.parent, tmp_path)
+@pytest.mark.usefixtures("figures")
+def test_nothing_is_kept_afterwards_and_the_page_is_the_same(page: str) -> None:
     assert _DRAWN.get() is None
-    assert render(RESULT, GOLDEN.parent) == before
+    assert render(RESULT, GOLDEN.parent) == page
 
 
 def test_tables_have_every_number_of_the_result(tmp_path: Path) -> None:

@@ -7,8 +7,15 @@ import pytest
 from dpaudit.commands.results import write_figures
 from dpaudit.errors import DpauditError
 from dpaudit.files.result import AuditResult
+from dpaudit.reports.notebook import Figures
 from tests.reports.pages import Page, with_findings
 from tests.reports.test_comparison import WHY, run
+
+
+@pytest.fixture(scope="module")
+def figures(golden: AuditResult) -> Figures:
+    """Drawn once for all tests."""
+    return golden.figures
 
 
 @pytest.fixture(scope="module")
@@ -19,27 +26,27 @@ def report(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def test_every_figure_of_the_report_has_a_name(golden: AuditResult, report: Path) -> None:
-    names = list(golden.figures)
+def test_every_figure_of_the_report_has_a_name(figures: Figures, report: Path) -> None:
+    names = list(figures)
     assert names[0] == "bounds"
     assert names[-3:] == ["loss", "accuracy", "consensus distance"]
     assert len(names) == len(set(names)) == len(list(report.glob("*.svg")))
 
 
 def test_a_figure_is_saved_as_the_report_saves_it(
-    golden: AuditResult, report: Path, tmp_path: Path
+    figures: Figures, report: Path, tmp_path: Path
 ) -> None:
     for kind in ("svg", "pdf", "png"):
-        golden.figures["loss"].save(tmp_path / f"mine.{kind}")
+        figures["loss"].save(tmp_path / f"mine.{kind}")
         theirs = (report / f"loss.{kind}").read_bytes()
         assert (tmp_path / f"mine.{kind}").read_bytes() == theirs
-    shown = golden.figures["loss"]._repr_svg_()  # type: ignore[attr-defined]
+    shown = figures["loss"]._repr_svg_()  # type: ignore[attr-defined]
     assert shown.encode() == (tmp_path / "mine.svg").read_bytes()
     assert "var(" not in shown
 
 
-def test_a_figure_has_its_numbers_as_a_frame(golden: AuditResult) -> None:
-    frame = golden.figures["loss"].frame
+def test_a_figure_has_its_numbers_as_a_frame(golden: AuditResult, figures: Figures) -> None:
+    frame = figures["loss"].frame
     first = golden.utility["defense"].loss[0][0]
     of_defense = frame[frame["world"] == "defense"]
     assert of_defense["loss"].iloc[0] == first
@@ -49,13 +56,13 @@ def test_a_figure_has_its_numbers_as_a_frame(golden: AuditResult) -> None:
     "name, said",
     [
         ("los", 'no figure is called "los" (did you mean "loss"?); there are: bounds, '),
-        ("loss 2", 'no figure is called "loss 2"'),
+        pytest.param("loss 2", 'no figure is called "loss 2"', marks=pytest.mark.slow),
         ("loss 0", 'no figure is called "loss 0"'),
     ],
 )
-def test_an_unknown_figure_is_one_line_with_the_nearest_name(golden, name, said) -> None:
+def test_an_unknown_figure_is_one_line_with_the_nearest_name(figures, name, said) -> None:
     with pytest.raises(DpauditError) as error:
-        golden.figures[name]
+        figures[name]
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
 
@@ -68,9 +75,9 @@ def test_without_anything_to_draw_there_is_no_figure(golden: AuditResult) -> Non
 
 
 @pytest.mark.parametrize("path", ["a.gif", "a", "svg"])
-def test_an_ending_that_is_no_format_is_one_line(golden: AuditResult, path: str) -> None:
+def test_an_ending_that_is_no_format_is_one_line(figures: Figures, path: str) -> None:
     with pytest.raises(DpauditError, match=r"expected a name that ends in \.svg, \.pdf or \.png"):
-        golden.figures["loss"].save(path)
+        figures["loss"].save(path)
 
 
 def test_claims_and_findings_are_frames(golden: AuditResult) -> None:

@@ -73,6 +73,7 @@ def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder, ran) 
     assert (folder / "runs/bench/cells/star-seed-4/audit.json").stat().st_mtime_ns == began
 
 
+@pytest.mark.slow
 def test_a_cell_whose_run_cannot_be_read_is_run_anew(folder, ran) -> None:
     (folder / "bench.toml").write_text(AXIS.replace(', "complete"', "") + SENSORS)
     shutil.copytree(ran[0] / "runs", folder / "runs")

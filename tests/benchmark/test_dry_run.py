@@ -17,6 +17,7 @@ from dpaudit.pipeline import run
 from dpaudit.pipeline.run import Runtime, outlook
 from tests.benchmark.small_benchmarks import EPSILONS, GRAPHS, written
 from tests.said import without_help
+from tests.some_fast import fast_if
 
 ATTACK = '\n[[audit.attack]]\nname = "likelihood-ratio"\ntrials = 40\n'
 RUNTIME = Runtime(cores=1)
@@ -115,7 +116,7 @@ LACKING = '[[axis]]\nkey = "defense.name"\nvalues = ["whisper", "dp-dpsgd"]\n'
 NEEDED = 'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
 
 
-@pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry run", "run"])
+@pytest.mark.parametrize("options", fast_if(bool, [["--dry-run"], []]), ids=["dry run", "run"])
 def test_cells_that_lack_a_package_are_named_and_the_others_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:

@@ -37,7 +37,7 @@ def hook() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A clean copy of the package, a wheel of it, and a clean copy of the worked example."""
+    """A clean copy of the package and one of the worked example, and places for what is built."""
     folder = tmp_path_factory.mktemp("clean")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")
     for name in PACKAGE:
@@ -46,12 +46,18 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (folder / "source").mkdir(exist_ok=True)
         copy(ROOT / name, folder / "source" / name, **extra)
     shutil.copytree(ROOT / "tests" / "example_project", folder / "project", ignore=ignored)
+    return {name: folder / name for name in ("source", "project", "wheels", "site")}
+
+
+@pytest.fixture(scope="module")
+def wheel(clean: dict[str, Path]) -> dict[str, Path]:
+    """The same, with a wheel of the package."""
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
-         "--no-index", "-w", folder / "wheels", folder / "source"],
+         "--no-index", "-w", clean["wheels"], clean["source"]],
         check=True, capture_output=True,
     )  # fmt: skip
-    return {name: folder / name for name in ("source", "project", "wheels", "site")}
+    return clean
 
 
 def run(command: str, clean: dict[str, Path], **more: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +88,8 @@ def run(command: str, clean: dict[str, Path], **more: str) -> subprocess.Complet
 
 
 @pytest.mark.slow
-def test_every_command_of_the_workflow_runs_in_a_clean_copy(clean: dict[str, Path]) -> None:
+def test_every_command_of_the_workflow_runs_in_a_clean_copy(wheel: dict[str, Path]) -> None:
+    clean = wheel
     steps = {s["name"]: s["run"] for s in workflow()["jobs"]["claims"]["steps"] if "run" in s}
     assert tuple(steps) == WORKFLOW_STEPS
     for name, command in steps.items():
@@ -99,18 +106,15 @@ def test_every_command_of_the_workflow_runs_in_a_clean_copy(clean: dict[str, Pat
     assert "## dpaudit: 0 of" in (clean["project"] / "summary.md").read_text()
 
 
-def test_every_command_of_the_action_runs_and_passes_a_failure_on(clean: dict[str, Path]) -> None:
-    found = action()
+@pytest.mark.slow
+def test_every_command_of_the_action_runs_in_a_clean_copy(wheel: dict[str, Path]) -> None:
+    clean, found = wheel, action()
     steps = {s["name"]: s for s in found["runs"]["steps"] if "run" in s}
     assert list(steps) == ["Install dpaudit", "Check the claims"]
     assert all(step["shell"] == "bash" for step in steps.values())
     done = run(steps["Install dpaudit"]["run"], clean)
     assert done.returncode == 0, done.stderr
     given = steps["Check the claims"]["env"]
-    assert all(
-        given[name] == "${{ inputs." + name.lower() + " }}"
-        for name in ("CLAIMS", "ARGUMENTS", "CACHE")
-    )
     inputs = {name: str(found["inputs"][name.lower()]["default"]) for name in given}
     done = run(steps["Check the claims"]["run"], clean, **inputs)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,8 +122,19 @@ def test_every_command_of_the_action_runs_and_passes_a_failure_on(clean: dict[st
     assert {path.name for path in reports.iterdir()} >= {"check.xml", "check.sarif", "check.md"}
     assert f"reports={reports}\n" in (clean["project"] / "output").read_text()
     assert not (clean["project"] / "dpaudit").exists()
+
+
+def test_the_action_passes_a_failure_on(clean: dict[str, Path]) -> None:
+    found = action()
+    [step] = [s for s in found["runs"]["steps"] if s["name"] == "Check the claims"]
+    given = step["env"]
+    assert all(
+        given[name] == "${{ inputs." + name.lower() + " }}"
+        for name in ("CLAIMS", "ARGUMENTS", "CACHE")
+    )
+    inputs = {name: str(found["inputs"][name.lower()]["default"]) for name in given}
     absent = {**inputs, "ARGUMENTS": "--baseline absent.json"}
-    refused = run(steps["Check the claims"]["run"], clean, **absent)
+    refused = run(step["run"], clean, **absent)
     assert (refused.returncode, refused.stdout) == (2, ""), refused.stderr
 
 

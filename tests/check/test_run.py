@@ -204,6 +204,7 @@ def test_outputs_of_another_check_are_gone_where_this_one_cannot_run(folder) -> 
     assert 'errors="1"' in (folder / "j.xml").read_text()
 
 
+@pytest.mark.slow
 def test_the_process_of_audits_imports_nothing_from_where_it_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
 from tests.said import without_help
+from tests.some_fast import fast_if
 
 MODULE = """\
 import multiprocessing
@@ -165,7 +166,7 @@ def test_however_code_of_others_leaves_an_audit_it_is_one_line(folder, act, mome
 @pytest.mark.parametrize(
     "act, said",
     [
-        ("sys.exit(0)", "unforeseen SystemExit: 0"),
+        pytest.param("sys.exit(0)", "unforeseen SystemExit: 0", marks=pytest.mark.slow),
         ("raise Unsendable(1, 2)", "unforeseen RuntimeError: hostile.Unsendable: 1"),
         ("os._exit(0)", "a worker process was killed, perhaps for lack of memory, or was left"),
     ],
@@ -181,7 +182,7 @@ def test_in_a_worker_process_too(folder, act: str, said: str, monkeypatch) -> No
         assert ", in act\n" in log.read_text()
 
 
-@pytest.mark.parametrize("moment", ["at_import", "in_measure"])
+@pytest.mark.parametrize("moment", fast_if("in_measure".__eq__, ["at_import", "in_measure"]))
 def test_a_process_that_is_left_behind_our_back_gives_no_verdict(folder, moment: str) -> None:
     plant(folder, "os._exit(0)", moment)
     code, lines = dpaudit_command(folder, "audit", "audit.toml", "--workers", "1")

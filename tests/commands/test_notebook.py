@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -22,6 +23,20 @@ def test_the_example_is_small_and_has_no_outputs() -> None:
     assert EXAMPLE.stat().st_size < 10_000
 
 
+def test_the_cells_of_the_example_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in nbformat.read(EXAMPLE, 4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, EXAMPLE.name, "exec"), names)
+    assert names["result"].verdict == "unsupported"
+    assert "false positive rate" in names["curve"].frame
+    assert (tmp_path / "trade-off.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.slow
 def test_the_example_runs_without_ipywidgets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

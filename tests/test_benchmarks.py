@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.some_fast import fast_if
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {  # arguments, and constants of the module that no argument sets
     "accounting": ("--rounds 2 --dyn-rounds 20", {}),
@@ -29,6 +31,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "training": ("--data-root . --only", {}),  # no method: its header alone
     "unmixing": ("--agents 3 --rounds 3", {}),
 }
+SECONDS = ("accounting", "clipped_gradients", "partpsp")  # they take some; with make slow
 APART = {  # in a process of their own
     "load": "--help",
     "scale": "--part 1 --agents 10 --batch 2 --rounds 1",
@@ -66,7 +69,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", fast_if(lambda name: name not in SECONDS, SMALL))
 def test_it_runs_with_its_smallest_sizes(name, monkeypatch, capsys) -> None:
     pytest.importorskip(NEEDS.get(name, "torch"))
     arguments, constants = SMALL[name]

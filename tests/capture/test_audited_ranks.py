@@ -66,7 +66,7 @@ def measured(result: AuditResult, name: Name = Name.LARGEST_MU_OF_A_ROUND) -> fl
     return finding.value(name) or 0.0
 
 
-def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, started_servers) -> None:
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path) -> None:
     record = {"victims": (0, 1), "candidates": ("present", "scaled")}
     result = gossip(tmp_path, "none", runs=8, record=record)
     assert measured(result) == pytest.approx(1.0, abs=1e-3)

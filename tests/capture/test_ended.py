@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.material.ended import ended_by
+from tests.some_fast import fast_if
 
 CALLER = """
 from pathlib import Path
@@ -27,7 +28,7 @@ with anew.running():
 """
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("by", fast_if(signal.SIGKILL.__eq__, [signal.SIGTERM, signal.SIGKILL]))
 def test_all_that_was_started_ends_with_its_caller(tmp_path: Path, by: int) -> None:
     caller = subprocess.Popen([sys.executable, "-c", CALLER], cwd=tmp_path)
     try:

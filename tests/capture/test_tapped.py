@@ -83,7 +83,9 @@ def test_a_program_that_fails_before_its_end_is_refused(tmp_path: Path, end: str
     ("command", "transport", "why"),
     [
         (["-m", "gossip"], False, "expected python SCRIPT.py"),
-        (["gossip.py"], True, "messages that a --transport adapter shows"),
+        pytest.param(
+            ["gossip.py"], True, "messages that a --transport adapter shows", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_draft_that_no_audit_can_run_is_not_written(

@@ -157,16 +157,25 @@ def test_no_action_uploads_a_folder_of_the_repository() -> None:
     assert paths == ["${{ steps.check.outputs.reports }}", "${{ runner.temp }}/dpaudit"]
 
 
+@pytest.mark.slow
 def test_the_pre_commit_hook_runs(clean: dict[str, Path]) -> None:
+    done = run(command_of(hook()), clean, GITHUB_ACTIONS="")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == ""
+
+
+def test_the_pre_commit_hook_passes_a_failure_on(clean: dict[str, Path]) -> None:
     found = hook()
     assert found["language"] == "python"
     assert found["pass_filenames"] is False
-    command = shlex.join([*shlex.split(found["entry"]), *found["args"]])
-    done = run(command, clean, GITHUB_ACTIONS="")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == ""
-    documented = (ROOT / "docs" / "ci.md").read_text()
-    assert f"- id: {found['id']}" in documented
+    assert f"- id: {found['id']}" in (ROOT / "docs" / "ci.md").read_text()
+    refused = run(f"{command_of(found)} --baseline absent.json", clean, GITHUB_ACTIONS="")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "absent.json: No such file" in refused.stderr
+
+
+def command_of(hook: dict[str, Any]) -> str:
+    return shlex.join([*shlex.split(hook["entry"]), *hook["args"]])
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """The tap: nothing without an audit; in a world, draws by name and one record that differs."""
 
 import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_without_an_audit_it_hands_back_what_it_was_given() -> None:
 
 
 def test_without_an_audit_the_tap_changes_no_bit(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Against the same text with the tap's calls replaced by what they hand back."""
     bare = GOSSIP.read_text().replace(
@@ -48,10 +48,12 @@ def test_without_an_audit_the_tap_changes_no_bit(
         "    send = staticmethod(lambda source, to, name, value: value)\n",
     )
     (tmp_path / "bare.py").write_text(bare)
-    said = [
-        subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
-        for path in (GOSSIP, tmp_path / "bare.py")
-    ]
+    monkeypatch.setattr(sys, "argv", ["gossip.py"])
+    said = []
+    for path in (GOSSIP, tmp_path / "bare.py"):
+        with torch.random.fork_rng():
+            runpy.run_path(str(path), run_name="__main__")
+        said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
 
 

@@ -82,7 +82,7 @@ def test_losses_too_large_for_the_grid_count_as_infinite() -> None:
     assert epsilon(nearly_none, 0.11) == Interval(0.0, 0.0)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+@pytest.mark.parametrize("family", ["gaussian", pytest.param("laplace", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "scale, rate, count",
     [(1e-6, 1e-7, 1), (1e-6, 0.01, 10**6), (0.3, 1 - 1e-6, 10**6), (1e7, 1e-7, 10**6)],
@@ -259,6 +259,7 @@ def test_const_d2p_exceeds_its_claims_as_computed_elsewhere(
         assert (low, high) == pytest.approx((expected, expected), abs=0.006)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "c2, claim, exact",
     [

@@ -78,7 +78,25 @@ def test_every_built_in_defense_is_checked(own_defense: str) -> None:
     assert own_defense in {name for name, _, _ in BUILT_IN}
 
 
-@pytest.mark.parametrize("name, options, exceptions", BUILT_IN, ids=[name for name, *_ in BUILT_IN])
+OF_EACH_KIND = (  # other defenses: make slow
+    "correlated-randomness",
+    "decor",
+    "dp-dpsgd",
+    "dpps",
+    "fed-cdp",
+    "mafalda",
+    "partpsp",
+    "sgp",
+    "wang-nedic",
+    "zip-dl",
+)
+
+
+@pytest.mark.parametrize(
+    "name, options, exceptions",
+    [pytest.param(*b, marks=[pytest.mark.slow] * (b[0] not in OF_EACH_KIND)) for b in BUILT_IN],
+    ids=[name for name, *_ in BUILT_IN],
+)
 def test_built_in_defenses_keep_every_promise(name, options, exceptions) -> None:
     for promise in PROMISES:
         if (name, promise) != (

@@ -91,7 +91,7 @@ def test_noise_is_of_the_stated_scale_and_fresh_in_every_event(drawn_setting, st
         assert products.sum().abs().item() < 6 * products.numel() ** 0.5
 
 
-@pytest.mark.parametrize("staleness", [0, 3])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("threat_model", [EAVESDROPPER, curious(0), curious(3), reading((1, 0))])
 def test_the_exact_leak_lies_within_the_bracket(drawn_setting, threat_model, staleness) -> None:
     _, setting = drawn_setting("pairwise", 4, n_rounds=16)

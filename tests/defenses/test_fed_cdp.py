@@ -94,7 +94,7 @@ def test_noise_is_of_the_stated_scale_and_fresh_in_every_local_step(drawn_settin
         assert products.sum().abs().item() < 6 * sqrt(products.numel())
 
 
-@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("K", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("threat_model", [EAVESDROPPER, curious(0), curious(3), reading((1, 0))])
 @pytest.mark.parametrize("graph, options", [("ring", {}), GRAPHS[1]])
 def test_the_exact_leak_of_one_layer_lies_within_the_bracket(

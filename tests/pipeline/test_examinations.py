@@ -20,6 +20,8 @@ from dpaudit.rng import Streams
 from dpaudit.selftest.catalogue import _content, _records
 from dpaudit.selftest.correct import PrivateGossip
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 LEAK, DISTANCE = "claim-likelihood-ratio-eavesdropper", "claim-sensitivity-eavesdropper"
 
 

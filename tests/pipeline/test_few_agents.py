@@ -31,7 +31,7 @@ def ended(folder: Path, text: str) -> tuple[int, list[str]]:
     ]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("graph", graph_names())
 def test_few_agents_are_an_audit_or_one_line(tmp_path, graph: str, n: int) -> None:
     of_records = "fed-cdp" if graph == "server" else "dp-dpsgd"

@@ -292,6 +292,7 @@ def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
     assert found.unconfirmed
 
 
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     ("defense", "verdict", "begins"),
     [

@@ -16,6 +16,8 @@ from dpaudit.files.finding import Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.selftest.correct import PrivateGossip
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 
 class Processed(PrivateGossip):
     """The zoo's private gossip, whose noisy sum is processed before it is used."""
@@ -219,7 +221,10 @@ class Adaptive(PrivateGossip):
         return Round(AdaptiveState(X, graph.mix(X), Q), {"x": broadcast(graph, X)})
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, None), (0.1, Verdict.UNSUPPORTED)])
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [pytest.param(1.0, None, marks=pytest.mark.slow), (0.1, Verdict.UNSUPPORTED)],
+)
 def test_a_step_that_no_algebra_follows_is_played(share: float, verdict: Verdict | None) -> None:
     """A right one fails with probability 1e-6."""
     result = audit(Adaptive, 0, {"name": "canaries", "canaries": 60}, share=share)

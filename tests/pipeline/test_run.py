@@ -27,7 +27,7 @@ ONE_CORE = Runtime(cores=1)
 
 N_ROUNDS = 3
 CONFIG = (
-    images_audit("mlp", "dpdl", N_ROUNDS)
+    images_audit("logistic", "dpdl", N_ROUNDS)
     + """\
 [[claim]]
 text = "Theorem 1"
@@ -223,16 +223,19 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 @pytest.mark.parametrize(
     "stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )
-def test_a_killed_process_leaves_a_run_that_resumes(home, whole, tmp_path, stop) -> None:
-    run = tmp_path / "run"
-    process = dpaudit(home, run, "--workers", "1")
+def test_a_killed_process_leaves_a_run_that_resumes(folder, stop, no_report) -> None:
+    run = folder / "run"
+    text = SMALL + '[[attack]]\nname = "likelihood-ratio"\ntrials = 60\n'
+    (folder / "audit.toml").write_text(text)
+    whole = audited(folder, "whole")
+    process = dpaudit(folder, run, "--workers", "1")
     wait_for(run / "findings" / "0*.json", process)
     process.send_signal(stop)
     _, error = process.communicate(timeout=60)
     assert process.returncode == (-signal.SIGKILL if stop == signal.SIGKILL else 130), error
     assert "Traceback" not in error
     assert not (run / "audit.json").exists()
-    finished = dpaudit(home, run, "--workers", "1", "--resume")
+    finished = dpaudit(folder, run, "--workers", "1", "--resume")
     _, error = finished.communicate(timeout=120)
     assert finished.returncode == 1, error
     assert without_timing(AuditResult.read(run / "audit.json")) == without_timing(whole)
@@ -308,7 +311,7 @@ def said(folder: Path, *arguments: str, text: str = CONFIG) -> tuple[int, str]:
         ('path = "images.npz"', 'path = "corrupt.npz"', "corrupt.npz"),
         ('path = "images.npz"', 'path = "features.npz"', "gradient inversion needs images"),
         ('path = "images.npz"', 'path = "tiny.npz"', "SSIM takes a window of 7 x 7 pixels"),
-        ('name = "mlp"', 'name = "mpl"', 'no network is called "mpl" (did you mean "mlp"?)'),
+        ('name = "logistic"', 'name = "mpl"', 'no network is called "mpl" (did you mean "mlp"?)'),
         ('name = "ring"', 'name = "bipartit"', 'did you mean "bipartite"'),
         ('name = "ring"', 'name = "directed-ring"', "Assumption 3"),
         ("multiplier = 1.0", "multiplier = -1.0", "greater than or equal to 0"),
@@ -339,6 +342,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(fol
     assert (folder / "mine" / "thesis.txt").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, monkeypatch) -> None:
     written = []
 

@@ -32,6 +32,8 @@ from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
 from tests.reports.pages import Page, visible
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 PLANTED: dict[str, Any] = {bug.name: type(bug.planted.defense) for bug in BUGS}
 
 

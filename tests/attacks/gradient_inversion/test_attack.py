@@ -61,7 +61,7 @@ def reconstruct(task, observed, **options):
 @pytest.mark.parametrize(
     "network, options",
     [
-        ("lenet", {"iterations": 200}),
+        pytest.param("lenet", {"iterations": 200}, marks=SLOW),
         (
             "mlp",
             {"optimizer": "lbfgs", "objective": "cosine", "total_variation": 0.0, "iterations": 60},

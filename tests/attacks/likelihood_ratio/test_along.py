@@ -85,8 +85,8 @@ def measured(
     ("defense", "played", "adjacency"),
     [
         (Centred, 64, "add-remove"),
-        (NormedByLayer, 90, "add-remove"),
         (Normed, 64, "replace-one"),
+        pytest.param(NormedByLayer, 90, "add-remove", marks=pytest.mark.slow),
         *(
             pytest.param(made, 64, "add-remove", marks=pytest.mark.slow)
             for made in (Normed, Standardised, WithoutItsThird)
@@ -144,7 +144,7 @@ def test_of_too_many_coordinates_no_runs_are_played(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("defense", "adjacency", "sampling"),
     [
-        (Normed, "add-remove", "fixed"),
+        pytest.param(Normed, "add-remove", "fixed", marks=pytest.mark.slow),
         (Rounded, "replace-one", "poisson"),
         pytest.param(Normed, "add-remove", "poisson", marks=pytest.mark.slow),
         pytest.param(Normed, "replace-one", "poisson", marks=pytest.mark.slow),

@@ -371,7 +371,7 @@ def test_the_scores_do_not_depend_on_the_number_of_blocks() -> None:
     assert (bound["false positives"].n, bound["false negatives"].n) == (5003, 5003)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("delta", [0.0, pytest.param(1e-5, marks=pytest.mark.slow)])
 def test_laplace_noise_behind_a_clip_in_l2_is_played_with_a_dense_record(delta: float) -> None:
     """The correct twin has epsilon 4 at most: by its algebra, and by runs in 95% of seeds."""
     options: dict[str, Any] = {"family": "laplace", "batch_size": 8, "noise_multiplier": 0.25}

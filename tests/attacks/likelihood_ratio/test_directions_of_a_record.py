@@ -78,7 +78,7 @@ class OneNoiseForAllLinks(DPDL):
         return super().step(state, k, graph, gradient, SameForEachSender(noise, graph))
 
 
-OPTIONS = {"noise_multiplier": 2.0, "n_rounds": 3, "batch_size": 8, "sampling": "poisson"}
+OPTIONS = {"noise_multiplier": 2.0, "n_rounds": 2, "batch_size": 8, "sampling": "poisson"}
 
 
 def test_the_same_noise_on_two_links_is_subtracted() -> None:

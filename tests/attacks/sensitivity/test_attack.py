@@ -384,7 +384,7 @@ def test_an_adjacency_that_the_defense_says_nothing_about_is_refused_in_a_line(
 
 
 CONFIG = (
-    images_audit("logistic", "dpdl", 4)
+    images_audit("logistic", "dpdl", 2)
     + """\
 [[claim]]
 text = "Theorem 1"

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -67,9 +68,11 @@ def is_read(content: Any, path: Path) -> bool:
     return True
 
 
-def kinds_of_place(content: Any) -> list[Place]:
-    """One place of each kind: entries of a list are alike."""
-    kinds = {tuple("*" if isinstance(p, int) else p for p in at): at for at in texts(content)}
+def kinds_of_place(content: Any) -> list[list[Place]]:
+    """The places of each kind: entries of a list are alike."""
+    kinds = defaultdict[tuple[Any, ...], list[Place]](list)
+    for at in texts(content):
+        kinds[tuple("*" if isinstance(part, int) else part for part in at)].append(at)
     return list(kinds.values())
 
 
@@ -78,8 +81,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory whose audit.json has the string in every text that may be any text."""
     folder = tmp_path_factory.mktemp("hostile")
     content = GOLDEN
-    for place in texts(GOLDEN):
-        changed = planted(content, place, HOSTILE)
+    for places in kinds_of_place(GOLDEN):
+        changed = content
+        for place in places:
+            changed = planted(changed, place, HOSTILE)
         content = changed if is_read(changed, folder / "audit.json") else content
     for finding in content["findings"]:
         finding["metrics"] = {**finding["metrics"], HOSTILE: {"value": 1.0}}
@@ -136,7 +141,9 @@ def test_report_of_a_hostile_audit_json_is_a_page_of_ours(hostile: Path, tmp_pat
         assert_page_of_ours(out.read_text(), scripts=1)
 
 
-@pytest.mark.parametrize("place", kinds_of_place(GOLDEN), ids=lambda at: ".".join(map(str, at)))
+@pytest.mark.parametrize(
+    "place", [at[-1] for at in kinds_of_place(GOLDEN)], ids=lambda at: ".".join(map(str, at))
+)
 @pytest.mark.parametrize("text", [HOSTILE, *REFUSED], ids=["hostile", "NUL", "surrogate"])
 def test_an_audit_json_that_is_refused_is_so_in_lines_of_ours(
     place: Place, text: str, tmp_path: Path

@@ -112,7 +112,6 @@ def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) 
     assert "dpaudit.conformance" in texts["docs/reference/python.md"]
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
     done = subprocess.run(

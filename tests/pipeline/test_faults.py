@@ -260,7 +260,8 @@ def test_a_killed_worker_is_one_line_and_the_rest_is_gone_on_from(folder) -> Non
     workers = workers_of(process.pid)
     os.kill(workers[-1], signal.SIGKILL)
     _, error = process.communicate(timeout=120)
-    told = [line for line in error.splitlines() if not line.startswith("about ")]  # its time
+    lines = without_help(error).splitlines()
+    told = [line for line in lines if not line.startswith("about ")]  # its time
     assert (process.returncode, len(told)) == (2, 1), error
     assert "a worker process was killed, perhaps for lack of memory" in told[0]
     assert not [pid for pid in workers if alive(pid)]

@@ -60,9 +60,11 @@ def flaws(finding: Finding, where: str, claim: Claim) -> Iterator[Flaw]:
     for what in _of_role(finding["role"])(finding, claim):
         contradicted = not what.startswith("missing: ")
         yield Flaw(where, what.removeprefix("missing: "), contradicted)
-    told = metric(finding, "claimed epsilon")
-    if told is not None and not isclose(told, claimed_epsilon(claim), rel_tol=ROUNDING):
-        yield Flaw(where, f"claimed epsilon {told:g} is not the claim's", True)
+    stated, delta = metric(finding, "claimed epsilon"), metric(finding, "delta")
+    if stated is not None and not isclose(stated, claimed_epsilon(claim), rel_tol=ROUNDING):
+        yield Flaw(where, f"claimed epsilon {stated:g} is not the claim's", True)
+    if delta is not None and claimed_delta(claim) not in (0.0, delta):
+        yield Flaw(where, f"delta {delta:g} is not the claim's", True)
 
 
 def _of_role(role: str) -> Callable[[Finding, Claim], Iterator[str]]:
@@ -107,8 +109,6 @@ def _accounted(finding: Finding, claim: Claim) -> Iterator[str]:
         exceeds = True
     if (finding["verdict"] is not None) != exceeds:
         yield f"its verdict does not follow from epsilon {low:g} and the claim"
-    if finding.get("void"):
-        return
     for end, said, proves_nothing in (("least", low, 0.0), ("most", high, inf)):
         own = composed(finding, claim, end)
         if own is None:
@@ -152,9 +152,9 @@ def _tested(finding: Finding, claim: Claim) -> Iterator[str]:
         certified = gaussian_epsilon(delta, mu_bound(fp, fn, n0, n1, alpha))
         ceiling = gaussian_epsilon(delta, mu_bound(0, 0, at, at, alpha))
     for name, mine in (("epsilon lower bound", certified), ("ceiling", ceiling)):
-        told = metric(finding, name)
-        if told is not None and not isclose(told, mine, rel_tol=1e-5, abs_tol=1e-7):
-            yield f"its counts give {name} {mine:.6g}, not {told:.6g}"
+        stated = metric(finding, name)
+        if stated is not None and not isclose(stated, mine, rel_tol=1e-5, abs_tol=1e-7):
+            yield f"its counts give {name} {mine:.6g}, not {stated:.6g}"
 
 
 def _controlled(finding: Finding, claim: Claim) -> Iterator[str]:

@@ -94,7 +94,7 @@ def _checked(
     found += _of_config(result, claim)
     found += _left_out(result, i)
     found += _numbers(claim, evidence)
-    derived = derive(claim, evidence, refuted, result["threat_models"])
+    derived = derive(claim, evidence, refuted)
     named = (claim["text"], claim["threat_model"], claim["verdict"])
     return ClaimCheck(*named, derived, tuple(found))
 
@@ -123,9 +123,7 @@ def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
             yield from flaws(finding, f"findings[{j}]", claim)
 
 
-def derive(
-    claim: Claim, evidence: Sequence[Finding], refuted: bool, adversaries: Sequence[Any]
-) -> str:
+def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
     """The verdict that the evidence gives."""
 
     def of(role: str) -> list[Finding]:

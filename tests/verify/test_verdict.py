@@ -127,6 +127,7 @@ CHANGES: dict[str, Callable[[Content], None]] = {
     "ceiling": metric("test", "ceiling", "value", 3.9),
     "accounted epsilon": metric("declared", "epsilon", "high", 0.1),
     "least accounted epsilon": metric("declared", "epsilon", "low", 4.5),
+    "delta of a finding": metric("declared", "delta", "value", 0.1),
     "exact leak": metric("exact-leak", "epsilon", "low", 0.0),
     "claimed epsilon of a finding": metric("declared", "claimed epsilon", "value", 9.0),
     "declared noise": release("declared", "noise_multiplier", 9.0),
@@ -181,6 +182,13 @@ def test_evidence_that_is_missing_is_named(content: Content) -> None:
     assert checked.answer == "not checkable"
     ends = [f"the releases behind the {end} epsilon" for end in ("least", "most")]
     assert [p.what for p in checked.flaws] == ends
+
+
+def test_a_figure_that_is_called_void_is_not_believed(content: Content) -> None:
+    changed = copy.deepcopy(content)
+    finding(changed, "declared")["void"] = "so they say"
+    finding(changed, "declared")["metrics"]["epsilon"] = {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert "contradicted" in answers(changed)
 
 
 def test_a_report_of_another_audit_is_contradicted(

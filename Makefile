@@ -1,7 +1,7 @@
 # Any of these does all the set-up on a fresh machine: `make audit`, `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-FAMILIES := attacks defenses reports
+FAMILIES := attacks defenses recorder reports
 
 .PHONY: audit audit-thorough test test-browser slow mutants lint docs clean
 

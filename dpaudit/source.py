@@ -6,13 +6,14 @@ from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+BESIDE = ("attacks", "defenses", "recorder", "reports")  # in a repository they lie beside dpaudit
 NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
 
 
 def own_source() -> tuple[Path, ...]:
     """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
     found: list[Path] = []
-    for package in ("dpaudit", "dpaudit.attacks", "dpaudit.defenses", "dpaudit.reports"):
+    for package in ("dpaudit", *(f"dpaudit.{name}" for name in BESIDE)):
         spec = find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             found += below(Path(folder), ".py")

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("attacks", "defenses", "reports")  # at the top of the repository, dpaudit.* to import
+BESIDE = (*FAMILIES, "recorder")
 FLOORS = {  # a room imports rooms of lower floors
     "commands": 10,
     "benchmark": 9,
@@ -20,7 +21,6 @@ FLOORS = {  # a room imports rooms of lower floors
     "papers": 9,
     "selftest": 9,
     "capture": 8,
-    "tap": 3,
     "pipeline": 7,
     "attacks": 7,
     "attack": 6,
@@ -39,11 +39,13 @@ FLOORS = {  # a room imports rooms of lower floors
     "accounting": 2,
     "verify": 2,
     "information": 2,
+    "recorder": 0,
 }
 GAME = ("probing", "filtering", "network", "estimating", "worst_case", "runs")  # from below
 GROUND, FACE = 1, 11  # modules beside the rooms; the package itself
 HEAVY = ("torch", "scipy", "pandas", "seaborn", "matplotlib", "sklearn")
 MOST_LINES = {"function": 60, "module": 500}  # as CONTRIBUTING.md has it
+TWO_NAMES = "recorder"  # the room that programs import by another name, and so relatively alone
 RENDERED = "commands"  # the room that renders what the library found, and so names a report
 
 
@@ -51,8 +53,8 @@ Import = tuple[Path, tuple[str, ...], list[tuple[int, int, tuple[str, ...]]]]
 
 
 def sources() -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Every file of the four packages, and the parts of the name by which it is imported."""
-    for top in ("dpaudit", *FAMILIES):
+    """Every file of the packages, and the parts of the name by which it is imported."""
+    for top in ("dpaudit", *BESIDE):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             named = parts if top == "dpaudit" else ("dpaudit", *parts)
@@ -151,7 +153,8 @@ def test_a_neighbour_is_imported_relatively() -> None:
         f"{path.relative_to(ROOT)}:{line}"
         for path, name, found in every()
         for line, level, target in found
-        if level > 1 or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
+        if (level > 1 and room(name) != TWO_NAMES)
+        or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
     ]
     assert wrong == []
 
@@ -177,12 +180,22 @@ def test_a_function_of_one_line_too_many_is_found(lines, found, tmp_path: Path) 
     assert list(too_long(tmp_path / "one.py")) == found
 
 
+def test_the_recorder_imports_nothing_of_dpaudit_by_name() -> None:
+    absolute = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, name, found in every()
+        for line, level, target in found
+        if room(name) == TWO_NAMES and level == 0 and target[0] == "dpaudit"
+    ]
+    assert absolute == []
+
+
 def test_families_are_never_imported_as_bare_names() -> None:
     bare = [
         f"{path.relative_to(ROOT)}:{line}"
         for path, _, found in every()
         for line, level, target in found
-        if level == 0 and target[0] in FAMILIES
+        if level == 0 and target[0] in BESIDE
     ]
     assert bare == []
 

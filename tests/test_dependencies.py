@@ -1,4 +1,4 @@
-"""What pyproject.toml declares is what the four packages import, and nothing else."""
+"""What pyproject.toml declares is what the packages import, and nothing else."""
 
 import ast
 import re
@@ -15,6 +15,7 @@ from dpaudit.pipeline.content import DECIDING
 from dpaudit.pipeline.provenance import PACKAGES
 
 ROOT = Path(__file__).parents[1]
+TOPS = ("dpaudit", "attacks", "defenses", "recorder", "reports")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OTHER_NAMES = {
     "scikit-learn": "sklearn",
@@ -79,9 +80,9 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imported(for_types: bool) -> dict[str, set[str]]:
-    """Third-party modules of the four packages, and the files that import each."""
+    """Third-party modules of the packages, and the files that import each."""
     found: dict[str, set[str]] = {}
-    for top in ("dpaudit", "attacks", "defenses", "reports"):
+    for top in TOPS:
         for path in sorted((ROOT / top).rglob("*.py")):
             for module in third_party(parsed(path), for_types):
                 found.setdefault(module, set()).add(path.relative_to(ROOT).as_posix())

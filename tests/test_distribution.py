@@ -1,4 +1,4 @@
-"""What is released: the wheel and the sdist hold all of the four packages, and a version each."""
+"""What is released: the wheel and the sdist hold all of the packages, and a version each."""
 
 import os
 import re
@@ -16,7 +16,8 @@ import yaml
 from dpaudit.version import __version__
 
 ROOT = Path(__file__).parents[1]
-FAMILIES = ("attacks", "defenses", "reports")
+FAMILIES = ("attacks", "defenses", "recorder", "reports")
+NOT_IN_WHEEL = ("recorder/pyproject.toml", "recorder/README.md")  # of a distribution of its own
 SOURCE = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "examples")
 CPU_TORCH = "--extra-index-url https://download.pytorch.org/whl/cpu"
 BUILD = "import sys, setuptools.build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
@@ -46,7 +47,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FOUND = """
 import importlib, importlib.util, dpaudit
-for family in ("attacks", "defenses", "reports"):
+for family in ("attacks", "defenses", "recorder", "reports"):
     print(*importlib.import_module(f"dpaudit.{family}").__path__)
 print(importlib.util.find_spec("dpaudit.defenses.dpdl").origin)
 """
@@ -71,10 +72,11 @@ def test_a_clone_on_the_path_takes_its_own_families(tmp_path: Path) -> None:
 
 
 def names_of_the_packages() -> set[str]:
-    """Every file of the four packages, as it is called where they are installed."""
+    """Every file of the packages, as it is called where they are installed."""
     there = (path for top in ("dpaudit", *FAMILIES) for path in (ROOT / top).rglob("*"))
     files = [path for path in there if path.is_file() and "__pycache__" not in path.parts]
     names = [path.relative_to(ROOT) for path in files]
+    names = [name for name in names if name.as_posix() not in NOT_IN_WHEEL]
     return {(name if name.parts[0] == "dpaudit" else "dpaudit" / name).as_posix() for name in names}
 
 
@@ -125,3 +127,17 @@ def test_what_installs_dpaudit_for_others_takes_torch_without_cuda() -> None:
     named = [line for line in installs if line.endswith((" dpaudit", '_PATH"', " ."))]
     assert len(named) >= 4
     assert [line for line in named if CPU_TORCH not in line] == []
+
+
+def test_the_recorder_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+    """Its wheel needs nothing, and holds the modules that dpaudit puts before programs."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    shutil.copytree(ROOT / "recorder", tmp_path / "recorder", ignore=ignored)
+    wheel = built("wheel", tmp_path / "recorder", tmp_path / "wheel")
+    assert wheel.name == f"dpaudit_recorder-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if not name.startswith("dpaudit_recorder-")}
+        metadata = archive.read(f"dpaudit_recorder-{__version__}.dist-info/METADATA").decode()
+    modules = {path.relative_to(ROOT / "recorder") for path in (ROOT / "recorder").rglob("*.py")}
+    assert held == {f"dpaudit_recorder/{path.as_posix()}" for path in modules}
+    assert "Requires-Dist" not in metadata

@@ -10,13 +10,14 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.recorded import DRAFT
 from dpaudit.files.world import Noise
-from dpaudit.tap.player import is_laplace
+from dpaudit.recorder.draws.torch_draws import is_laplace
 
 from .program import refuse_missing_script, torchrun
 from .recording import CaptureFolder
 from .rounds import is_simulation, start_site
 from .run import Options
 
+_LAWS = ("normal", "laplace", "uniform", "exponential", "gamma", "geometric", "lognormal")
 NOISE = (  # operators
     "normal_",
     "normal",
@@ -26,6 +27,11 @@ NOISE = (  # operators
     "log_normal_",
     "geometric_",
     "_standard_gamma",
+    *(f"{library}.{law}" for library in ("numpy", "random", "jax") for law in _LAWS),
+)
+REPLAYED = (  # operators of noise that an audit can replay
+    *("normal_", "normal", "numpy.normal", "numpy.laplace"),
+    *("random.normal", "jax.normal", "jax.laplace"),
 )
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # of one run, unless more were asked for
@@ -35,7 +41,7 @@ _DRAFT = """\
 [program]
 command = {command}
 folder = {folder}
-{ranks}
+{python}{ranks}
 seconds = {seconds:g}  # that one run may take
 cpu = {cpu}  # whether the CPU answers for CUDA
 
@@ -75,6 +81,7 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         file=recording.path / DRAFT,
         command=_toml(list(command)),
         folder=_toml(os.path.relpath(Path.cwd(), recording.path)),
+        python="" if options.python is None else f"python = {_toml(str(options.python))}\n",
         ranks=f"ranks = {len(recording.ranks)}"
         if not is_simulation(recording.events)
         else "# ranks: none, for one process tells dpaudit.tap of all messages",
@@ -146,8 +153,7 @@ def _sites(recording: CaptureFolder) -> str:
         draw.call_site: f"  # by {draw.operator}: leave it out if it draws batches or anything but "
         "noise; noise that is drawn so cannot be audited"
         for draw in recording.draws
-        if draw.operator not in ("normal_", "normal")
-        and not is_laplace(draw.operator, draw.parameters)
+        if draw.operator not in REPLAYED and not is_laplace(draw.operator, draw.parameters)
     }
     lines = "".join(f"    {_toml(site)},{doubts.get(site, '')}\n" for site in drawn)
     return f"sites = [\n{lines}]"

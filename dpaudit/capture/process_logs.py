@@ -1,6 +1,5 @@
 """What each process of a program wrote down: its messages, draws and batches."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from dpaudit.errors import RunError
 from dpaudit.files.recorded import Draw, Event
+from dpaudit.recorder.start import LEFT, OVER
 from dpaudit.text import one_line
 
-from .inside.start import LEFT, OVER
+from .log_lines import lines_of
 
 Record = dict[str, Any]
 Line = TypeVar("Line", Draw, Event)
@@ -44,9 +44,8 @@ class Process:
 
     @classmethod
     def read(cls, path: Path) -> "Process":
-        """A line that was being written when the process was killed does not count."""
-        whole = path.read_bytes().rpartition(b"\n")[0]
-        return cls(path, tuple(json.loads(line) for line in whole.splitlines()))
+        """Raises RunError for a damaged log."""
+        return cls(path, lines_of(path))
 
     def of_kind(self, *kinds: str) -> list[Record]:
         return [record for record in self.records if record["kind"] in kinds]
@@ -94,6 +93,12 @@ def first_failure(processes: Sequence[Process]) -> str | None:
     failed = [r for p in processes for r in p.of_kind("failed")]
     own = [r for r in failed if not r["text"].startswith(_OF_LAUNCHER)]
     return None if not own else one_line(min(own, key=lambda r: float(r["time"]))["text"])
+
+
+def unseen_by(processes: Iterable[Process]) -> tuple[str, ...]:
+    """What the recorder could not hook, as it says it, once each."""
+    notes = [note for process in processes for note in process.of_kind("unseen")]
+    return tuple(dict.fromkeys(one_line(note["text"]) for note in notes))
 
 
 def all_over(processes: Sequence[Process]) -> bool:

@@ -19,21 +19,27 @@ import torch
 
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
-from dpaudit.files.world import ERROR, FAILED, RANKS, SAID, WORLD, World
+from dpaudit.files.world import World
 from dpaudit.inputs import recorder
+from dpaudit.recorder.player import ERROR, FAILED, RANKS, RAW, SAID, WORLD
+from dpaudit.recorder.server import TIMED_OUT
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed, unsealed
 
+from .interpreter import in_environment, interpreter, with_python
+from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
-from .run import MOST_BYTES, RAW, hooked, port_hint, status_of, too_large
+from .run import MOST_BYTES, hooked, port_hint, status_of, too_large
 from .runs import ProgramRun, RoundNumbers
-from .server import TIMED_OUT
 
 Found = TypeVar("Found")
 LAST_LINES = 5  # of what a program printed before it failed
 PORTS = 3  # runs that are tried while the port that was free is not any more
 POLL = 5e-3  # seconds
-WORLD_FILE = "world.json"  # in the folder of a run
+MOST_SAID = 2**16  # bytes of a text of a run that are read
+SERVE = "import sys; del sys.path[0]; from dpaudit_recorder.server import main; sys.exit(main())"
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ORDERED = {"PYTHONHASHSEED": "0"}  # sets of texts have one order in all runs
 KEPT = "checkpoints/worlds"  # in a run directory: runs that are done, where ``--resume`` goes on
 
 
@@ -48,6 +54,8 @@ class Program:
         self._config, self._rounds = config, RoundNumbers(config)
         self._numbers = itertools.count()
         refuse_missing_script(self.options)
+        if self.options.python is not None:
+            interpreter(self.options.python, "program.python")
         launched = torchrun(self.options) if self.options.ranks else self.options.command[1:]
         self._runs: Servers | Anew = Anew(self.options)
         if launched is not None:
@@ -79,13 +87,12 @@ class Program:
                 out = self.scratch / str(next(self._numbers))
                 (out / RAW).mkdir(parents=True)
                 world = world.model_copy(update={"out": out, "sites": self._config.noise.sites})
-                (out / WORLD_FILE).write_text(world.model_dump_json())
-                status = self._runs.run(out / WORLD_FILE, world)
+                status = self._runs.run(write_world(world), world)
                 if not status or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
                     break
             try:
                 self._refuse_failure(status, out, processes_in(out / RAW))
-                found = use(self.read(out, first=world.tape is None))
+                found = use(self.read(world))
             finally:
                 shutil.rmtree(out, ignore_errors=True)
             on_done()
@@ -98,9 +105,9 @@ class Program:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def read(self, out: Path, first: bool) -> ProgramRun:
-        """The run that has left a folder; ``first``: the rounds of all runs are found in it."""
-        return ProgramRun(out, self._config.messages, self._rounds, first)
+    def read(self, world: World) -> ProgramRun:
+        """The run of a world, which has left a folder; the plain one has the rounds of all."""
+        return ProgramRun(world, self._config.messages, self._rounds)
 
     def _refuse_failure(self, status: int | None, out: Path, processes: Sequence[Process]) -> None:
         """Raises RunError for a run that failed, or cannot be compared with others."""
@@ -111,7 +118,7 @@ class Program:
         elif status == TIMED_OUT:
             why = f"not done after {self.options.seconds:g} s (program.seconds)"
         elif (out / ERROR).exists() or refused:
-            why = (out / ERROR).read_text() if (out / ERROR).exists() else refused[0]
+            why = _text_of(out / ERROR) if (out / ERROR).exists() else refused[0]
         elif status != 0 and not all_over(processes):
             said, first = _said(out), first_failure(processes)
             last = "\n".join(["; it said last:", *said.strip().splitlines()[-LAST_LINES:]])
@@ -164,19 +171,19 @@ class KeptRuns:
             (out / path).parent.mkdir(parents=True, exist_ok=True)
             (out / path).write_bytes(content.numpy().tobytes())
         self._on_run()
-        return self.program.read(out, first=world.tape is None).loaded()
+        return self.program.read(world.model_copy(update={"out": out})).loaded()
 
     def _keep(self, run: ProgramRun) -> ProgramRun:
-        name = _name(World.model_validate_json((run.path / WORLD_FILE).read_text()))
+        name, path = _name(run.world), run.world.out
         with self._lock:
-            file = f"{KEPT}/{name}-{self._kept[name]}.safetensors"
+            kept = f"{KEPT}/{name}-{self._kept[name]}.safetensors"
             self._kept[name] += 1
         content = {
-            str(path.relative_to(run.path)): torch.from_numpy(np.fromfile(path, np.uint8))
-            for path in sorted(run.path.rglob("*"))
-            if path.is_file()
+            str(file.relative_to(path)): torch.from_numpy(np.fromfile(file, np.uint8))
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
         }
-        self._run.write(file, sealed(content, "", f"{self._run.binding} {file}"))
+        self._run.write(kept, sealed(content, "", f"{self._run.binding} {kept}"))
         return run.loaded()
 
 
@@ -188,8 +195,14 @@ def _name(world: World) -> str:
 
 def _said(out: Path) -> str:
     """What a run printed; of one that failed, its error, and not that of those who missed it."""
-    path = out / FAILED if (out / FAILED).exists() else out / SAID
-    return path.read_text(errors="replace")
+    return _text_of(out / FAILED if (out / FAILED).exists() else out / SAID)
+
+
+def _text_of(path: Path) -> str:
+    """What a run has written, which may be much: its end."""
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - MOST_SAID))
+        return file.read(MOST_SAID).decode("utf-8", "replace")
 
 
 class Servers:
@@ -203,19 +216,21 @@ class Servers:
     def __init__(self, options: ProgramOptions, script: Sequence[str], cores: int) -> None:
         self._options, ranks = options, options.ranks or 0
         self.workers = max(1, 2 * cores // ranks) if ranks else cores
-        module = ["-P", "-m", "dpaudit.capture.server", str(options.seconds), str(ranks)]
-        self._command = [sys.executable, *module, *script]
-        hooks = hooked(None, str(options.folder), options.cpu, MOST_BYTES, world=True)
-        self._environment = {**hooks, RANKS: "1"} if ranks else None
+        python = sys.executable if options.python is None else str(options.python)
+        self._command = [python, "-c", SERVE, str(options.seconds), str(ranks), *script]
         self._free: Queue[subprocess.Popen[str]] = Queue()
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        options = self._options
+        hooks = hooked(None, str(options.folder), options.cpu, MOST_BYTES, world=True)
+        hooks = {**in_environment(options.python, hooks), **ONE_THREAD, **ORDERED}
+        environment = {**hooks, **({RANKS: "1"} if options.ranks else {})}
         servers = [
             subprocess.Popen(
                 self._command,
-                cwd=self._options.folder,
-                env=self._environment,
+                cwd=options.folder,
+                env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -265,9 +280,11 @@ class Anew:
 
     def run(self, path: Path, world: World) -> int:
         """The exit status of the world's run."""
-        options, command = self._options, self._options.command
+        options = self._options
+        command = with_python(options.python, options.command)
         hooks = hooked(world.out / RAW, str(options.folder), options.cpu, MOST_BYTES, world=True)
-        environment = {**hooks, RANKS: "1", WORLD: str(path)}
+        hooks = in_environment(options.python, hooks)
+        environment = {**hooks, **ORDERED, RANKS: "1", WORLD: str(path)}
         recorder.note_unseen(command, environment)
         with open(world.out / SAID, "wb") as output:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}

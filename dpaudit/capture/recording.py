@@ -3,6 +3,7 @@
 - ``events.jsonl``: one line for each message that was sent, an Event
 - ``draws.jsonl``: one line for each call that drew random numbers, a Draw
 - ``transcript/*.safetensors``: what was sent
+- ``unseen.txt``: what could not be recorded; not there if there is nothing
 - ``captured.toml``: a draft of its audit
 - ``capture.html``: who sent what to whom in which round
 """
@@ -22,7 +23,16 @@ import torch
 from torch import Tensor
 
 from dpaudit.errors import RunError
-from dpaudit.files.recorded import DRAWS, EVENTS, TRANSCRIPT, Draw, Event, SentTensor, read_lines
+from dpaudit.files.recorded import (
+    DRAWS,
+    EVENTS,
+    TRANSCRIPT,
+    UNSEEN,
+    Draw,
+    Event,
+    SentTensor,
+    read_lines,
+)
 from dpaudit.files.whole import writing
 
 from .process_logs import Process, Record, events_of
@@ -51,6 +61,12 @@ class CaptureFolder:
     def draws(self) -> tuple[Draw, ...]:
         """All draws, in the same order."""
         return tuple(read_lines(self.path / DRAWS, Draw))
+
+    @cached_property
+    def unseen(self) -> tuple[str, ...]:
+        """What could not be recorded, a sentence each."""
+        path = self.path / UNSEEN
+        return tuple(path.read_text("utf-8").splitlines()) if path.exists() else ()
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -12,22 +12,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dpaudit.recorder
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
-from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, PAGE, TRANSCRIPT, write_lines
-from dpaudit.files.whole import writing
-from dpaudit.inputs import recorder
+from dpaudit.files.recorded import (
+    DRAFT,
+    DRAWS,
+    EVENTS,
+    PAGE,
+    TRANSCRIPT,
+    UNSEEN,
+    write_lines,
+)
+from dpaudit.files.whole import write_whole, writing
+from dpaudit.inputs.recorder import INSIDE
 from dpaudit.memory import size_text
+from dpaudit.recorder.player import RAW
+from dpaudit.recorder.start import OPTIONS
 from dpaudit.text import one_line
 
 from .ended import guarded
-from .inside.start import OPTIONS
-from .process_logs import Process, addressed, all_over, draws_of, first_failure, processes_in
+from .interpreter import in_environment, with_python
+from .process_logs import (
+    Process,
+    addressed,
+    all_over,
+    draws_of,
+    first_failure,
+    processes_in,
+    unseen_by,
+)
 from .recording import CaptureFolder, write_transcript
 from .rounds import counted_rounds, is_simulation, numbered, rounds_of
 
-INSIDE = Path(__file__).resolve().parent / "inside"  # the package that every process loads
-RAW = "raw"  # what processes write while they run
+RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
 _PAUSE = 0.1  # seconds
@@ -42,6 +60,7 @@ class Options:
     cpu: bool = False  # answer for CUDA with the CPU, and for nccl with gloo
     round_starts_at: str | None = None  # a call site
     transport: Path | None = None  # the adapter of another transport: docs/capture.md
+    python: Path | None = None  # interpreter of the program's environment; None: dpaudit's own
 
 
 def capture(command: Sequence[str], out: Path, options: Options = Options()) -> CaptureFolder:
@@ -58,8 +77,9 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         _refuse_unfit_adapter(options.transport)
     with _raw_folder(out) as raw:
         most_bytes, transport = options.most_bytes, options.transport
-        environment = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
-        code = _run(command, environment, raw, options)
+        hooks = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
+        started = with_python(options.python, command)
+        code = _run(started, in_environment(options.python, hooks), raw, options)
         processes = addressed(processes_in(raw))
         _refuse_failure(command, code, processes, most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
@@ -70,6 +90,8 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
             rounds = rounds_of(sent, drawn, options.round_starts_at)
     write_lines(out / EVENTS, numbered(sent, rounds))
     write_lines(out / DRAWS, numbered(drawn, rounds))
+    if unseen := unseen_by(processes):
+        write_whole(out / UNSEEN, "".join(f"{line}\n" for line in unseen).encode())
     return CaptureFolder(out, warning if code else None)
 
 
@@ -107,7 +129,7 @@ def hooked(
         folder: for what processes write; None: a server names it and starts the hooks.
     """
     given = {
-        "inside": None if folder is None else str(INSIDE),
+        "package": str(RECORDER),
         "folder": None if folder is None else str(folder.resolve()),
         "origin": origin,
         "most_bytes": most_bytes,
@@ -115,11 +137,9 @@ def hooked(
         "transport": None if transport is None else str(transport.resolve()),
         "world": world,
     }
-    environment = {**os.environ, OPTIONS: json.dumps(given)}
-    if folder is not None:
-        before = [path] if (path := os.environ.get("PYTHONPATH")) else []
-        environment["PYTHONPATH"] = os.pathsep.join([recorder.INSIDE, *before])
-    return environment
+    before = [path] if (path := os.environ.get("PYTHONPATH")) else []
+    path = os.pathsep.join([INSIDE, *before])
+    return {**os.environ, OPTIONS: json.dumps(given), "PYTHONPATH": path}
 
 
 @contextmanager
@@ -127,13 +147,13 @@ def _raw_folder(out: Path) -> Iterator[Path]:
     """An empty folder for what processes write, in that of the capture, and gone afterwards."""
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        known = {EVENTS, DRAWS, TRANSCRIPT, DRAFT, PAGE, RAW}
+        known = {EVENTS, DRAWS, TRANSCRIPT, DRAFT, PAGE, UNSEEN, RAW}
         other = sorted(path.name for path in out.iterdir() if path.name not in known)
         if other:
             raise RunError(
                 "DPA015", f"{out}: holds {other[0]}; expected a new folder or an earlier capture"
             )
-        for name in (EVENTS, DRAWS, PAGE):
+        for name in (EVENTS, DRAWS, PAGE, UNSEEN):
             (out / name).unlink(missing_ok=True)
         for name in (TRANSCRIPT, RAW):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -223,7 +243,7 @@ def _refuse_failure(
             "DPA059",
             f"{_said(command)}: no message was seen; expected a program that sends by "
             "torch.distributed or calls dpaudit.tap.send, and whose Python is not started with "
-            "-E, -I or -S",
+            "-E, -I or -S" + "".join(f"; {text}" for text in unseen_by(processes)),
         )
 
 

@@ -15,11 +15,11 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.recorded import Draw, Event, SentTensor
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import TAPE, Change, How, draw_key
+from dpaudit.files.world import TAPE, Change, How, World, draw_key
+from dpaudit.recorder.player import RAW
 
 from .process_logs import Record, draws_of, events_of, processes_in
 from .rounds import RoundsFound, counted_rounds, numbered, rounds_of
-from .run import RAW
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
@@ -105,18 +105,16 @@ class ProgramRun:
     """One run, from the logs in the folder that it has left.
 
     Args:
-        first: whether the rounds of all runs are found in it.
+        world: of the run; where draws are its own, the rounds of all runs are found in it.
 
     Raises RunError where a reduction is not what the options say.
     """
 
-    def __init__(
-        self, path: Path, options: MessageOptions, rounds: RoundNumbers, first: bool
-    ) -> None:
-        self.path, self._options = path, options
-        self._processes = processes_in(path / RAW)
+    def __init__(self, world: World, options: MessageOptions, rounds: RoundNumbers) -> None:
+        self.world, self._options = world, options
+        self._processes = processes_in(world.out / RAW)
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
-        found = rounds.found(events, draws, first)
+        found = rounds.found(events, draws, first=world.tape is None)
         self._all, self._draws = numbered(events, found), numbered(draws, found)
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.attack.figures import (
     counted_test,
@@ -155,9 +155,10 @@ class ShortRuns:
         return max(LEAST_CHOOSING, self.config.certify.runs // 10)
 
     @property
-    def drawn(self) -> tuple[str, ...]:
-        """The noise of the round."""
-        return tuple(d.key for v in self.pairs for d in self.neighbours.places[v].draws)
+    def drawn(self) -> dict[str, NoiseFamily]:
+        """The law of the round's noise, by the keys of the draws."""
+        places = self.neighbours.places
+        return {d.key: d.family for v in self.pairs for d in places[v].draws}
 
     def can_test(self, channel: Channel) -> bool:
         """Whether a victim with such a bit is not the adversary's own, and is read."""
@@ -182,7 +183,7 @@ class ShortRuns:
             [self.neighbours.leak(v, model, pair, name) for v, pair in self.pairs.items()]
             for model, name in channels
         ]
-        quiet = self.world([0] * len(self.pairs), silent=self.drawn)
+        quiet = self.world([0] * len(self.pairs), silent=tuple(self.drawn))
         [mean] = program.each([quiet], ProgramRun.loaded, on_run)
 
         def scores(run: ProgramRun) -> list[list[float]]:

@@ -34,20 +34,26 @@ def capture(
         str | None,
         Option(metavar="FILE:LINE", help="The line where each round starts; default: a guess."),
     ] = None,
+    python: Annotated[
+        str | None,
+        Option(metavar="FILE", help="The Python of the program's environment, 3.8 or newer."),
+    ] = None,
     transport: Annotated[
         Path | None, Option(metavar="FILE", help="An adapter that records another transport.")
     ] = None,
 ) -> None:
-    """Run a torch.distributed program, with every message it sends recorded. Exits 0 or 2."""
+    """Run a program, with what it sends and draws recorded. Exits 0 or 2."""
     if not seconds > 0:
         raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
     size = bytes_of(max_bytes, "--max-bytes")
     from dpaudit.capture.draft import draft, why_no_draft
+    from dpaudit.capture.interpreter import interpreter
     from dpaudit.capture.run import Options
     from dpaudit.capture.run import capture as record
     from dpaudit.reports.captured import render
 
-    options = Options(seconds, size, cpu, round_starts_at, transport)
+    theirs = None if python is None else interpreter(python, "--python")
+    options = Options(seconds, size, cpu, round_starts_at, transport, theirs)
     recording = record(command, out, options)
     page = render(shlex.join(command), recording.events, recording.draws)
     write_whole(out / PAGE, page.encode())
@@ -71,6 +77,8 @@ def _said(recording: "CaptureFolder", state: str) -> Iterator[str]:
     yield f"recorded {len(events)} messages of {len(recording.ranks)} ranks, {known}: {out / PAGE}"
     if raced:
         yield f"{raced} messages were changed while they were on their way: see the page"
+    for line in recording.unseen:
+        yield f"not recorded: {line}"
     if recording.warning is not None:
         yield recording.warning
     yield f"draft of an audit, {state}" + (f": {out / DRAFT}" if (out / DRAFT).exists() else "")

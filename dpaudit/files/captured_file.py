@@ -1,5 +1,6 @@
 """captured.toml: the audit of a program that was not written for dpaudit."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -33,6 +34,7 @@ class ProgramOptions(Strict):
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
     folder: Path = Path()  # working folder of the command, relative to the file
+    python: Path | None = None  # interpreter of the program's environment; None: dpaudit's own
     ranks: PositiveInt | None = (
         None  # number of processes of a torch.distributed program; None: a simulation
     )
@@ -204,7 +206,10 @@ class CapturedConfig(Strict):
         if problems := list(_problems(config)):
             raise refusal(path, text, problems, at)
         started_in = (path.parent / config.program.folder).resolve()
-        program = config.program.model_copy(update={"folder": started_in})
+        python = config.program.python
+        if python is not None:  # links are not followed: where it lies makes its environment
+            python = Path(os.path.abspath(path.parent / python))
+        program = config.program.model_copy(update={"folder": started_in, "python": python})
         attacks = tuple(_with_weights_relative_to(path.parent, one) for one in config.attack)
         return config.model_copy(update={"program": program, "attack": attacks})
 

@@ -18,7 +18,7 @@ from .documents import reason
 from .whole import write_whole
 
 EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"  # in a capture's folder
-PAGE, DRAFT = "capture.html", "captured.toml"
+PAGE, DRAFT, UNSEEN = "capture.html", "captured.toml", "unseen.txt"
 _Line = TypeVar("_Line", bound=Strict)
 
 

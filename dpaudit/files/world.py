@@ -9,14 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from dpaudit.recorder.player import DONE
 from dpaudit.strict import Strict
 
-WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a World
-PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
-RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
-SAID, ERROR = "said.txt", "error.txt"  # what it printed, and what it did that cannot be audited
-FAILED = "failed.txt"  # the error of the process that failed first
-DONE = "done-"  # and a rank: it has sent all that the world asks for
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
@@ -42,7 +37,7 @@ class World(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
     tape: Path | None = None  # draws in the place of its own, by name; None: its own
     same: dict[str, tuple[str, Literal[1, -1]]] = {}  # draws that are another one, or less it
-    fresh: tuple[str, ...] = ()  # draws that are drawn anew, of the law that they are declared with
+    fresh: dict[str, Noise] = {}  # draws that are drawn anew, by the law that they are of
     noise_seed: NonNegativeInt = 0  # of these
     silent: tuple[str, ...] = ()  # draws that are 0
     signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign

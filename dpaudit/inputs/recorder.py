@@ -6,10 +6,14 @@ lies in the standard library, among installed packages, in dpaudit itself or in 
 is left out. Each entry is a line of JSON, appended to the log in one write, so that processes share
 it; it is hashed when it is read, so that a run that is killed leaves what it read until then.
 
-This module needs the standard library alone: ``inside/sitecustomize.py`` runs it in children.
+This module needs the standard library of Python 3.8 alone: ``inside/sitecustomize.py`` runs it in
+children, which may be of another environment.
 """
 
+from __future__ import annotations
+
 import _imp
+import hashlib
 import importlib.util
 import json
 import os
@@ -19,7 +23,6 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from hashlib import file_digest
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
 from types import FrameType, ModuleType
 from typing import Any
@@ -298,7 +301,7 @@ def _library(recorder: Recorder, name: Any, *_: Any) -> None:
 def _started(recorder: Recorder, program: Any, arguments: Any = (), *more: Any) -> None:
     """Of subprocess.Popen: (executable, arguments, cwd, env); of others, env comes next."""
     given = next((one for one in reversed(more) if isinstance(one, dict)), None)
-    listed = arguments if isinstance(arguments, list | tuple) else [str(arguments)]
+    listed = arguments if isinstance(arguments, (list, tuple)) else [str(arguments)]
     command = [os.fsdecode(one) for one in listed]
     name = os.fsdecode(program) if program is not None else command[0]
     known = os.path.basename(name) in HARMLESS or _is_own(_stack())
@@ -340,7 +343,7 @@ def _starts(program: str) -> str:
     return f"it starts {os.path.basename(program.split()[0])}, and what that reads is not known"
 
 
-def _is_seen(program: str, command: Sequence[str], environment: "Mapping[Any, Any] | None") -> bool:
+def _is_seen(program: str, command: Sequence[str], environment: Mapping[Any, Any] | None) -> bool:
     """Whether a program is Python that will record itself."""
     if not _is_python(program):
         return False
@@ -401,13 +404,13 @@ def _roots() -> tuple[str, ...]:
     fonts += [os.path.expanduser(f"~/{place}/matplotlib") for place in (".cache", ".config")]
     places = [*SYSTEM, library, os.path.realpath(library), os.path.join(sys.prefix, "bin"), own]
     if os.path.isfile(os.path.join(above, "pyproject.toml")):
-        places += [os.path.join(above, name) for name in FAMILIES]
+        places += [os.path.join(above, name) for name in BESIDE]
     if sys.base_prefix not in ("/usr", "/usr/local", os.sep):
         places += [sys.base_prefix, os.path.realpath(sys.base_prefix)]
     return tuple(place for place in (*places, *fonts) if place)
 
 
-FAMILIES = ("attacks", "defenses", "reports")  # in a repository they lie beside dpaudit
+BESIDE = ("attacks", "defenses", "recorder", "reports")  # in a repository, of dpaudit
 
 
 def _stack() -> list[str]:
@@ -425,7 +428,9 @@ def _is_own(stack: Sequence[str]) -> bool:
     """Whether dpaudit itself calls the standard library."""
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     outside = (f for f in stack if not f.startswith((library, "<")) or _is_package(f))
-    return next(outside, "").startswith(os.path.dirname(_HERE) + os.sep)
+    own = os.path.dirname(_HERE)
+    beside = os.path.join(os.path.dirname(own), "recorder")  # of programs, in a repository
+    return next(outside, "").startswith((own + os.sep, beside + os.sep))
 
 
 def _is_package(path: str) -> bool:
@@ -444,8 +449,11 @@ def content(path: str) -> str:
             return FOLDER
         if not stat.S_ISREG(kind):
             return ENDLESS
+        digest = hashlib.sha256()
         with open(path, "rb") as file:
-            return file_digest(file, "sha256").hexdigest()
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+        return digest.hexdigest()
     except (OSError, ValueError):
         return MISSING
 

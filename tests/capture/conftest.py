@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpaudit.capture import program, server
+from dpaudit.capture import program
+from dpaudit.recorder import server
 
 
 class ForkedServer:
@@ -40,7 +41,7 @@ class ForkedServer:
             atexit._clear()  # what this copy of the tests would clean up
             os.chdir(cwd)
             os.environ.update(env or {})
-            sys.argv = [*command[command.index(server.__name__) :]]
+            sys.argv = [*command[command.index(program.SERVE) :]]
             server.main()
         finally:
             os._exit(0)

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 
 from dpaudit.capture.program import Servers
-from dpaudit.capture.server import large_imports
 from dpaudit.files.captured_file import ProgramOptions
+from dpaudit.recorder.server import large_imports
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 
@@ -41,7 +41,7 @@ def test_a_server_that_no_signal_reaches_ends_with_its_input(
 
 CLEANING_UP = """
 import atexit, os, signal
-from dpaudit.capture.server import serve
+from dpaudit.recorder.server import serve
 atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
 serve(1.0, print)
 """

@@ -13,7 +13,12 @@ from dpaudit.pipeline.content import content_key
 from dpaudit.source import hash_of
 
 REPOSITORY = Path(__file__).parents[2]
-FAMILIES = ("attacks", "defenses", "reports")  # they lie beside dpaudit, and import from inside it
+FAMILIES = (
+    "attacks",
+    "defenses",
+    "recorder",
+    "reports",
+)  # they lie beside dpaudit, and import from inside it
 COMPILED = shutil.ignore_patterns("__pycache__")
 AUDIT = {"seed": 1, "data": {"path": "my.npz"}, "defense": {"name": "dpdl"}}
 
@@ -161,6 +166,7 @@ def test_every_file_of_every_package_is_a_part_of_the_content(place: str, tmp_pa
     names = [
         f"{place}/defenses/dpdl.py",
         f"{place}/attacks/canaries/channels.py",
+        f"{place}/recorder/player.py",
         f"{place}/reports/html.py",
         "dpaudit/graphs/mixing.py",
         "dpaudit/pipeline/content.py",

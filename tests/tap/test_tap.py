@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit import tap
-from dpaudit.capture.inside.log import Log
+from dpaudit.capture.played import write_world
 from dpaudit.capture.runs import (
     ProgramRun,
     RoundNumbers,
@@ -19,11 +18,14 @@ from dpaudit.capture.runs import (
     first_difference,
     place_of,
 )
-from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
-from dpaudit.files.world import WORLD, Change, World
-from dpaudit.tap.changes import changed, n_records
-from dpaudit.tap.player import TapPlayer
+from dpaudit.files.world import Change, World
+from dpaudit.recorder import player as players
+from dpaudit.recorder import tap
+from dpaudit.recorder.batches import changed, n_records
+from dpaudit.recorder.errors import RecorderError
+from dpaudit.recorder.log import Log
+from dpaudit.recorder.player import WORLD, Player
 
 GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
 
@@ -57,15 +59,16 @@ def test_without_an_audit_the_tap_changes_no_bit(
     assert said[0] == said[1] != ""
 
 
-def player(tmp_path: Path, **world: Any) -> TapPlayer:
+def player(tmp_path: Path, **world: Any) -> Player:
     (tmp_path / "raw").mkdir(exist_ok=True)
-    return TapPlayer(Log(str(tmp_path / "raw"), 10**9), World(out=tmp_path, **world))
+    asked = players.World(str(write_world(World(out=tmp_path, **world))))
+    return Player(Log(str(tmp_path / "raw"), 10**9), asked)
 
 
 def left(tmp_path: Path) -> ProgramRun:
     """What a simulation has left in its folder."""
     config = CapturedConfig.model_validate({"program": {"command": ("python", "x.py")}})
-    return ProgramRun(tmp_path, MessageOptions(), RoundNumbers(config), first=True)
+    return ProgramRun(World(out=tmp_path), MessageOptions(), RoundNumbers(config))
 
 
 def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> No
     signs = [drawn(signs=("2/0/z",), sign_seed=i) for i in (0, 1, 2)]
     assert all(torch.equal(one.abs(), torch.full((5,), 3.0)) for one in signs)
     assert len({tuple(one.tolist()) for one in signs}) > 1
-    fresh = [drawn(fresh=("2/0/z",), noise_seed=i) for i in (1, 1, 2)]
+    fresh = [drawn(fresh={"2/0/z": "gaussian"}, noise_seed=i) for i in (1, 1, 2)]
     assert torch.equal(fresh[0], fresh[1])
     assert not torch.equal(fresh[0], fresh[2])
 
@@ -95,7 +98,9 @@ def test_fresh_draws_have_the_law_that_is_stated(
     tmp_path: Path, family: Any, variance: float
 ) -> None:
     """20,000 draws of scale 3: a sample variance within 5% (6 standard errors or more)."""
-    fresh = player(tmp_path, fresh=("0/0/z",), noise_seed=1)
+    player(tmp_path).noise(0, "z", np.ones(20_000), 3.0, family)
+    tape = left(tmp_path).write_tape(tmp_path / "tape")
+    fresh = player(tmp_path, tape=tape, fresh={"0/0/z": family}, noise_seed=1)
     values = fresh.noise(0, "z", np.zeros(20_000), 3.0, family)
     assert isinstance(values, np.ndarray)
     assert abs(values.var() / (9 * variance) - 1) < 0.07
@@ -104,7 +109,7 @@ def test_fresh_draws_have_the_law_that_is_stated(
 def test_a_draw_that_the_first_run_did_not_make_is_refused(tmp_path: Path) -> None:
     player(tmp_path).noise(0, "z", torch.zeros(5), 1.0, "gaussian")
     world = player(tmp_path, tape=left(tmp_path).write_tape(tmp_path / "tape"))
-    with pytest.raises(RunError, match='draw 1 of "z" by agent 0 has another shape'):
+    with pytest.raises(RecorderError, match='draw 1 of "z" by agent 0 has another shape'):
         world.noise(0, "z", torch.zeros(4), 1.0, "gaussian")
 
 
@@ -160,7 +165,7 @@ def test_a_record_is_changed_in_batches_of_every_form() -> None:
 
 @pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2]])
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
-    with pytest.raises((RunError, TypeError), match=r"tap\.batch"):
+    with pytest.raises((RecorderError, TypeError), match=r"tap\.batch"):
         n_records(batch)
 
 
@@ -189,5 +194,7 @@ def test_what_is_no_agent_is_refused_in_one_line(
 ) -> None:
     seen = player(tmp_path)
     monkeypatch.setattr(tap, "_player", lambda: seen)
-    with pytest.raises(RunError, match=r"tap\.send: expected an agent's number, 0, 1, \.\.\.; got"):
+    with pytest.raises(
+        RecorderError, match=r"tap\.send: expected an agent's number, 0, 1, \.\.\.; got"
+    ):
         tap.send(0, destinations, "x", np.ones(2))

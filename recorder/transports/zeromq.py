@@ -4,11 +4,17 @@ Messages of sockets have the addresses that these are bound and connected to. Wh
 address belongs to is known when all have written down theirs.
 """
 
-import sys
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
 
-from .log import Content, Log, Sites
+from typing import TYPE_CHECKING, Any
+
+from ..log import Content
+from ..values import content_of, is_array, is_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..log import Log, Sites
 
 
 class OtherTransport:
@@ -38,19 +44,16 @@ class OtherTransport:
 
 
 def _content(i: int, part: Any) -> Content:
+    if is_tensor(part) or is_array(part):
+        return content_of(part, str(i))
     try:
         data = memoryview(part).cast("B")
-        return Content(str(i), (data.nbytes,), "uint8", data)
     except TypeError:
-        if "torch" not in sys.modules or not isinstance(part, sys.modules["torch"].Tensor):
-            raise TypeError(
-                "sent(source, destinations, parts): expected a list of tensors or bytes; got a "
-                f"{type(part).__name__} in it"
-            ) from None
-        from .messages import contents  # loads torch, which this process then has
-
-        (content,) = contents([part])
-        return content._replace(name=str(i), data=bytes(content.data))
+        raise TypeError(
+            "sent(source, destinations, parts): expected a list of tensors, arrays or bytes; got "
+            f"a {type(part).__name__} in it"
+        ) from None
+    return Content(str(i), (data.nbytes,), "uint8", data)
 
 
 def record_sockets(zmq: Any, log: Log, sites: Sites) -> None:

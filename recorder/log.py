@@ -4,6 +4,8 @@ Two files for each process: NAME.bin, the contents of messages one after the oth
 a JSON object a line. Contents are written before the line that names them.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
@@ -11,16 +13,22 @@ import sysconfig
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import PROTOCOL
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+    from types import CodeType
 
 Bytes = Any  # what supports the buffer protocol, one byte an item
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TRANSPORTS = ("torch", "zmq")  # packages whose lines are not the program's
+# Packages whose lines are not the program's.
+_LIBRARIES = ("torch", "numpy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray")
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
+MOST_AT_A_SITE = 10_000  # draws of single numbers at one line that are written down
 
 
 class Content(NamedTuple):
@@ -74,6 +82,11 @@ class Log:
         begun = {"kind": kind, "sequence": self.number(), "time": time.time()}
         return {**begun, "operator": operator, "site": site, "occurrence": self.count(counted)}
 
+    def unseen(self, text: str) -> None:
+        """Something that could not be hooked, said once."""
+        if not self.count(("unseen", text)):
+            self.note("unseen", text)
+
     def note(self, kind: str, text: str) -> None:
         """Something about the process itself."""
         self.write({"kind": kind, "text": text, "time": time.time()})
@@ -96,7 +109,7 @@ class Log:
                     _write(log, b'{"kind": "full"}\n')
                     return
                 _write(data, content)
-                places.append(f'["{name}", {list(shape)}, "{dtype}", {self._size}, {size}]')
+                places.append(json.dumps([name, list(shape), dtype, self._size, size]))
                 self._size += size
             tensors = f', "tensors": [{", ".join(places)}]' if places else ""
             _write(log, f"{begun}{tensors}}}\n".encode())
@@ -105,7 +118,11 @@ class Log:
         name = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._files = (os.open(f"{name}.log", flags, 0o666), os.open(f"{name}.bin", flags, 0o666))
-        about = {"kind": "process", "pid": os.getpid(), "time": time.time(), "command": sys.argv}
+        about: dict[str, Any] = {"kind": "process", "protocol": PROTOCOL, "pid": os.getpid()}
+        command = list(map(str, getattr(sys, "argv", ())))
+        about.update(
+            time=time.time(), command=command, python=".".join(map(str, sys.version_info[:3]))
+        )
         _write(self._files[0], (json.dumps(about) + "\n").encode())
         return self._files
 
@@ -126,8 +143,7 @@ class Sites:
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._folder = os.getcwd()  # that relative names of source files are relative to
-        loaded = [sys.modules[name].__file__ for name in _TRANSPORTS if name in sys.modules]
-        self._skipped = [os.path.dirname(file) + os.sep for file in loaded if file]
+        self._skipped: dict[str, str] = {}  # folders of libraries that are loaded, by their names
         self._named: dict[CodeType, str | None] = {}
 
     def here(self) -> str:
@@ -149,10 +165,18 @@ class Sites:
             return None if file.startswith("<frozen") else file
         path = os.path.normpath(os.path.join(self._folder, file))
         installed = any(part in path.split(os.sep) for part in _INSTALLED)
-        if path.startswith((_OWN, *self._skipped)) or (path.startswith(_LIBRARY) and not installed):
+        skipped = (_OWN, *self._libraries())
+        if path.startswith(skipped) or (path.startswith(_LIBRARY) and not installed):
             return None
         places = [self._origin, *sorted(filter(None, sys.path), key=len, reverse=True)]
         for place in places if not installed else places[1:]:
             if path.startswith(os.path.join(place, "")):
                 return os.path.relpath(path, place)
         return path
+
+    def _libraries(self) -> Iterable[str]:
+        for name in _LIBRARIES:
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if name not in self._skipped and file and file.endswith("__init__.py"):
+                self._skipped[name] = os.path.dirname(file) + os.sep
+        return self._skipped.values()

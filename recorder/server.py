@@ -1,12 +1,14 @@
 """A program in many worlds, each in forks of a process that has imported its libraries.
 
-    python -P -m dpaudit.capture.server SECONDS RANKS SCRIPT [ARGUMENTS]
+    python -m dpaudit_recorder.server SECONDS RANKS SCRIPT [ARGUMENTS]
 
-Reads the path of a World from each line of stdin, and answers each with a line: the exit status of
+Reads the path of a world from each line of stdin, and answers each with a line: the exit status of
 that run, negative where a signal ended it. RANKS is 0 for a simulation in one process. A run of
 several ranks is over when all have ended, when one has failed, or when all that the world asks for
 is sent. What a run prints goes to said.txt in the world's folder.
 """
+
+from __future__ import annotations
 
 import ast
 import atexit
@@ -20,21 +22,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as _imported  # noqa: F401  once, before all forks
+from .errors import RecorderError
+from .log import Log
+from .player import ERROR, FAILED, PROCESS, RAW, SAID, WORLD, World
+from .start import OPTIONS, play, start
 
-from dpaudit.errors import DpauditError
-from dpaudit.files.world import ERROR, FAILED, PROCESS, SAID, WORLD, World
-from dpaudit.tap import player
-
-from .inside import draws, messages  # noqa: F401
-from .inside.log import Log
-from .inside.start import OPTIONS, start
-from .run import RAW
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TIMED_OUT = -1000  # in the place of an exit status
 POLL = 2e-3  # seconds
@@ -43,15 +41,21 @@ LARGE = ("numpy", "opacus", "pandas", "scipy", "sklearn", "torch", "torchvision"
 
 def main() -> int:
     seconds, ranks, script, *arguments = sys.argv[1:]
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]  # where the script lies comes in its place
     for module in large_imports(Path(script)):
         with suppress(Exception):  # which is for the script to meet
             importlib.import_module(module)
+    if "torch" in sys.modules:
+        with suppress(ImportError):  # once, before all forks
+            importlib.import_module(f"{__package__}.transports.torch_distributed")
+            importlib.import_module(f"{__package__}.draws.loaders")
 
     def run(path: Path) -> int:
         world = _begun(path)
         if int(ranks):
             return _status_of_ranks(int(ranks), script, arguments, world)
-        player.begin(Log(str(world.out / RAW), sys.maxsize))
+        play(Log(os.path.join(world.out, RAW), sys.maxsize))
         return _status_of(script, arguments, world.out)
 
     return serve(float(seconds), run)
@@ -59,7 +63,8 @@ def main() -> int:
 
 def serve(seconds: float, run: Callable[[Path], int]) -> int:
     """Answer each path on stdin with the status of a fork that runs it and leaves."""
-    torch.set_num_threads(1)  # runs are side by side; and no thread outlives a fork
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)  # runs are side by side; no thread outlives a fork
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     for line in sys.stdin:
         child = os.fork()
@@ -79,7 +84,7 @@ def _ended(child: int, seconds: float) -> int:
         while time.monotonic() < deadline:
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
-                return os.waitstatus_to_exitcode(status)
+                return _exit_code(status)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
         return TIMED_OUT
@@ -90,10 +95,15 @@ def _ended(child: int, seconds: float) -> int:
             os.waitpid(child, 0)
 
 
+def _exit_code(status: int) -> int:
+    """Of what ``os.waitpid`` returns; negative where a signal ended the process."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
 def _begun(path: Path) -> World:
     """The world of a path, to which this process's output goes from now on."""
-    world = World.model_validate_json(path.read_text())
-    with open(world.out / SAID, "a") as said, open(os.devnull) as nothing:
+    world = World(str(path))
+    with open(os.path.join(world.out, SAID), "a") as said, open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
@@ -101,7 +111,7 @@ def _begun(path: Path) -> World:
     return world
 
 
-def _status_of(script: str, arguments: list[str], out: Path) -> int:
+def _status_of(script: str, arguments: list[str], out: str) -> int:
     """The exit status of a program, run as Python would."""
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
@@ -112,12 +122,12 @@ def _status_of(script: str, arguments: list[str], out: Path) -> int:
             print(end.code, file=sys.stderr)
             return 1
         return int(end.code or 0)
-    except DpauditError as error:
-        (out / ERROR).write_text(str(error))
+    except RecorderError as error:
+        Path(out, ERROR).write_text(str(error), encoding="utf-8")
         return 2
     except BaseException:
         traceback.print_exc()
-        with suppress(FileExistsError), open(out / FAILED, "x") as file:
+        with suppress(FileExistsError), open(os.path.join(out, FAILED), "x") as file:
             file.write(traceback.format_exc())
         return 1
     return 0
@@ -134,14 +144,15 @@ def _leave(status: int) -> None:
 
 def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World) -> int:
     """0 when all have ended well or the run is over; else the status of the first that failed."""
-    os.environ[OPTIONS] = json.dumps(
-        {**json.loads(os.environ[OPTIONS]), "folder": str(world.out / RAW)}
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    options = {**json.loads(os.environ[OPTIONS]), "folder": os.path.join(world.out, RAW)}
+    os.environ[OPTIONS] = json.dumps(options)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    left, status = set[int](), 0
+    left, status = set(), 0
     for rank in range(ranks):
-        left.add(child := os.fork())
+        child = os.fork()
+        left.add(child)
         if child == 0:
             os.environ.update(_as_torchrun(rank, ranks, port))
             start()
@@ -149,7 +160,7 @@ def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World
     while left and status == 0 and not world.is_over:
         pid, ended = os.waitpid(-1, os.WNOHANG)
         left.discard(pid)
-        status = os.waitstatus_to_exitcode(ended) if pid else 0
+        status = _exit_code(ended) if pid else 0
         if not pid:
             time.sleep(POLL)
     status = 0 if world.is_over else abs(status)
@@ -162,16 +173,21 @@ def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World
 def _as_torchrun(rank: int, ranks: int, port: str) -> dict[str, str]:
     """The variables that torchrun would set in the environment of a process."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0}
-    numbers |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks}
+    numbers.update(WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, ROLE_WORLD_SIZE=ranks)
     variables = {name: str(n) for name, n in {**numbers, "GROUP_WORLD_SIZE": 1}.items()}
     return {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
 
 
-def large_imports(script: Path) -> Iterator[str]:
-    """What a script imports that takes seconds, which every rank of every world would spend."""
+def large_imports(script: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
+    """What a script, and what lies beside it, imports that takes seconds.
+
+    Every rank of every world would spend them.
+    """
+    if not script.is_file() or script in seen:
+        return
     text = script.read_text(errors="replace")
     beside = {path.stem for path in script.parent.iterdir()}
-    if "optim" in text:  # whose first step imports it
+    if "optim" in text and "torch" in text:  # whose first step imports it
         yield "torch._dynamo"
     try:
         parts = list(ast.walk(ast.parse(text)))
@@ -183,7 +199,9 @@ def large_imports(script: Path) -> Iterator[str]:
             named = [part.module]
         for name in named:
             package = name.partition(".")[0]
-            if package in LARGE and package not in beside:
+            if package in beside:
+                yield from large_imports(script.parent / f"{package}.py", seen | {script})
+            elif package in LARGE:
                 yield name
 
 

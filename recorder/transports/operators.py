@@ -5,13 +5,14 @@ process's rank in the group and the size of the group; ranks here are those of t
 process sends to itself is no message.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from torch import Tensor
 
-Arguments = dict[str, Any]
-Sides = Iterator[tuple[Sequence[int], Sequence[Tensor]]]  # ranks, and the tensors that pass
+Arguments = Dict[str, Any]
+Sides = Iterator[Tuple[Sequence[int], Sequence[Tensor]]]  # ranks, and the tensors that pass
 
 Reader = Callable[[Arguments, int, int], Sides]  # of one call, this rank and the group's size
 

@@ -1,8 +1,9 @@
 """Four lines that make a simulation of many agents auditable, and change nothing otherwise.
 
-In a program of torch.distributed messages are seen without them, and the agent is the rank.
+In a program whose processes are the agents messages are seen without them, and the agent is the
+rank.
 
-    from dpaudit import tap
+    from dpaudit_recorder import tap  # or: from dpaudit import tap
 
     x, y = tap.batch(agent, (x, y))                      # the records of one step
     noise = tap.noise(agent, "noise", noise, sigma)      # the noise that hides them
@@ -10,24 +11,28 @@ In a program of torch.distributed messages are seen without them, and the agent 
 
 Without an audit each hands back what it was given. In the runs of an audit (`dpaudit audit
 captured.toml`) messages are recorded, draws are replayed by name, and one record differs between
-neighbouring worlds. Tensors and NumPy arrays alike; what comes back is of the kind that was given.
+neighbouring worlds. Tensors of torch, arrays of NumPy and JAX, numbers and lists of numbers alike;
+what comes back is of the kind that was given.
 """
 
-import operator
-import os
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from __future__ import annotations
 
-from dpaudit.errors import RunError
-from dpaudit.files.world import RANKS, WORLD, Noise
+import operator
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import RecorderError
 
 if TYPE_CHECKING:
-    from .player import TapPlayer
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
+    from .player import Player
 
 __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
-RECORDING = "_dpaudit_inside.start"  # the module that dpaudit capture starts in a process
+STARTED = f"{__package__}.start"  # the module that dpaudit starts in a process it records
+FAMILIES = ("gaussian", "laplace")
 
 
 def batch(agent: SupportsIndex, records: Value) -> Value:
@@ -43,18 +48,21 @@ def batch(agent: SupportsIndex, records: Value) -> Value:
 
 
 def noise(
-    agent: SupportsIndex, name: str, draw: Value, scale: float, family: Noise = "gaussian"
+    agent: SupportsIndex, name: str, draw: Value, scale: float, family: str = "gaussian"
 ) -> Value:
     """The noise that is added, to be called once for each draw.
 
     Args:
-        draw: a tensor or array of independent numbers.
+        draw: a tensor or array of independent numbers, or a number, or a list of numbers.
         scale: their standard deviation; of Laplace noise its scale b.
+        family: "gaussian" or "laplace".
     """
     player = _player()
     if player is None:
         return draw
-    return player.noise(_agent("noise", agent), name, draw, scale, family)
+    if family not in FAMILIES:
+        raise RecorderError("DPA061", f"tap.noise: expected one of {FAMILIES}; got {family!r}")
+    return player.noise(_agent("noise", agent), str(name), draw, float(scale), family)
 
 
 def send(
@@ -66,23 +74,24 @@ def send(
     """What the receivers get, to be called once for each message.
 
     ``destinations`` is one agent or several: an int, or a list, tuple, range, array or tensor.
+    ``value`` is a tensor, an array, a number, bytes, or a list or dict of such.
 
     The k-th message of a name from one agent to the same receivers is that of round k.
     """
     player = _player()
     if player is not None:
-        player.send(_agent("send", source), _agents(destinations), name, value)
+        player.send(_agent("send", source), _agents(destinations), str(name), value)
     return value
 
 
 def _agent(call: str, given: SupportsIndex) -> int:
-    """The number of an agent. Raises RunError for what is none."""
+    """The number of an agent. Raises RecorderError for what is none."""
     try:
         number = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
         number = -1
     if number < 0:
-        raise RunError(
+        raise RecorderError(
             "DPA061", f"tap.{call}: expected an agent's number, 0, 1, ...; got {given!r}"
         )
     return number
@@ -95,14 +104,7 @@ def _agents(given: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
     return tuple(_agent("send", one) for one in given)  # type: ignore[union-attr]
 
 
-def _player() -> "TapPlayer | None":
-    recording: Any = sys.modules.get(RECORDING)
-    if recording is None and WORLD not in os.environ:
-        return None
-    from . import player
-
-    return player.here() if WORLD in os.environ else player.TapPlayer(recording.logs[0])
-
-
-if RANKS in os.environ:
-    import torch  # noqa: F401  # its hooks seed the process, which the program does after this
+def _player() -> Player | None:
+    """What this process was started with; None in one that is not recorded."""
+    started: Any = sys.modules.get(STARTED)
+    return None if started is None else started.player_here()

@@ -4,16 +4,20 @@ A device that is named "cuda" is read as "cpu". What moves between devices is co
 be, so that no tensor shares memory with its copy on the other side.
 """
 
+from __future__ import annotations
+
 import functools
 import os
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import _device_constructors
 from torch.utils.data import DataLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEVICES = 4  # that a program sees if it does not know how many of its processes run here
 _TENSOR: Any = torch.Tensor
@@ -43,7 +47,7 @@ class Idle:
     def __init__(self, *given: Any, **named: Any) -> None:
         pass
 
-    def __enter__(self) -> "Idle":
+    def __enter__(self) -> Idle:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -52,7 +56,7 @@ class Idle:
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, end: "Idle") -> float:
+    def elapsed_time(self, end: Idle) -> float:
         return 0.0
 
     def record(self, *given: Any) -> None:
@@ -94,7 +98,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     def answered(*given: Any, **named: Any) -> Any:
         if isinstance(named.get("device"), int):
             named["device"] = "cpu"
-        if isinstance(named.get("map_location"), str | dict):
+        if isinstance(named.get("map_location"), (str, dict)):
             named["map_location"] = "cpu"
         for asked in ("pin_memory", "non_blocking"):
             named.pop(asked, None)
@@ -138,7 +142,7 @@ def _answer_of_tensors() -> None:
     to = _on_cpu(_TENSOR.to)
 
     def moved(tensor: Any, *given: Any, **named: Any) -> Any:
-        moves = any(isinstance(v, str | torch.device) for v in (*given, *named.values()))
+        moves = any(isinstance(v, (str, torch.device)) for v in (*given, *named.values()))
         result = to(tensor, *given, **named)
         return result.clone() if moves and result is tensor else result
 

@@ -1,0 +1,183 @@
+"""The lines of a process's log, checked: it was written by a program that is not trusted.
+
+A line that is not as docs/recorder-protocol.md has it, or a content that is not in the file beside
+it, is one error that says where.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+import torch
+from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # which pydantic asks for before Python 3.12
+
+from dpaudit.errors import RunError
+from dpaudit.memory import size_text
+from dpaudit.recorder import PROTOCOL
+
+MOST_BYTES = 2**30  # of one log
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_Size = Annotated[int, Field(ge=0, lt=2**62)]
+_Name = Annotated[str, Field(max_length=4096)]
+_Rank = Annotated[int, Field(ge=0, lt=2**31)]
+_Tensor = tuple[_Name, Annotated[list[_Size], Field(max_length=64)], _Name, _Size, _Size]
+
+
+@with_config(_STRICT)
+class ProcessLine(TypedDict):
+    """The first line of a log."""
+
+    kind: Literal["process"]
+    protocol: int
+    pid: NonNegativeInt
+    time: float
+    command: list[str]
+    python: _Name
+
+
+@with_config(_STRICT)
+class NoteLine(TypedDict):
+    """What a process says about itself."""
+
+    kind: Literal["unseen", "refused", "failed", "over", "left", "full"]
+    text: NotRequired[str]
+    time: NotRequired[float]
+
+
+class CallLine(TypedDict):
+    """What messages and draws have in common."""
+
+    sequence: _Size
+    time: float
+    operator: _Name
+    site: _Name
+    occurrence: _Size
+    tensors: NotRequired[list[_Tensor]]
+
+
+class LinkLine(CallLine):
+    """A message on its way."""
+
+    group: _Name
+    number: NonNegativeInt | None
+    tag: int | None
+
+
+@with_config(_STRICT)
+class SentLine(LinkLine):
+    kind: Literal["sent"]
+    source: _Rank
+    destinations: list[_Rank]
+    ranks: list[_Rank]
+
+
+@with_config(_STRICT)
+class AddressedLine(LinkLine):
+    """A message whose ends are known when all processes have written down their addresses."""
+
+    kind: Literal["addressed"]
+    socket: int
+    to: _Name | None
+
+
+@with_config(_STRICT)
+class ReceivedLine(TypedDict):
+    kind: Literal["received"]
+    group: _Name
+    tag: int | None
+    anyone: bool
+    source: _Rank
+    rank: _Rank
+    number: NonNegativeInt
+    crc32: list[NonNegativeInt]
+
+
+@with_config(_STRICT)
+class DrawnLine(CallLine):
+    kind: Literal["drawn", "noise"]
+    shape: list[_Size]
+    dtype: _Name
+    parameters: list[float | None]
+    rank: NotRequired[_Rank]
+
+
+@with_config(_STRICT)
+class BatchLine(TypedDict):
+    kind: Literal["batch"]
+    number: Annotated[int, Field(ge=1)]
+    agent: _Rank
+    records: _Size
+    sequence: _Size
+    digests: NotRequired[list[Annotated[str, Field(pattern="^[0-9a-f]{16}$")]]]
+    tensors: NotRequired[list[_Tensor]]
+
+
+@with_config(_STRICT)
+class SocketLine(TypedDict):
+    kind: Literal["bound", "connected"]
+    address: _Name
+    id: _Name
+    socket: int
+
+
+_LINE: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        ProcessLine
+        | NoteLine
+        | SentLine
+        | AddressedLine
+        | ReceivedLine
+        | DrawnLine
+        | BatchLine
+        | SocketLine,
+        Field(discriminator="kind"),
+    ]
+)
+
+
+def lines_of(path: Path) -> tuple[dict[str, Any], ...]:
+    """The records of a log; a line that was being written when the process was killed is none.
+
+    Raises RunError for what no recorder of this version has written.
+    """
+    room, size = path.with_suffix(".bin").stat().st_size, path.stat().st_size
+    if size > MOST_BYTES:
+        raise _damaged(path, 0, f"{size_text(size)} of lines; at most {size_text(MOST_BYTES)}")
+    found = []
+    whole = path.read_bytes().rpartition(b"\n")[0]
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            record = _LINE.validate_json(line)
+        except ValidationError as error:
+            first: Any = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"][1:]))
+            raise _damaged(path, number, f"{where}: {first['msg']}") from None
+        if (said := record.get("protocol", PROTOCOL)) != PROTOCOL:
+            raise RunError(
+                "DPA060",
+                f"{path.name}: protocol {said}; expected {PROTOCOL}: dpaudit and dpaudit-recorder "
+                "are of different versions",
+            )
+        for name, shape, dtype, at, content in record.get("tensors", ()):
+            if why := _misfit(shape, dtype, at, content, room):
+                raise _damaged(path, number, f'content "{name}": {why}')
+        found.append(record)
+    return tuple(found)
+
+
+def _misfit(shape: list[int], name: str, at: int, size: int, room: int) -> str | None:
+    """Why a content cannot be what its line says; None: it can."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        return f"no dtype is called {name}"
+    if at + size > room:
+        return f"bytes {at} to {at + size} of {room}"
+    items = 1
+    for n in shape:
+        items *= n
+    expected = items * dtype.itemsize
+    return None if size == expected else f"{size} bytes; {shape} of {name} has {expected}"
+
+
+def _damaged(path: Path, number: int, why: str) -> RunError:
+    return RunError("DPA066", f"{path.name}:{number}: {why}", "capture again")

@@ -1,0 +1,87 @@
+"""The records of a batch in any form: how many, their digests, and one of them changed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from .errors import RecorderError
+from .log import Content
+from .values import content_of, dtype_of, is_array, is_tensor, library
+
+FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
+_EXPECTED = "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such"
+
+
+def n_records(batch: Any) -> int:
+    """Raises RecorderError for what is no batch."""
+    sizes = {len(part) for part in _parts(batch)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise RecorderError(
+            "DPA061",
+            f"{_EXPECTED} with as many each; got {type(batch).__name__} with {sorted(sizes)}",
+        )
+    return sizes.pop()
+
+
+def contents_of(batch: Any) -> list[Content]:
+    """Its tensors and arrays, in their order. Raises RecorderError for what is no batch."""
+    return [content_of(part, str(i)) for i, part in enumerate(_parts(batch))]
+
+
+def digests_of(batch: Any) -> tuple[str, ...]:
+    """The identity of each record of a batch: equal records have equal ones."""
+    found = [hashlib.blake2b(digest_size=8) for _ in range(n_records(batch))]
+    for content in contents_of(batch):
+        size = len(content.data) // len(found)
+        for i, digest in enumerate(found):
+            digest.update(content.data[i * size : (i + 1) * size])
+    return tuple(digest.hexdigest() for digest in found)
+
+
+def changed(batch: Any, how: str, i: int = 0) -> Any:
+    """The batch with its i-th record changed; the same one where a change has no place in it."""
+    if how == "present":
+        return batch
+    if _is_part(batch):
+        return _changed(batch, how, i)
+    if isinstance(batch, dict):
+        return {key: _changed(part, how, i) for key, part in batch.items()}
+    parts = [_changed(part, how, i) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _changed(part: Any, how: str, i: int) -> Any:
+    """One tensor or array of a batch: inputs are of floating point, and labels are not."""
+    if how == "absent":
+        numpy = library("numpy")
+        if is_array(part) and not isinstance(part, numpy.ndarray):  # of JAX
+            return part[numpy.asarray([j for j in range(len(part)) if j != i])]
+        return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
+    inputs = dtype_of(part).startswith(("float", "bfloat"))
+    if inputs != (how in FACTORS):
+        return part
+    new = part[i] * FACTORS[how] if inputs else _other_label(part, i)
+    if hasattr(part, "at"):  # of JAX, whose arrays are not written to
+        return part.at[i].set(new)
+    part = part.clone() if is_tensor(part) else part.copy()
+    part[i] = new
+    return part
+
+
+def _other_label(part: Any, i: int) -> Any:
+    return next((label for label in part if not bool((label == part[i]).all())), part[i])
+
+
+def _parts(batch: Any) -> list[Any]:
+    if _is_part(batch):
+        return [batch]
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)) and all(map(_is_part, batch)):
+        return list(batch)
+    raise RecorderError("DPA061", f"{_EXPECTED}; got {type(batch).__name__}")
+
+
+def _is_part(value: Any) -> bool:
+    return (is_tensor(value) or is_array(value)) and len(value.shape) > 0

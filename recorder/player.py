@@ -1,0 +1,244 @@
+"""What the tap and the hooks do in one process of a program that is recorded or audited.
+
+All is written to a log as it happens, so that nothing is lost by os._exit. In a run of an audit,
+draws of noise are replayed and one record differs. Where processes are agents, the agent is the
+rank, and draws have the names of their lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from . import PROTOCOL, batches
+from .errors import RecorderError
+from .tensor_file import TensorFile
+from .values import FLOATS, content_of, dtype_of, library, made_of, parts_of, shape_of
+
+if TYPE_CHECKING:
+    from .log import Log
+
+WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a world
+PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
+RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
+RAW = "raw"  # of the folder of a run: what its processes write
+SAID, ERROR = "said.txt", "error.txt"  # what a run printed, and what it did that is refused
+FAILED = "failed.txt"  # the error of the process that failed first
+DONE = "done-"  # and a rank: it has sent all that the world asks for
+REFUSED = 2  # exit status
+SEEDED = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # by module
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # as launchers set them
+
+
+class Change(NamedTuple):
+    """What becomes of one record of a batch."""
+
+    agent: int
+    batch: int  # 1 is the agent's first
+    how: str
+    record: int  # which of the batch
+
+
+class World:
+    """What a run is to be, as its auditor wrote it: see docs/recorder-protocol.md.
+
+    Raises RecorderError for a file of another version of the recorder.
+    """
+
+    def __init__(self, path: str) -> None:
+        with open(path, encoding="utf-8") as file:
+            given: dict[str, Any] = json.load(file)
+        if given.get("protocol") != PROTOCOL:
+            raise RecorderError(
+                "DPA060",
+                f"{path}: protocol {given.get('protocol')}; this recorder keeps protocol "
+                f"{PROTOCOL}: dpaudit and dpaudit-recorder are of different versions",
+            )
+        self.out: str = given["out"]
+        self.seed: int = given["seed"]
+        self.tapes: list[str] = given["tapes"]  # draws in the place of its own; none: its own
+        self.standard: str | None = given["standard"]  # draws in units of their scale
+        self.sites = frozenset(given["sites"])
+        self.changes = [Change(*one) for one in given["changes"]]
+        self.keeps_records: bool = given["keeps_records"]
+        self.last = {int(agent): n for agent, n in given["last"].items()}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each agent has sent all that this world asks for."""
+        return bool(self.last) and all(os.path.exists(self.done(i)) for i in self.last)
+
+    def done(self, agent: int) -> str:
+        """The file that says so of one."""
+        return os.path.join(self.out, f"{DONE}{agent}")
+
+
+class Tape:
+    """The draws of a world, by their keys."""
+
+    def __init__(self, world: World) -> None:
+        self._standard = None if world.standard is None else TensorFile(world.standard)
+        self._values = [TensorFile(path) for path in world.tapes]
+
+    def draw(self, key: str, own: Any, scale: float) -> Any:
+        """What this world has in the place of a draw, of its shape and dtype.
+
+        Raises RecorderError for a draw that the tape does not have.
+        """
+        if not self._values and self._standard is None:
+            return own
+        shape = shape_of(own)
+        if self._standard is not None and self._standard.shape(key) is not None:
+            if self._standard.shape(key) == shape:
+                return made_of(self._standard.content(key), own, scale)
+        else:
+            for tape in self._values:
+                if tape.shape(key) == shape:
+                    return made_of(tape.content(key), own)
+                if tape.shape(key) is not None:
+                    break
+        agent, occurrence, name = key.split("/", 2)
+        raise RecorderError(
+            "DPA062",
+            f'draw {int(occurrence) + 1} of "{name}" by agent {agent} has another shape or is not '
+            "there in the first run: which draws are made depends on the noise or the record, and "
+            "such runs cannot be compared",
+        )
+
+
+class Player:
+    """Records what one process does and, in a run of an audit, changes it as the world says.
+
+    Args:
+        world: None where a program is recorded and not audited.
+    """
+
+    def __init__(self, log: Log, world: World | None = None) -> None:
+        self._log, self.world = log, world
+        self._tape = None if world is None else Tape(world)
+
+    def batch(self, agent: int, records: Any) -> Any:
+        """The records of an agent's next step."""
+        if self.world is None:
+            return records
+        n = batches.n_records(records)
+        with self._log.lock:
+            number = self._log.count(("batch", agent)) + 1
+            record: dict[str, Any] = {"kind": "batch", "number": number, "agent": agent}
+            record.update(records=n, sequence=self._log.number())
+            if not self.world.tapes:
+                record["digests"] = batches.digests_of(records)
+            for change in self.world.changes:
+                if (change.agent, change.batch) == (agent, number):
+                    records = batches.changed(records, change.how, change.record)
+            parts = batches.contents_of(records) if self.world.keeps_records else ()
+            self._log.write(record, parts)
+        return records
+
+    def noise(self, agent: int, name: str, draw: Any, scale: float, family: str) -> Any:
+        """A draw of noise, or what takes its place."""
+        dtype = dtype_of(draw)
+        if dtype not in FLOATS:
+            raise RecorderError(
+                "DPA061", f'tap.noise: "{name}" draws {dtype}; expected floating point'
+            )
+        with self._log.lock:
+            about = self._log.begun("drawn", family, name, ("drawn", agent, name))
+            about.update(shape=shape_of(draw), dtype=dtype, rank=agent)
+            if self.world is not None:
+                return self._replayed(about, agent, draw, scale, family)
+            self._log.write({**about, "parameters": (0.0, scale)})
+        return draw
+
+    def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
+        """A message."""
+        to = sorted(set(destinations) - {source})
+        contents = [content_of(part, within) for within, part in parts_of(value)]
+        with self._log.lock:
+            about = self._log.begun("sent", "tap", name, ("tap", name))
+            about.update(group="tap", number=None, tag=None)
+            about.update(source=source, destinations=to, ranks=sorted({source, *to}))
+            self._log.write(about, contents)
+            self.sent(source)
+
+    def sent(self, agent: int | None = None) -> None:
+        """Count a message; a file says when an agent, or this rank, has sent all that is asked."""
+        agent = rank_here() if agent is None else agent
+        if self.world is None or agent is None:
+            return
+        if self._log.count(("sent", agent)) + 1 == self.world.last.get(agent):
+            open(self.world.done(agent), "w").close()
+            if RANKS not in os.environ and self.world.is_over:
+                os._exit(0)
+
+    def is_noise(self, site: str) -> bool:
+        """Whether an audit takes what a line draws for noise."""
+        return self.world is not None and site in self.world.sites
+
+    def at_line(self, record: dict[str, Any], own: Any, scale: float, family: str) -> Any:
+        """What this world has in the place of a draw at a line of noise."""
+        rank = rank_here()
+        if rank is None:
+            self.refuse(f"{record['site']} draws noise before init_process_group: it is of no rank")
+        try:
+            return self._replayed(record, rank, own, scale, family)
+        except RecorderError as error:
+            self.refuse(str(error))
+
+    def loaded(self, batch: Any) -> Any:
+        """What a data loader hands out; what is no batch of records is left alone."""
+        rank = rank_here()
+        try:
+            return batch if rank is None else self.batch(rank, batch)
+        except RecorderError:
+            return batch
+
+    def refuse(self, why: str) -> NoReturn:
+        """End the process, whatever the program catches."""
+        assert self.world is not None
+        with open(os.path.join(self.world.out, ERROR), "w", encoding="utf-8") as file:
+            file.write(why)
+        os._exit(REFUSED)
+
+    def _replayed(
+        self, record: dict[str, Any], rank: int, own: Any, scale: float, family: str
+    ) -> Any:
+        assert self._tape is not None
+        key = f"{rank}/{record['occurrence']}/{record['site']}"
+        value = self._tape.draw(key, own, scale)
+        replayed = {"kind": "noise", "rank": rank, "operator": family, "parameters": (0.0, scale)}
+        self._log.write({**record, **replayed}, [content_of(value)])
+        return value
+
+
+def rank_here() -> int | None:
+    """The number of this process among those of its program; None: it has none yet."""
+    distributed = library("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    mpi = library("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized():
+        return int(mpi.COMM_WORLD.Get_rank())
+    found = next((os.environ[name] for name in _RANK if name in os.environ), None)
+    return None if found is None else int(found)
+
+
+def seed(module: str, number: int) -> None:
+    """Seed the generator that programs use without asking for one of their own, of a library."""
+    if module in SEEDED:
+        getattr(sys.modules[module], SEEDED[module])(number)
+
+
+def refuse_other_process(world: World) -> None:
+    """A simulation has one process: what another one does would take the place of what that did."""
+    if RANKS not in os.environ and os.environ[PROCESS] != str(os.getpid()):
+        os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
+        with open(os.path.join(world.out, ERROR), "w", encoding="utf-8") as file:
+            file.write(
+                "dpaudit.tap is called in a process that the program starts; expected a simulation "
+                "in one process, or program.ranks, the number of processes that call it"
+            )
+        os._exit(REFUSED)

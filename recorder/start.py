@@ -1,0 +1,201 @@
+"""What is to be recorded is hooked as soon as the program has imported it."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .draws.python_draws import PythonDraws
+from .errors import RecorderError
+from .log import Log, Sites
+from .player import SEEDED, WORLD, Player, World, refuse_other_process, seed
+from .transports.zeromq import OtherTransport, record_sockets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType, TracebackType
+
+OPTIONS = (
+    "DPAUDIT_RECORDER"  # a JSON object: package, folder, origin, most_bytes, cpu, transport, world
+)
+REFUSED = 70  # exit code of a process that cannot be recorded
+OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
+_players: list[Player] = []  # of this process, where the tap finds it
+
+
+class AfterImport:
+    """Calls something once for each module named, right after its first import."""
+
+    def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._then = then
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        then = self._then.pop(name, None)
+        spec = None if then is None else importlib.util.find_spec(name)
+        if then is None or spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_call(module: ModuleType) -> None:
+            load(module)
+            then(module)
+
+        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
+        return spec
+
+
+class Hooks:
+    """What is hooked in one process, by the module that the program imports."""
+
+    def __init__(self, log: Log, options: dict[str, Any]) -> None:
+        self._log, self._options = log, options
+        self._sites, self._player = Sites(options["origin"]), begun(log, options["world"])
+        draws = PythonDraws(log, self._sites, self._player)
+        self.then: dict[str, Callable[[ModuleType], None]] = {
+            "torch": self._torch,
+            "numpy.random": draws.hook_numpy,
+            "random": draws.hook_random,
+            "jax.random": self._jax,
+            "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
+        }
+        if options["transport"]:
+            import runpy
+
+            del self.then["zmq"]  # the adapter shows what is sent, and each message counts once
+            adapter = runpy.run_path(options["transport"], run_name="_dpaudit_transport")
+            sent = OtherTransport(log, self._sites)
+            self.then[adapter["MODULE"]] = lambda found: adapter["hook"](found, sent)
+
+    def install(self) -> None:
+        """Hook what this process has imported already, and the rest when it is imported."""
+        for name in [name for name in self.then if name in sys.modules]:
+            self._hook(name, self.then.pop(name), sys.modules[name])
+        later = {
+            name: lambda module, name=name, hook=hook: self._hook(name, hook, module)
+            for name, hook in self.then.items()
+        }
+        sys.meta_path.insert(0, AfterImport(later))  # type: ignore[arg-type]
+
+    def _hook(self, name: str, hook: Callable[[ModuleType], None], module: ModuleType) -> None:
+        """What cannot be hooked is named in the recording, and the program goes on."""
+        if self._player is not None and self._player.world is not None:
+            seed(name, self._player.world.seed)
+        try:
+            hook(module)
+        except Exception as error:
+            version = getattr(module, "__version__", "")
+            said = f"{type(error).__name__}: {error}"
+            self._log.unseen(f"{name} {version} could not be hooked: {said}")
+
+    def _torch(self, torch: ModuleType) -> None:
+        if self._options["cpu"]:
+            from . import cpu_for_cuda
+
+            cpu_for_cuda.answer_for_cuda()
+        from .draws import loaders, torch_draws
+        from .transports import torch_distributed
+
+        torch_draws.TorchDraws(self._log, self._sites, self._player).hook()
+        torch_distributed.record(self._log, self._sites, self._player)
+        if self._player is not None:
+            loaders.hook_loaders(self._player)
+
+    def _jax(self, jax_random: ModuleType) -> None:
+        from .draws.jax_draws import hook_jax
+
+        hook_jax(jax_random, self._log, self._sites, self._player)
+
+
+def start() -> None:
+    """Record this process from now on, and those that it starts."""
+    options = json.loads(os.environ[OPTIONS])
+    log = Log(options["folder"], options["most_bytes"])
+    Hooks(log, options).install()
+    _note_what_ends_it(log)
+    _note_that_it_is_over(log)
+
+
+def begun(log: Log, in_world: bool) -> Player | None:
+    """The player of this process; None where hooks leave draws alone.
+
+    A world that cannot be played is refused, and not recorded as if it were one.
+    """
+    try:
+        world = World(os.environ[WORLD]) if in_world else None
+    except (OSError, ValueError, KeyError, RecorderError) as error:
+        log.note("refused", f"the recorder cannot read its world: {error}")
+        os._exit(REFUSED)
+    _players[:] = [Player(log, world)]
+    return _players[0] if in_world else None
+
+
+def play(log: Log) -> None:
+    """Play the world of a simulation in this process, which shows the tap what it does."""
+    player = begun(log, True)
+    assert player is not None
+    assert player.world is not None
+    number = player.world.seed
+    for name in SEEDED:
+        if name in sys.modules:
+            seed(name, number)
+    later = {name: lambda module, name=name: seed(name, number) for name in SEEDED}
+    waiting = {name: hook for name, hook in later.items() if name not in sys.modules}
+    sys.meta_path.insert(0, AfterImport(waiting))  # type: ignore[arg-type]
+
+
+def player_here() -> Player | None:
+    """What the tap is shown to; None in a process that is not recorded."""
+    if not _players:
+        return None
+    if (world := _players[0].world) is not None:
+        refuse_other_process(world)
+    return _players[0]
+
+
+def _note_what_ends_it(log: Log) -> None:
+    """The exception that ends the program is for the launcher's last line too."""
+    shown = sys.excepthook
+
+    def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = str(error).strip()
+        said = [line for line in text.splitlines() if line.strip("=- ")]
+        log.note("failed", f"{kind.__name__}: {said[-1].strip() if said else ''}")
+        shown(kind, error, trace)
+
+    sys.excepthook = note
+
+
+def _note_that_it_is_over(log: Log) -> None:
+    """A process that reaches the end of its program has sent everything, however it ends then."""
+    leave, exit_now = sys.exit, os._exit
+
+    def over(status: Any = None) -> None:
+        if log.is_used and not status:
+            log.note(OVER, "")
+
+    def over_but_for_threads() -> None:
+        others = [one for one in threading.enumerate() if not one.daemon]
+        if others == [threading.main_thread()]:
+            over()
+
+    def noted_leave(status: Any = None) -> NoReturn:
+        if status and log.is_used:
+            log.note(LEFT, str(status))
+        leave(status)
+
+    def noted_exit_now(status: int) -> NoReturn:
+        over(status)
+        exit_now(status)
+
+    sys.exit, os._exit = noted_leave, noted_exit_now
+    atexit.register(over)
+    if hasattr(threading, "_register_atexit"):  # from Python 3.9 on: before others
+        threading._register_atexit(over_but_for_threads)

@@ -1,0 +1,77 @@
+"""Reads and writes files of tensors, in the format safetensors, with the standard library alone.
+
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from .errors import RecorderError
+from .log import Content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAMES = {"bfloat16": "BF16", "bool": "BOOL"}
+for _bits in (8, 16, 32, 64):
+    NAMES[f"int{_bits}"], NAMES[f"uint{_bits}"] = f"I{_bits}", f"U{_bits}"
+    if _bits > 8:
+        NAMES[f"float{_bits}"] = f"F{_bits}"
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
+MOST_OF_HEADER = 100_000_000  # bytes, as safetensors itself has it
+
+
+def write_tensors(path: str, contents: Iterable[Content]) -> None:
+    """Write contents under their names."""
+    header: dict[str, Any] = {}
+    kept, end = [], 0
+    for content in contents:
+        size = len(content.data)
+        header[content.name] = {
+            "dtype": NAMES[content.dtype],
+            "shape": list(content.shape),
+            "data_offsets": [end, end + size],
+        }
+        end += size
+        kept.append(content.data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for data in kept:
+            file.write(data)
+
+
+class TensorFile:
+    """A file of tensors, whose contents are read when they are asked for.
+
+    Raises RecorderError for a file that is none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            with open(path, "rb") as file:
+                n = int.from_bytes(file.read(8), "little")
+                if n > MOST_OF_HEADER:
+                    raise ValueError(f"a header of {n} bytes")
+                self._header, self._begin = json.loads(file.read(n)), 8 + n
+        except (OSError, ValueError) as error:
+            raise RecorderError("DPA066", f"{path}: {error}") from None
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a content; None: there is no such."""
+        found = self._header.get(name)
+        return None if found is None else tuple(found["shape"])
+
+    def content(self, name: str) -> Content:
+        """Raises KeyError."""
+        about = self._header[name]
+        at, end = about["data_offsets"]
+        with open(self._path, "rb") as file:
+            file.seek(self._begin + at, os.SEEK_SET)
+            data = file.read(end - at)
+        return Content(name, tuple(about["shape"]), DTYPES[about["dtype"]], data)

@@ -1,0 +1,1 @@
+"""What a program sends, by the library that sends it."""

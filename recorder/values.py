@@ -1,0 +1,207 @@
+"""Tensors of torch, arrays of NumPy and JAX, and plain numbers, alike.
+
+Each is read as a ``Content``, which is its shape, dtype and bytes, and is made of one again.
+No library is imported here: whoever hands over a tensor has imported torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from .errors import RecorderError
+from .log import Content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+_CODES = {"float64": "d", "float32": "f", "int64": "q"}  # of the standard library's arrays
+
+
+def library(name: str) -> Any:
+    """A library that the program has imported; None if it has not."""
+    module = sys.modules.get(name)
+    return module if getattr(module, "__spec__", None) is not None else None
+
+
+def is_tensor(value: Any) -> bool:
+    torch = library("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of NumPy, of JAX, or of a library like them."""
+    numpy = library("numpy")
+    if numpy is None or is_tensor(value) or isinstance(value, type):
+        return False
+    return isinstance(value, (numpy.ndarray, numpy.generic)) or (
+        hasattr(value, "__array__") and hasattr(value, "dtype") and hasattr(value, "shape")
+    )
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not is_array(value)
+
+
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors, arrays, numbers and bytes of a message, by name, in their order."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _below(str(key), part)
+    elif isinstance(value, (list, tuple)) and not _is_numbers(value):
+        for i, part in enumerate(value):
+            yield from _below(str(i), part)
+    else:
+        yield "0", value
+
+
+def _below(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (dict, list, tuple)) and not _is_numbers(value):
+        for inner, part in parts_of(value):
+            yield f"{name}.{inner}", part
+    else:
+        yield name, value
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(map(is_number, value))
+
+
+def content_of(value: Any, name: str = "0") -> Content:
+    """What a value holds now. Raises RecorderError for what holds no numbers."""
+    if is_tensor(value):
+        return content_of_tensor(value, name)
+    if is_array(value):
+        return _content_of_array(library("numpy").asarray(value), name)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        return Content(name, (len(data),), "uint8", data)
+    numbers = as_numbers(value)
+    if numbers is None:
+        raise RecorderError(
+            "DPA061",
+            "tap.send: expected tensors, arrays, numbers or bytes, or lists and dicts of such; got "
+            f"{type(value).__name__}",
+        )
+    shape = () if is_number(value) else (len(numbers),)
+    dtype = next(name for name, code in _CODES.items() if code == numbers.typecode)
+    return Content(name, shape, dtype, numbers.tobytes())
+
+
+def as_numbers(value: Any) -> array[Any] | None:
+    """A number, or a list of numbers, in the standard library's form; None of something else."""
+    if isinstance(value, array):
+        return value if value.typecode in _CODES.values() else None
+    listed = [value] if is_number(value) else value
+    if not (_is_numbers(listed) or listed == []):
+        return None
+    whole = all(isinstance(one, int) for one in listed)
+    try:
+        return array("q" if whole and listed else "d", listed)
+    except OverflowError:
+        return array("d", listed)
+
+
+def _content_of_array(given: Any, name: str) -> Content:
+    numpy = library("numpy")
+    dtype = str(given.dtype.name)
+    if given.dtype.kind not in "biufc" and dtype != "bfloat16":
+        raise RecorderError("DPA061", f"expected an array of numbers; got one of {given.dtype}")
+    if given.dtype.kind in "fc" and given.dtype.itemsize > (16 if given.dtype.kind == "c" else 8):
+        given, dtype = given.astype("float64" if given.dtype.kind == "f" else "complex128"), ""
+    held = numpy.ascontiguousarray(given, dtype=given.dtype.newbyteorder("="))
+    shape = tuple(int(n) for n in given.shape)
+    return Content(name, shape, dtype or str(held.dtype.name), held.tobytes())
+
+
+def content_of_tensor(tensor: Any, name: str = "0") -> Content:
+    """The same of a tensor, as its own bytes."""
+    held = in_memory(tensor.detach())
+    return Content(name, tuple(held.shape), dtype_name(held.dtype), bytes(bytes_of(held)))
+
+
+def dtype_name(dtype: Any) -> str:
+    """torch's name of a dtype, such as "float32"."""
+    return str(dtype)[len("torch.") :]
+
+
+def bytes_of(held: Any) -> Any:
+    """The memory of a contiguous tensor on the CPU, to be read as long as that is held."""
+    import ctypes
+
+    size = held.numel() * held.element_size()
+    return (ctypes.c_char * size).from_address(held.data_ptr()) if size else b""
+
+
+def in_memory(tensor: Any) -> Any:
+    """On the CPU, in row-major order and with nothing left to be done lazily."""
+    lazy = (tensor.is_conj() or tensor.is_neg()) if hasattr(tensor, "is_neg") else False
+    if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
+        return tensor
+    tensor = tensor.detach()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    if lazy:
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.contiguous()
+
+
+def tensor_from(content: Content) -> Any:
+    """A tensor of a content, with memory of its own."""
+    torch = library("torch")
+    dtype = getattr(torch, content.dtype)
+    if not len(content.data):
+        return torch.empty(content.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(content.data), dtype=dtype).reshape(content.shape)
+
+
+def array_from(content: Content) -> Any:
+    """An array of a content, with memory of its own."""
+    numpy = library("numpy")
+    return numpy.frombuffer(bytearray(content.data), dtype=content.dtype).reshape(content.shape)
+
+
+def dtype_of(value: Any) -> str:
+    """The name of a value's dtype, without reading the value."""
+    if is_tensor(value):
+        return dtype_name(value.dtype)
+    return str(value.dtype.name) if is_array(value) else content_of(value).dtype
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    if is_tensor(value) or is_array(value):
+        return tuple(int(n) for n in value.shape)
+    return content_of(value).shape
+
+
+def made_of(content: Content, own: Any, scale: float | None = None) -> Any:
+    """A content in the place of a value: of its library, device and dtype.
+
+    Args:
+        own: the value, of the same shape.
+        scale: by which the numbers are multiplied before they get the dtype; None: by nothing.
+    """
+    if is_tensor(own):
+        found = tensor_from(content)
+        return (found if scale is None else scale * found).to(own.dtype).to(own.device)
+    if is_array(own):
+        numpy, found = library("numpy"), array_from(content)
+        found = (found if scale is None else scale * found).astype(own.dtype)
+        if isinstance(own, numpy.generic):
+            return type(own)(found)
+        return found if isinstance(own, numpy.ndarray) else _like_own(found, own)
+    numbers: Sequence[float] = array(_CODES[content.dtype], bytes(content.data))
+    numbers = [one if scale is None else scale * one for one in numbers]
+    if isinstance(own, array):
+        return array(own.typecode, numbers)
+    return numbers[0] if is_number(own) else type(own)(numbers)
+
+
+def _like_own(found: Any, own: Any) -> Any:
+    """An array of JAX of an array of NumPy."""
+    jax = library("jax")
+    if jax is None or not isinstance(own, jax.Array):
+        raise RecorderError("DPA061", f"{type(own).__name__}: noise of such a kind is not replayed")
+    return jax.numpy.asarray(found)

@@ -12,3 +12,8 @@ class RecorderError(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+    @property
+    def coded(self) -> str:
+        """As the auditor reads it in a file: the code, and the line."""
+        return f"{self.code} {self}"

@@ -186,7 +186,7 @@ class Player:
         try:
             return self._replayed(record, rank, own, scale, family)
         except RecorderError as error:
-            self.refuse(str(error))
+            self.refuse(error.coded)
 
     def loaded(self, batch: Any) -> Any:
         """What a data loader hands out; what is no batch of records is left alone."""

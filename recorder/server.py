@@ -123,7 +123,7 @@ def _status_of(script: str, arguments: list[str], out: str) -> int:
             return 1
         return int(end.code or 0)
     except RecorderError as error:
-        Path(out, ERROR).write_text(str(error), encoding="utf-8")
+        Path(out, ERROR).write_text(error.coded, encoding="utf-8")
         return 2
     except BaseException:
         traceback.print_exc()

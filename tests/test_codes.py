@@ -17,7 +17,7 @@ from dpaudit.errors import ConfigError, DpauditError, OutsideTheory, Problem, Ru
 ROOT = Path(__file__).parents[1]
 SOURCES = [
     path
-    for room in ("dpaudit", "attacks", "defenses", "reports")
+    for room in ("dpaudit", "attacks", "defenses", "recorder", "reports")
     for path in ROOT.glob(f"{room}/**/*.py")
 ]
 CODE = re.compile(r"DPA\d{3}")

@@ -1,6 +1,7 @@
 """Somebody's program, run in one world after the other, and what each run leaves."""
 
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from dpaudit.codes import entries
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
 from dpaudit.files.world import World
@@ -36,6 +38,7 @@ Found = TypeVar("Found")
 LAST_LINES = 5  # of what a program printed before it failed
 PORTS = 3  # runs that are tried while the port that was free is not any more
 POLL = 5e-3  # seconds
+CODED = re.compile(r"(DPA\d{3}) (.*)", re.DOTALL)  # what the recorder refuses with a page
 MOST_SAID = 2**16  # bytes of a text of a run that are read
 SERVE = "import sys; del sys.path[0]; from dpaudit_recorder.server import main; sys.exit(main())"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -119,6 +122,8 @@ class Program:
             why = f"not done after {self.options.seconds:g} s (program.seconds)"
         elif (out / ERROR).exists() or refused:
             why = _text_of(out / ERROR) if (out / ERROR).exists() else refused[0]
+            if (coded := CODED.fullmatch(why)) and coded[1] in entries():
+                code, why = coded.groups()
         elif status != 0 and not all_over(processes):
             said, first = _said(out), first_failure(processes)
             last = "\n".join(["; it said last:", *said.strip().splitlines()[-LAST_LINES:]])

@@ -23,9 +23,10 @@ import yaml
 
 from dpaudit.commands.cli import app
 from dpaudit.files.benchmark_file import Benchmark
-from dpaudit.files.captured_file import CapturedConfig, audit_kind
+from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claims_file import Claims
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.kinds import audit_kind
 from dpaudit.pipeline.run import Runtime
 
 ROOT = Path(__file__).parents[1]

@@ -12,11 +12,13 @@ import torch
 
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding
+from dpaudit.files.kinds import AnyConfig
+from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.result import AuditResult, GraphSummary, Note
 from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
+from dpaudit.mechanism.source import run_mechanism
 from dpaudit.pipeline.judge import Evidence, audited, bearing_on
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.pipeline.rules import Judging
@@ -42,7 +44,7 @@ IGNORED = "Messages of {} were left out as diagnostics: whatever they show is no
 
 
 def run_audit_of(
-    config: AuditConfig | CapturedConfig,
+    config: AnyConfig,
     out: Path,
     runtime: Runtime,
     config_text: str = "",
@@ -50,9 +52,11 @@ def run_audit_of(
     on_progress: OnProgress = lambda what, done, total: None,
     say: Callable[[str], None] | None = None,
 ) -> AuditResult:
-    """The audit of a defense or of a program, as the config says: see ``run_audit``."""
+    """The audit of a defense, a program or a function, as the config says: see ``run_audit``."""
     if isinstance(config, CapturedConfig):
         return run_captured(config, out, runtime.cores, config_text, resume, on_progress)
+    if isinstance(config, MechanismConfig):
+        return run_mechanism(config, out, config_text, resume, on_progress)
     return run_audit(config, out, runtime, config_text, resume, on_progress, say=say)
 
 

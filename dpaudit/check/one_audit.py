@@ -42,7 +42,7 @@ def _make(order: str) -> None:
     if job.import_from is not None:
         sys.path.insert(0, str(job.import_from))
     from dpaudit.capture.audit import run_audit_of
-    from dpaudit.files.captured_file import audit_kind
+    from dpaudit.files.kinds import audit_kind
     from dpaudit.pipeline.requirements import torch_device
     from dpaudit.pipeline.run import Runtime
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
-from dpaudit.files.captured_file import audit_kind
 from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
 from dpaudit.files.finding import Name, Role
+from dpaudit.files.kinds import audit_kind
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import artifact_file
 from dpaudit.pipeline.content import content_key

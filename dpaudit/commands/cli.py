@@ -18,8 +18,10 @@ from typer import Argument, Option
 from dpaudit import codes
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.files import glossary
-from dpaudit.files.captured_file import CapturedConfig, audit_kind
+from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.config import AuditConfig, read_toml
+from dpaudit.files.kinds import audit_kind
+from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
@@ -31,6 +33,7 @@ from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
 from .last_word import leave_with
+from .mechanisms import mechanism
 from .reproducing import reproduce
 from .results import print_outlook, report, show
 from .running import passing_on, progress_bars
@@ -84,12 +87,13 @@ def audit(
     out = out or Path("runs") / config_file.stem
     with recording((str(config_file), str(out))):
         kind = audit_kind(read_toml(config_file)[0])
-        if kind is CapturedConfig:
+        if kind is not AuditConfig:
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
             for option in (option for option, is_given in given.items() if is_given):
-                said = f"{option}: {config_file} audits a program, which does as its command says"
-                raise ConfigError("DPA013", said)
+                what = "a program, which does as its command says"
+                what = what if kind is CapturedConfig else "a function, which does as it is written"
+                raise ConfigError("DPA013", f"{option}: {config_file} audits {what}")
         config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
             say(
@@ -98,6 +102,11 @@ def audit(
                 f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
             )
             return 0
+        if isinstance(config, MechanismConfig):
+            sys.path[:0] = [str(config_file.parent.resolve()), os.getcwd()]
+            if dry_run:
+                say(f"{2 * config.mechanism.runs:,} runs of the function are counted")
+                return 0
         runtime = options.runtime_of(device, data_root, workers, max_memory, download)
         if dry_run and isinstance(config, AuditConfig):
             print_outlook(config, runtime)
@@ -320,7 +329,7 @@ COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{benchmark: _RESUMED},
     **dict.fromkeys((show, report, verify), str),
     **{reproduce: terminal.same_command},
-    **dict.fromkeys((explain, epsilon, capture), str),
+    **dict.fromkeys((explain, epsilon, capture, mechanism), str),
 }
 for command, again in COMMANDS.items():
     app.command(command.__name__.rstrip("_"))(terminal.with_exit_code(command, again))

@@ -1,12 +1,15 @@
-"""Privacy claims as tests: the fixture `privacy_audit`, and what it found in pytest's summary.
+"""Privacy claims as tests: two fixtures, and what they found in pytest's summary.
 
     def test_our_claim(privacy_audit):
         privacy_audit("audit.toml").assert_not_refuted()
 
+    def test_our_noise(mechanism_audit):
+        mechanism_audit(noised, epsilon=3, delta=1e-5, shape=(784, 10)).assert_supported()
+
 Nothing heavy is imported before a test asks for an audit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +71,17 @@ class PrivacyAudit:
         __tracebackhide__ = True
         self._refuse((Verdict.REFUTED, Verdict.UNSUPPORTED))
         for claim in self.result.claims:
+            accounted = 0
             for finding in (self.result.findings[i] for i in claim.because):
                 epsilon, claimed = map(finding.value, (Name.EPSILON, Name.CLAIMED_EPSILON))
                 if finding.kind != "accounting" or epsilon is None or claimed is None:
                     continue
+                accounted += 1
                 if epsilon > claimed:
                     more = f"accounting gives epsilon up to {epsilon:.3g}, {claimed:.3g} is claimed"
                     pytest.fail(f"{_about(claim)}: {more}", pytrace=False)
+            if not accounted:
+                pytest.fail(f"{_about(claim)}: nothing could be accounted", pytrace=False)
 
     def _refuse(self, verdicts: tuple[Verdict, ...]) -> None:
         __tracebackhide__ = True
@@ -122,13 +129,41 @@ def privacy_audit(request: pytest.FixtureRequest) -> Callable[..., PrivacyAudit]
         if isinstance(config, str | Path):
             config = request.path.parent / config
         result = audit(config, defense=defense, data=data, model=model, cores=cores)
-        found = PrivacyAudit(result)
-        for claim in result.claims:
-            line = f"{claim.verdict.upper()}  {claim.sentence}; against {claim.threat_model}"
-            request.node.user_properties.append((FOUND, one_line(line)))
-        return found
+        return _reported(result, request)
 
     return run
+
+
+@pytest.fixture
+def mechanism_audit(request: pytest.FixtureRequest) -> Callable[..., PrivacyAudit]:
+    """Audits a function: ``mechanism_audit(noised, epsilon=3, delta=1e-5, shape=(784, 10))``.
+
+    Other arguments are those of ``dpaudit.mechanism.audit``.
+    """
+
+    def run(
+        function: Callable[..., Any],
+        *,
+        epsilon: float,
+        shape: Sequence[int] | Sequence[Sequence[int]],
+        delta: float = 0.0,
+        **options: Any,
+    ) -> PrivacyAudit:
+        from dpaudit.mechanism import audit
+
+        claim = {"epsilon": epsilon, "delta": delta}
+        return _reported(audit(function, claim=claim, shape=shape, **options), request)
+
+    return run
+
+
+def _reported(result: AuditResult, request: pytest.FixtureRequest) -> PrivacyAudit:
+    """The result, of which each claim is a line of pytest's summary."""
+    found = PrivacyAudit(result)
+    for claim in result.claims:
+        line = f"{claim.verdict.upper()}  {claim.sentence}; against {claim.threat_model}"
+        request.node.user_properties.append((FOUND, one_line(line)))
+    return found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,7 @@
 """captured.toml: the audit of a program that was not written for dpaudit."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict, Text
 
 from .claim import Claim
-from .config import MOST, AuditConfig, kind_of, read_toml
+from .config import MOST, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
 from .threat import ThreatModel
 from .world import How
@@ -212,11 +212,6 @@ class CapturedConfig(Strict):
         program = config.program.model_copy(update={"folder": started_in, "python": python})
         attacks = tuple(_with_weights_relative_to(path.parent, one) for one in config.attack)
         return config.model_copy(update={"program": program, "attack": attacks})
-
-
-def audit_kind(content: Mapping[str, Any]) -> type[AuditConfig] | type[CapturedConfig]:
-    """The config that the content of an audit is of: a defense's, or a program's."""
-    return CapturedConfig if kind_of(content) == "program" else AuditConfig
 
 
 def _with_weights_relative_to(folder: Path, attack: CapturedAttack) -> CapturedAttack:

@@ -24,11 +24,12 @@ MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
 _Model = TypeVar("_Model", bound=BaseModel)
 SENSORS = "sensor-fusion"  # data without records: agents measure, and there is no network
-FileKind = Literal["audit", "program", "claims", "benchmark"]
+FileKind = Literal["audit", "program", "mechanism", "claims", "benchmark"]
 
 _READ_BY: Mapping[FileKind, tuple[str, str]] = {  # what it is, and the command that reads it
     "audit": ("an audit file", "audit"),
     "program": ("the audit of a program", "audit"),
+    "mechanism": ("the audit of a function", "audit"),
     "claims": ("a claims file", "check"),
     "benchmark": ("a benchmark file", "benchmark"),
 }
@@ -149,6 +150,8 @@ def kind_of(keys: Collection[str]) -> FileKind | None:
     """What a file with these keys is meant to be; None if that is unclear."""
     if "program" in keys:
         return "program"
+    if "mechanism" in keys:
+        return "mechanism"
     if len(_OF_AUDITS & {*keys}) >= _LEAST:
         return "audit"
     if "check" in keys:

@@ -100,6 +100,8 @@ def _plugins(audit: Mapping[str, Any]) -> Iterator[tuple[PluginFamily, str]]:
     """Name and family of each plug-in; what is malformed is said when the config is checked."""
     if defense := _table(audit, "defense"):
         yield "defenses", str(defense.get("name"))
+    if mechanism := _table(audit, "mechanism"):
+        yield "defenses", str(mechanism.get("function"))  # named "module:function" as theirs are
     for attack in _attacks(audit):
         yield "attacks", str(attack.get("name"))
 

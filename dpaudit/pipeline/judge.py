@@ -12,10 +12,9 @@ from dpaudit.defense.claim_accounting import (
     claimed_epsilon,
     record_adjacency,
 )
-from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.claim import Claim, measured_change
-from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Finding, Metric, Name, Role, known_releases
+from dpaudit.files.kinds import AnyConfig
 from dpaudit.files.result import (
     AuditResult,
     Curve,
@@ -192,7 +191,7 @@ class Evidence(NamedTuple):
 
 
 def audited(
-    config: AuditConfig | CapturedConfig,
+    config: AnyConfig,
     out: Path,
     config_text: str,
     resume: bool,
@@ -213,9 +212,7 @@ def audited(
         return concluded(config, run, evidence(run))
 
 
-def concluded(
-    config: AuditConfig | CapturedConfig, run: RunDirectory, evidence: Evidence
-) -> AuditResult:
+def concluded(config: AnyConfig, run: RunDirectory, evidence: Evidence) -> AuditResult:
     """Judge the claims by the evidence; writes audit.json and report.html."""
     graph = evidence.graph
     claims = judge(evidence.judgings, evidence.findings)

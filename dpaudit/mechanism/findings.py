@@ -1,0 +1,267 @@
+"""What the calls of a function are evidence of: the noise, the distance, and what runs certify."""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.releases import Interval, Release, epsilon
+from dpaudit.attack.figures import counted_test, without_errors
+from dpaudit.defense.claim_accounting import (
+    Accounted,
+    claimed_delta,
+    claimed_epsilon,
+    record_adjacency,
+)
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role, known_releases
+from dpaudit.files.mechanism_file import READER
+from dpaudit.files.verdict import Verdict
+
+from .search import ALPHA, Move, Played, Search
+from .shifts import Noise
+
+MECHANISM = "mechanism"  # the attack of a test that counts calls
+SLACK = 1e-3  # relative, of noise: to which it is measured; figures are in favour of the function
+LEVELS = 64  # of different sizes of Laplace releases
+LEVEL = 1e-6  # of a false alarm about the independence of calls
+CALLS = 2_000  # in a row, for that
+COORDINATES = 32  # that are looked at
+LAGS = 8
+LEAST_SHARE = 0.2  # of the calls on either side of a number's median, for a test of signs
+CONTINUOUS = 0.5  # of the calls: different numbers from which on equal outputs are repeated noise
+
+
+class Measured(NamedTuple):
+    """The finding of what was measured, and what it comes to; no finding if nothing was."""
+
+    finding: Finding | None
+    accounted: Accounted
+
+
+def tested(claim: Claim, played: Played) -> Finding:
+    """The certified lower bound from the runs on the worst pair."""
+    bound, metrics = counted_test(claim, played.counted, played.choosing, ALPHA)
+    return Finding(
+        role=Role.TEST,
+        kind="empirical-epsilon",
+        title=f"runs on the worst pair of inputs: {played.move.pair.name}",
+        claim=0,
+        attack=MECHANISM,
+        threat_model=READER.name,
+        adjacency=claim.adjacency,
+        world="defense",
+        metrics=metrics | without_errors(claim, min(bound.n0, bound.n1), ALPHA),
+        notes=(
+            f"score: {played.score.name}, chosen with its threshold on other runs; "
+            f"{'above' if bound.above else 'below'} {bound.threshold:.6g} is called the second "
+            "input",
+        ),
+    )
+
+
+def null_control(claim: Claim, search: Search, played: Played) -> Finding:
+    """The same score on runs with one input alone, in which there is nothing to find."""
+    pair = played.move.pair._replace(having=played.move.pair.without)
+    n = min(1_000, search.function.options.runs)
+    one, other = (played.score.of(side) for side in search.outputs(pair, search.few(n)))
+    half = len(one) // 2
+    counted, choosing = (one[:half], other[:half]), (one[half:], other[half:])
+    bound, metrics = counted_test(claim, counted, choosing, LEVEL)
+    found = bound.value > 0
+    return Finding(
+        role=Role.NULL_CONTROL,
+        kind="control",
+        title="the same input on both sides",
+        claim=0,
+        attack=MECHANISM,
+        threat_model=READER.name,
+        world="defense",
+        metrics={Name.EPSILON_LOWER_BOUND: metrics[Name.EPSILON_LOWER_BOUND]},
+        notes=("the control found something that is not there",) if found else (),
+    )
+
+
+def distance(claim: Claim, search: Search) -> Finding | None:
+    """How far the worst pair moves the output without noise; None if that depends on the draws."""
+    move = search.moves[0]
+    if move.moved is None:
+        return None
+    norms = {"L2": 2, "L1": 1}
+    said = ", ".join(f"{name} {np.linalg.norm(move.moved, p):.6g}" for name, p in norms.items())
+    return Finding(
+        role=Role.SENSITIVITY,
+        kind="sensitivity",
+        title=f"distance of the outputs without noise: {move.pair.name}",
+        claim=0,
+        attack=MECHANISM,
+        threat_model=READER.name,
+        adjacency=claim.adjacency,
+        metrics={Name.MEASURED: Metric(value=float(np.linalg.norm(move.moved)))},
+        notes=(
+            f"{said}; the largest of {len(search.moves)} pairs in units of the noise; others may "
+            "move it further",
+        ),
+    )
+
+
+def measured(claim: Claim, search: Search, exceptions: int, n_calls: int) -> Measured:
+    """What the measured distance and the recognised noise add up to over all calls."""
+    delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
+    noise, calls = search.noise, search.function.calls
+    if noise is None or exceptions or not search.is_additive:
+        return Measured(None, Accounted(Interval(0.0, inf), delta, 0, ()))
+    move = search.moves[0]
+    family, source = noise.draw.family, noise.draw.name
+    notes = (
+        f"in {n_calls:,} calls the output was a fixed value plus {source} times {_scale(noise)}",
+        f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
+        f"the generator draws independent numbers in all {calls} calls",
+    )
+    low = high = 0.0 if move.size == 0 else inf
+    least, most = _releases(search, move, np.min), _releases(search, move, np.max)
+    if least and (delta > 0 or family == "laplace"):
+        adjacency = record_adjacency(claim)
+        low = epsilon(least, delta, adjacency).low
+        high = epsilon(most, delta, adjacency).high
+    figure = Accounted(Interval(low, high), delta, 0, notes, least, most)
+    message = None if move.size < inf else "the output"
+    finding = Finding(
+        role=Role.MEASURED,
+        kind="accounting",
+        title="measured distance and recognised noise, accounted",
+        claim=0,
+        attack=MECHANISM,
+        threat_model=READER.name,
+        message=message,
+        adjacency=claim.adjacency,
+        metrics={
+            Name.EPSILON: Metric(value=high, low=low, high=high),
+            Name.CLAIMED_EPSILON: Metric(value=claimed),
+            Name.DELTA: Metric(value=delta),
+        },
+        releases=known_releases(least, most),
+        verdict=Verdict.UNSUPPORTED if low > claimed else None,
+        notes=notes,
+    )
+    return Measured(finding, figure)
+
+
+def _releases(
+    search: Search, move: Move, of_level: Callable[[Array], np.floating]
+) -> list[Release]:
+    """The calls as releases: one for Gaussian noise, one for each size of a Laplace shift.
+
+    What moves is the whole output, so that a release moves by its own size whatever the adjacency.
+
+    Args:
+        of_level: the size that stands for many different ones, their least or their largest.
+    """
+    if not 0 < move.size < inf or search.noise is None or move.moved is None:
+        return []
+    calls, family = search.function.calls, search.noise.draw.family
+    counted = [(move.size, calls)]
+    if family == "laplace":
+        there = np.abs(move.moved) > 1e-9 * np.abs(move.moved).max()
+        sizes = np.sort(np.abs(move.moved[there]) / search.unit[there])
+        parts = [part for part in np.array_split(sizes, min(LEVELS, len(sizes))) if len(part)]
+        if sizes[-1] - sizes[0] <= SLACK * sizes[-1]:
+            parts = [sizes]
+        counted = [(float(of_level(part)), calls * len(part)) for part in parts]
+    return [
+        Release(family=family, noise_multiplier=(1 + SLACK) / size, count=n, clipped="whole")
+        for size, n in counted
+    ]
+
+
+def _scale(noise: Noise) -> str:
+    low, high = np.abs(noise.scale).min(), np.abs(noise.scale).max()
+    return f"{high:.6g}" if high - low <= SLACK * high else f"{low:.6g} to {high:.6g}"
+
+
+def between_calls(search: Search, played: Played, exceptions: int, n_calls: int) -> Finding:
+    """Whether calls are independent of one another, and what the noise was recognised as."""
+    pair = search.moves[0].pair
+    search.function.seed(search.seed + 2)
+    n = min(CALLS, max(200, search.function.options.runs // 10), search.few(CALLS))
+    out = np.stack([search.function(pair.without) for _ in range(n)])
+    in_order = [
+        np.concatenate(sides) for sides in zip(played.choosing, played.counted, strict=True)
+    ]
+    what, p = _dependence(out, in_order)
+    noise = search.noise
+    if noise is None:
+        known = "the noise is not what a known function draws; its law is not confirmed"
+    elif exceptions:
+        known = (
+            f"in {exceptions:,} of {n_calls:,} calls the output was something else than a value "
+            f"and {noise.draw.name} times {_scale(noise)}"
+        )
+    else:
+        known = f"{noise.draw.name} times {_scale(noise)}, in each of {n_calls:,} calls"
+    odd = p < LEVEL
+    return Finding(
+        role=Role.NOISE,
+        kind="control",
+        title=what if odd else "calls are independent of one another",
+        attack=MECHANISM,
+        threat_model=READER.name,
+        world="defense",
+        metrics={Name.P_VALUE: Metric(value=p, n=n)},
+        verdict=Verdict.UNSUPPORTED if odd else None,
+        notes=(known, f"{n:,} calls in a row with one input, at level {LEVEL:g}"),
+    )
+
+
+def _dependence(out: Array, in_order: Sequence[Array]) -> tuple[str, float]:
+    """The most striking dependence between calls, and a p-value for it.
+
+    Args:
+        out: [n, n_out], of calls in a row.
+        in_order: scores of many calls, in their order.
+    """
+    n = len(out)
+    varied = np.flatnonzero(out.std(axis=0) > 0)
+    some = varied[np.unique(np.linspace(0, len(varied) - 1, COORDINATES).round().astype(int))]
+    columns = out[:, some] if len(varied) else np.empty((n, 0))
+    different = [len(np.unique(column)) for column in columns.T]
+    if sum(k > CONTINUOUS * n for k in different) >= 2:
+        repeated = n - len(np.unique(columns, axis=0))
+        if repeated:
+            return f"{repeated} calls repeat the noise of an earlier one", 0.0
+    tests = [("calls in a row have like noise", p) for p in _lagged(columns)]
+    every = [*columns.T, *in_order]
+    tests += [("the noise changes from call to call", p) for p in _drifting(every)]
+    if not tests:
+        return "", 1.0
+    what, p = min(tests, key=lambda one: one[1])
+    return what, min(1.0, len(tests) * p)
+
+
+def _lagged(columns: Array) -> Iterator[float]:
+    """p-values of agreeing sides of the median at each lag, by coordinate."""
+    n = len(columns)
+    for column in columns.T:
+        above = (column > np.median(column)).astype(float)
+        share = above.mean()
+        if not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
+            continue
+        unit = (above - share) / np.sqrt(share * (1 - share))
+        for lag in range(1, LAGS + 1):
+            agreeing = float(unit[lag:] @ unit[:-lag]) / np.sqrt(n - lag)
+            yield float(2 * ndtr(-abs(agreeing)))
+
+
+def _drifting(columns: Sequence[Array]) -> Iterator[float]:
+    """p-values of the second half of the calls having other places or sizes, by ranks."""
+    for column in columns:
+        n, half = len(column), len(column) // 2
+        if len(np.unique(column)) < CONTINUOUS * n:
+            continue
+        for values in (column, np.abs(column - np.median(column))):
+            ranks = values.argsort().argsort() + 1.0
+            mean, variance = half * (n + 1) / 2, half * (n - half) * (n + 1) / 12
+            yield float(2 * ndtr(-abs(ranks[:half].sum() - mean) / np.sqrt(variance)))

@@ -1,0 +1,284 @@
+"""The audited function: how it is found, seeded and called, and what it may not do.
+
+A value is a tuple of NumPy arrays in float64 or integers; the function takes it in the dtype and
+library of the config. What it returns comes back as one flat array in float64.
+"""
+
+import importlib
+import inspect
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.errors import ConfigError, DpauditError, shortened
+from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.text import one_line
+
+Value = tuple[np.ndarray, ...]
+Function = Callable[..., Any]
+
+GENERATOR = ("rng", "generator")  # parameters by which a function is given a NumPy generator
+FEW_CALLS = 64
+MORE_CALLS = 2_000
+LONGEST = 200  # characters of an exception's text
+
+
+class FunctionError(DpauditError):
+    """The function cannot be audited; the line says what it did, and what was expected."""
+
+
+def load(name: str) -> Function:
+    """The function "module:function", from a module or from a file "file.py:function".
+
+    Raises:
+        ConfigError: there is no such module or function, or the module raises.
+    """
+    place, _, attribute = name.partition(":")
+    if not place or not attribute:
+        raise ConfigError("DPA074", f'"{name}" names no function; expected "module:function"')
+    try:
+        if place.endswith(".py"):
+            sys.path.insert(0, str(Path(place).resolve().parent))
+            place = Path(place).stem
+        found: Any = importlib.import_module(place)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever a module raises
+        said = _said(error)
+        raise ConfigError("DPA074", f'"{name}" cannot be loaded: {said}') from None
+    if not callable(found):
+        raise ConfigError("DPA074", f'"{name}" is no function, but {type(found).__name__}')
+    function: Function = found
+    return function
+
+
+def _said(error: Exception) -> str:
+    return shortened(one_line(f"{type(error).__name__}: {error}"), LONGEST)
+
+
+def source_of(function: Function) -> Path | None:
+    """The file in which it is written; None if that is not known."""
+    try:
+        return Path(inspect.getfile(inspect.unwrap(function)))
+    except (TypeError, OSError):
+        return None
+
+
+class AuditedFunction:
+    """A function from a value to a noised one, that is checked whenever it is called."""
+
+    def __init__(self, function: Function, options: MechanismOptions) -> None:
+        self.options, self.calls = options, options.calls
+        self._function = function
+        self._generator_name = _generator_name(function)
+        self.seed(0)
+
+    def beside(self, options: MechanismOptions) -> "AuditedFunction":
+        """The same function on values of another dtype or shape."""
+        return AuditedFunction(self._function, options)
+
+    def seed(self, seed: int) -> None:
+        """All randomness that an audit can set: NumPy's, torch's, Python's, and its parameter."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        if torch.cuda.is_initialized():
+            torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # alone a hundred times as fast
+        self.generator = np.random.default_rng(seed) if self._generator_name else None
+
+    def __call__(self, value: Value) -> Array:
+        """What one call returns, [n_out]. Raises FunctionError."""
+        return _flat(self._returned(self.given(value)), self.options)
+
+    def seeded(self, value: Value, seed: int) -> Array:
+        """The same with all seeds set before. Raises FunctionError."""
+        self.seed(seed)
+        return self(value)
+
+    def run(self, value: Value) -> Array:
+        """All calls that the claim covers, [calls * n_out]. Raises FunctionError."""
+        if self.calls == 1:
+            return self(value)
+        return np.concatenate([self(value) for _ in range(self.calls)])
+
+    def given(self, value: Value) -> Any:
+        """The value as the function takes it: a copy, in its dtype and library."""
+        o = self.options
+        tensors = [_as_given(array, o) for array in value]
+        return tensors if o.is_list else tensors[0]
+
+    def _returned(self, given: Any) -> Any:
+        try:
+            with np.errstate(all="ignore"):
+                if self._generator_name is None:
+                    return self._function(given)
+                return self._function(given, **{self._generator_name: self.generator})
+        except Exception as error:  # whatever the function raises
+            said = _said(error)
+            raise FunctionError(
+                "DPA075", f"the function raised {said}; called with {_shown(given)}"
+            ) from None
+
+
+def examine(function: AuditedFunction, values: list[Value], n_calls: int) -> None:
+    """Calls the function on each value, and refuses what cannot be audited.
+
+    Args:
+        values: all that the audit will call it on.
+        n_calls: that the audit will make in all.
+
+    Raises:
+        FunctionError: it raises, returns another shape or dtype, or NaN; changes its input; takes
+            too long; returns the same in each call; or is not the same for the same seeds.
+    """
+    seconds = []
+    for value in values:
+        began = time.perf_counter()
+        given = function.given(value)
+        before = function.given(value)
+        _flat(function._returned(given), function.options)
+        seconds.append(time.perf_counter() - began)
+        if not _same(given, before):
+            raise FunctionError(
+                "DPA078", f"the function changes its input in place; called with {_shown(before)}"
+            )
+        if len(seconds) >= 2:  # the first call may import and compile
+            _refuse_slow(float(np.median(seconds[1:])), n_calls, function.options)
+    _refuse_deterministic(function, values)
+    if function.options.own_randomness:
+        return
+    for value in values[:4]:
+        if not np.array_equal(function.seeded(value, 1), function.seeded(value, 1)):
+            raise FunctionError(
+                "DPA077",
+                "the function is random beyond its seed: after random.seed, numpy.random.seed and "
+                "torch.manual_seed, two calls differ",
+                "give the function a parameter rng, a numpy.random.Generator, or allow "
+                "own_randomness; another audit then counts other runs",
+            )
+
+
+def _refuse_slow(seconds: float, n_calls: int, options: MechanismOptions) -> None:
+    if seconds * n_calls > options.seconds:
+        raise FunctionError(
+            "DPA079",
+            f"a call takes {seconds:.2g} s, and {n_calls:,} calls would take "
+            f"{seconds * n_calls:,.0f} s; expected {options.seconds:g} s at most",
+        )
+
+
+def _refuse_deterministic(function: AuditedFunction, values: list[Value]) -> None:
+    """Raises FunctionError if calls with the same value never differ, one seed after another."""
+    function.seed(0)
+    for n in (FEW_CALLS, MORE_CALLS):
+        for value in values if n == FEW_CALLS else values[:1]:
+            first = function(value)
+            if any(not np.array_equal(function(value), first) for _ in range(n)):
+                return
+    raise FunctionError(
+        "DPA076",
+        f"the function is not random: {MORE_CALLS:,} calls with one value return the same, without "
+        "noise or with noise that it seeds itself in each call",
+    )
+
+
+def _generator_name(function: Function) -> str | None:
+    """The parameter by which it is given a generator; None if it has none."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    return next((name for name in GENERATOR if name in parameters), None)
+
+
+def _as_given(array: np.ndarray, options: MechanismOptions) -> Any:
+    if options.library == "torch":
+        return torch.from_numpy(np.array(array)).to(getattr(torch, options.dtype))
+    return np.array(array, options.dtype)  # a copy
+
+
+def _flat(returned: Any, options: MechanismOptions) -> Array:
+    """What was returned, flat and in float64. Raises FunctionError: another shape, dtype, NaN."""
+    shapes = options.output_shapes
+    is_list = options.is_list if options.output_shape is None else len(shapes) > 1
+    parts = list(returned) if is_list and isinstance(returned, list | tuple) else [returned]
+    expected = options.output_dtype or options.dtype
+    if len(parts) != len(shapes):
+        raise FunctionError(
+            "DPA075", f"the function returned {len(parts)} tensors; expected {len(shapes)}"
+        )
+    found = []
+    for part, shape in zip(parts, shapes, strict=True):
+        array, dtype = _as_array(part)
+        if array.shape != shape:
+            raise FunctionError(
+                "DPA075",
+                f"the function returned shape {array.shape}; expected {shape}",
+                "give output_shape, if that is meant",
+            )
+        if dtype != expected:
+            raise FunctionError(
+                "DPA075",
+                f"the function returned {dtype}; expected {expected}",
+                "give output_dtype, if that is meant",
+            )
+        found.append(array.astype(np.float64).ravel())
+    flat = found[0] if len(found) == 1 else np.concatenate(found)
+    if not np.isfinite(flat.sum()) and not np.isfinite(flat).all():
+        n = int((~np.isfinite(flat)).sum())
+        raise FunctionError("DPA075", f"the function returned NaN or infinity, in {n} numbers")
+    return flat
+
+
+def _as_array(part: Any) -> tuple[np.ndarray, str]:
+    """As an array, and the name of its dtype. Raises FunctionError: it is no tensor of numbers."""
+    if isinstance(part, torch.Tensor):
+        kept = part.detach().cpu()
+        array = kept.float().numpy() if kept.dtype == torch.bfloat16 else kept.numpy()
+        return array, str(part.dtype).removeprefix("torch.")
+    array = np.asarray(part)
+    if array.dtype.kind not in "fiub":
+        raise FunctionError(
+            "DPA075", f"the function returned {type(part).__name__}; expected an array of numbers"
+        )
+    return array, str(array.dtype)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list):
+        return all(_same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return np.array_equal(one, other)
+
+
+def _shown(given: Any) -> str:
+    """A value as a part of an error: its shape, dtype and range."""
+    parts = given if isinstance(given, list) else [given]
+    numbers = [_as_array(part)[0] for part in parts]
+    shape = ", ".join(str(x.shape) for x in numbers)
+    filled = [x for x in numbers if x.size]
+    if not filled:
+        return f"an empty value of shape {shape}"
+    low, high = min(float(x.min()) for x in filled), max(float(x.max()) for x in filled)
+    return f"shape {shape}, numbers from {low:g} to {high:g}"
+
+
+@contextmanager
+def kept_randomness() -> Iterator[None]:
+    """The caller's random streams are afterwards as they were."""
+    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(torch_state)

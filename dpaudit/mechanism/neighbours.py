@@ -1,0 +1,211 @@
+"""Pairs of neighbouring inputs that an audit tries: corners of what the claim allows.
+
+Without a stated distance any two values are neighbours under replace-one, and any value and zero
+under add-remove: the function is trusted to clip by itself, and the search finds at which length it
+does. With a distance, two values differ by that much in a norm. With records, one row differs.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.files.claim import Adjacency
+from dpaudit.files.mechanism_file import FLOATS, MechanismOptions, Shape
+
+from .function import Value
+
+SCALES = 10.0 ** np.arange(-3.0, 7.0)  # lengths at which a clip is looked for
+NEAR = (0.5, 0.999, 1.001, 2.0)  # times the length at which a function clips
+PLAIN_SCALES = (1.0, 1e3)  # lengths that are tried where no clip can be found
+LARGEST_HALF = 60_000.0  # below the largest number of float16
+FAR = 10.0  # distances of entries that no neighbour changes
+
+
+class Pair(NamedTuple):
+    """Two neighbouring inputs, and what they are called."""
+
+    name: str
+    without: Value
+    having: Value
+
+
+class Direction(NamedTuple):
+    """A corner of a ball, as one flat vector of signs, ones or zeros [n]."""
+
+    name: str
+    flat: Array
+
+
+def directions(shapes: Sequence[Shape], seed: int) -> list[Direction]:
+    """Corners that mechanisms are known to fail at, of all tensors together and of each."""
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    n = sum(sizes)
+    one, alike, half, last = np.zeros(n), np.ones(n), np.ones(n), np.ones(n)
+    one[:1], half[n // 2 :], last[-1:] = 1.0, -1.0, -1.0
+    first = np.ones(n)
+    first[1:] = -1.0
+    random = np.random.default_rng([seed, 7]).standard_normal(n)
+    found = [
+        Direction("one coordinate", one),
+        Direction("all coordinates alike", alike),
+        Direction("signs in turn", np.resize([1.0, -1.0], n)),
+        Direction("half of the signs", half),
+        Direction("all signs but the last", last),
+        Direction("the first sign alone", first),
+        Direction("a random direction", random),
+    ]
+    if len(sizes) > 1:
+        ends = np.cumsum(sizes)
+        for i, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+            flat = np.zeros(n)
+            flat[end - size : end] = 1.0
+            found.append(Direction(f"tensor {i + 1} alone", flat))
+    return _distinct(found)
+
+
+def _distinct(found: list[Direction]) -> list[Direction]:
+    """Without those that are a multiple of an earlier one, as all are of a single number."""
+    kept: list[Direction] = []
+    for one in found:
+        length = float(np.linalg.norm(one.flat))
+        if length == 0:
+            continue
+        units = (other.flat / np.linalg.norm(other.flat) for other in kept)
+        if all(abs(abs(float(unit @ one.flat)) - length) > 1e-9 * length for unit in units):
+            kept.append(one)
+    return kept
+
+
+class Neighbours:
+    """All pairs that are tried, for one claim."""
+
+    def __init__(self, options: MechanismOptions, adjacency: Adjacency, seed: int) -> None:
+        self.options, self.adjacency, self._seed = options, adjacency, seed
+        self.directions = directions(options.shapes, seed)
+
+    @property
+    def finds_clip(self) -> bool:
+        """Whether lengths are free, so that the function's own clip is looked for."""
+        o = self.options
+        return o.sensitivity is None and not o.records and o.low is None and o.high is None
+
+    @property
+    def zero(self) -> Value:
+        return self.value(np.zeros(sum(int(np.prod(shape)) for shape in self.options.shapes)))
+
+    def value(self, flat: Array, shapes: Sequence[Shape] | None = None) -> Value:
+        """Tensors of these numbers, within the range and on the grid of the dtype."""
+        o = self.options
+        if o.low is not None or o.high is not None:
+            flat = np.clip(flat, o.low, o.high)
+        if o.dtype not in FLOATS:
+            limits = np.iinfo(o.dtype)
+            flat = np.clip(np.rint(flat), float(limits.min), float(limits.max)).astype(np.int64)
+        elif o.dtype == "float16":
+            flat = np.clip(flat, -LARGEST_HALF, LARGEST_HALF)
+        parts, start = [], 0
+        for shape in shapes or o.shapes:
+            size = int(np.prod(shape))
+            parts.append(flat[start : start + size].reshape(shape))
+            start += size
+        return tuple(parts)
+
+    def at(self, direction: Direction, length: float) -> Value:
+        """A value of this L2 length in a direction."""
+        return self.value(direction.flat * (length / float(np.linalg.norm(direction.flat))))
+
+    def along(self, direction: Direction, lengths: Sequence[float]) -> Iterator[Pair]:
+        """Pairs of these lengths in a direction: a value and zero, or its opposite."""
+        for length in lengths:
+            value = self.at(direction, length)
+            name = f"{direction.name}, length {length:.4g}"
+            if self.adjacency == "replace-one":
+                opposite = self.value(-direction.flat * (length / np.linalg.norm(direction.flat)))
+                yield Pair(f"{name}, and its opposite", opposite, value)
+            yield Pair(f"{name}, and zero", self.zero, value)
+
+    def fixed(self) -> list[Pair]:
+        """The pairs of a domain whose lengths are known."""
+        if self.options.records:
+            found = self._records()
+        elif self.options.sensitivity is not None:
+            found = self._at_distance(self.options.sensitivity)
+        else:
+            found = self._corners()
+        return _without_repeats(found)
+
+    @property
+    def examples(self) -> list[Value]:
+        """Some inputs that are called, at plain lengths; 0 is the first."""
+        if not self.finds_clip:
+            return [self.zero, *(value for pair in self.fixed() for value in pair[1:])]
+        pairs = (p for one in self.directions for p in self.along(one, PLAIN_SCALES))
+        return [self.zero, *(pair.having for pair in pairs)]
+
+    def _at_distance(self, distance: float) -> Iterator[Pair]:
+        n = len(self.directions[0].flat)
+        ramp = FAR * distance * np.arange(n)
+        alone = np.where(np.arange(n) == 0, FAR * distance, 0.0)
+        bases = {"": np.zeros(n), " of values far apart": ramp, " beside a large one": alone}
+        for name, base in bases.items():
+            for direction in self.directions if not name else self.directions[:3]:
+                change = distance * direction.flat / _length(direction.flat, self.options.norm)
+                for shift in (0.0, 0.5):
+                    low, high = base - shift * change, base + (1 - shift) * change
+                    called = f"{direction.name}{name}, at distance {distance:g}"
+                    yield Pair(called, self.value(low), self.value(high))
+
+    def _corners(self) -> Iterator[Pair]:
+        """Of a range: every number at one end, and the same with others at the other end."""
+        o = self.options
+        low = o.low if o.low is not None else -(o.high or 1.0)
+        high = o.high if o.high is not None else -low
+        middle, half = (low + high) / 2, (high - low) / 2
+        n = len(self.directions[0].flat)
+        for direction in self.directions:
+            top = middle + half * np.sign(direction.flat)
+            without = np.zeros(n) if self.adjacency == "add-remove" else 2 * middle - top
+            yield Pair(
+                f"{direction.name} at the ends of the range", self.value(without), self.value(top)
+            )
+        alone = np.full(n, low)
+        alone[0] = high
+        without = np.zeros(n) if self.adjacency == "add-remove" else np.full(n, low)
+        yield Pair("one number at the other end", self.value(without), self.value(alone))
+
+    def _records(self) -> Iterator[Pair]:
+        """One row changes among rows of zeros, rows like it, or rows against it."""
+        (shape,), removed = self.options.shapes, self.adjacency == "add-remove"
+        n, row = shape[0], shape[1:]
+        ends = [abs(end) for end in (self.options.low, self.options.high) if end is not None]
+        for direction in directions([row], self._seed):
+            for size in [max(ends)] if ends else PLAIN_SCALES:
+                changed = direction.flat * (size / np.abs(direction.flat).max())
+                for name, sign in (("zeros", 0.0), ("its like", 1.0), ("its opposite", -1.0)):
+                    having = np.tile(sign * changed, (n, 1))
+                    without = having.copy()
+                    having[0], without[0] = changed, -changed
+                    called = f"a record of {direction.name}, size {size:g}, among {name}"
+                    left = self.value(without.ravel())
+                    if removed:
+                        left = self.value(without[1:].ravel(), [(n - 1, *row)])
+                    yield Pair(called, left, self.value(having.ravel()))
+
+
+def _length(flat: Array, norm: str) -> float:
+    order = {"l1": 1, "l2": 2, "linf": np.inf}[norm]
+    return float(np.linalg.norm(flat, order))
+
+
+def _without_repeats(pairs: Iterator[Pair]) -> list[Pair]:
+    """Pairs of different values, once each."""
+    seen: set[tuple[bytes, ...]] = set()
+    kept = []
+    for pair in pairs:
+        key = tuple(part.tobytes() for part in (*pair.without, *pair.having))
+        if key not in seen and not all(map(np.array_equal, pair.without, pair.having)):
+            seen.add(key)
+            kept.append(pair)
+    return kept

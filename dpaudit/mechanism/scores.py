@@ -1,0 +1,182 @@
+"""Scores that separate the outputs for two neighbouring inputs, made from runs of both.
+
+A score is a number for each run. Which one counts, and its threshold, is chosen on other runs than
+those that made it, and judged on further ones: a bad score costs power, never validity.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import Array, Integers
+from dpaudit.statistics.bounds import SCORE_DECIMALS, from_scores
+from dpaudit.statistics.noise_tests import scores_of_a_shift
+
+MOST_COORDINATES = 64  # of a likelihood ratio by coordinates
+FEW_COORDINATES = 16  # of a covariance
+BINS = 24  # of one coordinate's density
+FEW_VALUES = 64  # of a number that is counted value by value
+PER_OUTCOME = 4  # runs for each distinct output, where whole outputs are counted
+
+
+Of = Callable[[Array], Array]  # a number for each row [n, n_out]
+
+
+class Score(NamedTuple):
+    """A number for each run, from outputs [n, n_out]."""
+
+    name: str
+    of: Of
+
+
+def scores(
+    out0: Array, out1: Array, moved: Array | None, inputs: tuple[Array, Array]
+) -> list[Score]:
+    """Scores by outputs of both inputs, [n, n_out] each.
+
+    Args:
+        moved: [n_out], by how much the input moves the output, where that is known.
+        inputs: both inputs as flat arrays, which outputs may show unchanged.
+    """
+    gap = out1.mean(axis=0) - out0.mean(axis=0)
+    width = np.sqrt((out0.var(axis=0) + out1.var(axis=0)) / 2 + 1e-300)
+    apart = np.abs(gap) / width if moved is None else np.abs(moved) / width
+    ordered = np.argsort(-apart, kind="stable")
+    found = list(_linear(out0, out1, gap if moved is None else moved, width, apart))
+    found += _tables(out0, out1)
+    some = ordered[:MOST_COORDINATES]
+    found.append(Score("likelihood ratio by coordinates", _by_coordinate(out0, out1, some)))
+    for name, feature in _features(inputs):
+        ratio = _log_ratio(feature(out0), feature(out1))
+        found.append(Score(name, partial(_of_feature, feature, ratio)))
+    found += _of_shift(out0, out1, ordered[:FEW_COORDINATES], moved)
+    return found
+
+
+def best(
+    found: list[Score], choosing: tuple[Array, Array], delta: float, alpha: float
+) -> tuple[Score, float]:
+    """The score that promises most by outputs of other runs, and the bound that it promises."""
+
+    def promise(score: Score) -> float:
+        values = score.of(choosing[0]), score.of(choosing[1])
+        if not all(np.isfinite(one).all() for one in values):
+            return -1.0
+        return from_scores(*values, delta, alpha, values).value
+
+    promises = [promise(score) for score in found]
+    i = int(np.argmax(promises))
+    return found[i], promises[i]
+
+
+def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) -> Iterator[Score]:
+    """Projections on how far each number moves, all of them or those that move most."""
+    weights = {"projection on the shift": moved / width**2}
+    threshold = 0.25 * apart.max(initial=0.0)
+    weights["projection on what moves most"] = np.where(apart >= threshold, moved / width**2, 0.0)
+    weights["sum of the signs of the shift"] = np.sign(moved)
+    centre = (out0.mean(axis=0) + out1.mean(axis=0)) / 2
+    for name, weight in weights.items():
+        if np.abs(weight).max(initial=0.0) > 0:
+            unit = weight / np.abs(weight).max()
+            yield Score(name, partial(_projected, unit))
+    low, high = centre - np.abs(moved) / 2, centre + np.abs(moved) / 2
+    unit = np.sign(moved) / width
+
+    def clipped(x: Array) -> Array:  # the log likelihood ratio of Laplace noise
+        return np.asarray(np.clip(x, low, high) @ unit)
+
+    if np.abs(unit).max(initial=0.0) > 0:
+        yield Score("likelihood ratio of Laplace noise", clipped)
+
+
+def _projected(weight: Array, x: Array) -> Array:
+    return np.asarray(x @ weight)
+
+
+def _of_feature(feature: Of, ratio: Of, x: Array) -> Array:
+    return ratio(feature(x))
+
+
+def _of_columns(some: Integers, of: Of, x: Array) -> Array:
+    return of(x[:, some])
+
+
+def _tables(out0: Array, out1: Array) -> Iterator[Score]:
+    """By whole outputs, where few different ones occur."""
+    every = np.concatenate([out0, out1]).round(SCORE_DECIMALS) + 0.0  # no negative zero
+    _, which = np.unique(every, axis=0, return_inverse=True)
+    which = which.ravel()
+    if which.max(initial=0) + 1 > len(every) / PER_OUTCOME:
+        return
+    counts = [np.bincount(part, minlength=which.max() + 1) for part in np.split(which, [len(out0)])]
+    ratio = np.log((counts[1] + 0.5) / (counts[0] + 0.5))
+    table = {row.tobytes(): ratio[i] for row, i in zip(every, which, strict=True)}
+
+    def looked_up(x: Array) -> Array:
+        return np.array([table.get(row.tobytes(), 0.0) for row in x.round(SCORE_DECIMALS) + 0.0])
+
+    yield Score("likelihood ratio of whole outputs", looked_up)
+
+
+def _by_coordinate(out0: Array, out1: Array, some: Integers) -> Of:
+    ratios = [(j, _log_ratio(out0[:, j], out1[:, j])) for j in some]
+
+    def summed(x: Array) -> Array:
+        return np.sum([ratio(x[:, j]) for j, ratio in ratios], axis=0)
+
+    return summed
+
+
+def _features(inputs: tuple[Array, Array]) -> Iterator[tuple[str, Of]]:
+    """Numbers that a whole output is summarised by."""
+    yield "sum", lambda x: x.sum(axis=1)
+    yield "sum of sizes", lambda x: np.abs(x).sum(axis=1)
+    yield "norm", lambda x: np.linalg.norm(x, axis=1)
+    yield "largest number", lambda x: x.max(axis=1)
+    yield "smallest number", lambda x: x.min(axis=1)
+    yield "place of the largest number", lambda x: x.argmax(axis=1).astype(float)
+    yield "number of zeros", lambda x: (x == 0).sum(axis=1).astype(float)
+    for which, value in zip(("without", "with"), inputs, strict=True):
+        yield f"numbers equal to the input {which}", partial(_equal, value)
+
+
+def _equal(value: Array, x: Array) -> Array:
+    """How many numbers of each output are those of an input, at their place, and not 0."""
+    if x.shape[1] % max(len(value), 1):
+        return np.zeros(len(x))
+    repeated = np.resize(value, x.shape[1])
+    return np.asarray(((x == repeated) & (repeated != 0)).sum(axis=1), float)
+
+
+def _log_ratio(values0: Array, values1: Array) -> Of:
+    """ln of how often a number occurs with one input over the other, by value or by bins."""
+    every = np.concatenate([values0, values1]).round(SCORE_DECIMALS) + 0.0  # no negative zero
+    places = np.unique(every)
+    if len(places) <= FEW_VALUES:
+        edges = (places[1:] + places[:-1]) / 2
+    else:
+        edges = np.unique(np.quantile(every, np.linspace(0, 1, BINS + 1)[1:-1]))
+    counts = [
+        np.bincount(np.searchsorted(edges, part), minlength=len(edges) + 1) + 0.5
+        for part in (values0, values1)
+    ]
+    ratio = np.log(counts[1] / counts[1].sum()) - np.log(counts[0] / counts[0].sum())
+
+    def of(x: Array) -> Array:
+        return np.asarray(ratio[np.searchsorted(edges, x)])
+
+    return of
+
+
+def _of_shift(out0: Array, out1: Array, some: Integers, moved: Array | None) -> Iterator[Score]:
+    """Likelihood ratios of a shifted law, with the covariance of its numbers."""
+    silent = out0[:, some]
+    shift = out1[:, some].mean(axis=0) - silent.mean(axis=0) if moved is None else moved[some]
+    if len(silent) < 4 * len(some) or not (silent.std(axis=0) > 0).any():
+        return
+    names = ("by the covariance", "by the norm", "by densities")
+    for name, of in zip(names, scores_of_a_shift(silent, (0 * shift, shift)), strict=True):
+        yield Score(f"likelihood ratio of a shift {name}", partial(_of_columns, some, of))

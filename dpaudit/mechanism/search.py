@@ -1,0 +1,206 @@
+"""The search for the worst neighbouring inputs, and the runs on them.
+
+Where the function adds noise to a value, each pair is measured by a few calls that share their
+draws, and the pair that moves the output furthest in units of the noise is played. Elsewhere every
+pair is played in short, and the one whose best score promises the largest bound is played in full.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.statistics.bounds import Scores
+
+from .function import AuditedFunction
+from .neighbours import NEAR, PLAIN_SCALES, SCALES, Neighbours, Pair
+from .scores import Score, best, scores
+from .shifts import SEEDS, Noise, recognised, shift
+
+PILOT = 200  # runs that make a score of a pair, and as many that choose it
+MOST_FIT = 2_000  # the same of the pairs that are played in full
+LEAST_CHOOSING = 1_000
+NUMBERS = 8 * 10**6  # of outputs that are held at once
+MOST_PAIRS = 64  # that are played in short
+FINALISTS = 3
+ALPHA = 0.05  # of a false bound
+ROUNDING = 1e-6  # relative: sizes of moves that differ by less are one
+OnRun = Callable[[int, int], None]  # runs that are done, of all
+
+
+class Move(NamedTuple):
+    """A pair of inputs, and by how much it moves the output where that is known."""
+
+    pair: Pair
+    moved: Array | None  # [n_out], of one call; None: it depends on the draws
+    size: float  # of it in units of the noise: L2 length, or L1 length of Laplace noise
+
+
+class Played(NamedTuple):
+    """The runs on one pair: the score that was chosen, and its values."""
+
+    move: Move
+    score: Score
+    counted: Scores
+    choosing: Scores
+    promise: float  # of the runs that chose the score
+
+
+@dataclass(frozen=True)
+class Search:
+    """All pairs for one function and one claim.
+
+    Args:
+        delta: at which bounds are compared.
+    """
+
+    function: AuditedFunction
+    neighbours: Neighbours
+    delta: float
+    seed: int
+
+    @cached_property
+    def start(self) -> Array:
+        """[2, n_out]: what the value 0 gives for the first shared seeds."""
+        zero = self.neighbours.zero
+        return np.stack([self.function.seeded(zero, seed) for seed in SEEDS[:2]])
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """The noise that is added to 0, if it is recognised."""
+        return recognised(self.function, self.neighbours.zero)
+
+    @cached_property
+    def unit(self) -> Array:
+        """[n_out]: the scale of the noise, or an estimate from a few calls with the value 0."""
+        if self.noise is not None:
+            return np.abs(self.noise.scale)
+        self.function.seed(self.seed)
+        zero = self.neighbours.zero
+        return np.std([self.function(zero) for _ in range(32)], axis=0)
+
+    @cached_property
+    def moves(self) -> list[Move]:
+        """Every pair that is tried, the largest move first; those that are not known last."""
+        if self.neighbours.finds_clip:
+            found = list(self._of_lengths())
+        else:
+            found = [self._measured(pair) for pair in self.neighbours.fixed()]
+        most = max((move.size for move in found if move.moved is not None), default=0.0)
+        return sorted(found, key=lambda move: _rank(move, most))
+
+    @cached_property
+    def is_additive(self) -> bool:
+        """Whether every pair moves the output by the same whatever is drawn."""
+        return all(move.moved is not None for move in self.moves)
+
+    @cached_property
+    def follows(self) -> bool:
+        """Whether the output moves as far as the input, at every length that was tried."""
+        if not (self.neighbours.finds_clip and self.is_additive):
+            return False
+        return self._longest > 0.5 * SCALES[-1]
+
+    @property
+    def _longest(self) -> float:
+        return max(float(np.linalg.norm(m.moved)) for m in self.moves if m.moved is not None)
+
+    def _of_lengths(self) -> Iterator[Move]:
+        """Pairs of all directions, at lengths of every size and around where outputs stop moving.
+
+        Where the move depends on the draws, a clip cannot be found: plain lengths are tried.
+        """
+        for direction in self.neighbours.directions:
+            values = [self.neighbours.at(direction, length) for length in SCALES]
+            moved = [shift(self.function, self.start, value) for value in values]
+            known = [float(np.linalg.norm(one)) for one in moved if one is not None]
+            lengths: list[float] = list(PLAIN_SCALES)
+            if len(known) == len(moved):
+                lengths = [*SCALES, *(times * max(known) for times in NEAR if 0 < max(known) < 1e6)]
+            for pair in self.neighbours.along(direction, lengths):
+                yield self._measured(pair)
+
+    def _measured(self, pair: Pair) -> Move:
+        try:
+            moves = [shift(self.function, self.start, v) for v in (pair.having, pair.without)]
+        except ValueError:  # arrays of other sizes, as the output of fewer records may be
+            moves = [None, None]
+        if moves[0] is None or moves[1] is None:
+            return Move(pair, None, inf)
+        moved = moves[0] - moves[1]
+        return Move(pair, moved, self.size(moved))
+
+    def size(self, moved: Array) -> float:
+        """Of a move in units of the noise; infinite where a number moves and has no noise."""
+        there = np.abs(moved) > 1e-9 * np.abs(moved).max(initial=0.0)
+        if (self.unit[there] == 0).any():
+            return inf
+        units = moved[there] / self.unit[there]
+        laplace = self.noise is not None and self.noise.draw.family == "laplace"
+        return float(np.linalg.norm(units, 1 if laplace else 2))
+
+    def played(self, on_run: OnRun) -> Played:
+        """The worst pair, played in full."""
+        self.function.seed(self.seed + 1)
+        if self.is_additive:
+            finalists = self.moves[:1]
+        else:
+            some = [m for m in self.moves if m.moved is None] or self.moves
+            some = _spread(some, MOST_PAIRS)
+            promises = [self._chosen(move, self.few(PILOT), self.few(PILOT))[1] for move in some]
+            order = np.argsort(promises)[::-1][:FINALISTS]
+            finalists = [some[i] for i in order]
+        runs = self.function.options.runs
+        fit, choose = self.few(MOST_FIT), max(LEAST_CHOOSING, runs // 10)
+        found = [(move, *self._chosen(move, fit, self.few(choose))) for move in finalists]
+        move, score, promise = max(found, key=lambda one: one[2])
+        choosing = self._scored(move.pair, score, choose, on_run)
+        counted = self._scored(move.pair, score, runs, on_run)
+        return Played(move, score, counted, choosing, promise)
+
+    def few(self, n: int) -> int:
+        """So many runs, or as many as outputs can be held of."""
+        return int(np.clip(NUMBERS // (self.start.shape[1] * self.function.calls), 50, n))
+
+    def _chosen(self, move: Move, fit: int, choose: int) -> tuple[Score, float]:
+        pair = move.pair
+        flat = [
+            np.concatenate([a.ravel() for a in v]).astype(float)
+            for v in (pair.without, pair.having)
+        ]
+        moved = None if move.moved is None else np.tile(move.moved, self.function.calls)
+        found = scores(*self.outputs(pair, fit), moved, (flat[0], flat[1]))
+        return best(found, self.outputs(pair, choose), self.delta, ALPHA)
+
+    def outputs(self, pair: Pair, n: int) -> tuple[Array, Array]:
+        """[n, calls * n_out] of either input, played in turn."""
+        runs = [(self.function.run(pair.without), self.function.run(pair.having)) for _ in range(n)]
+        return np.stack([one[0] for one in runs]), np.stack([one[1] for one in runs])
+
+    def _scored(self, pair: Pair, score: Score, n: int, on_run: OnRun) -> tuple[Array, Array]:
+        """[n] of either input."""
+        block, values = self.few(1_000), []
+        for start in range(0, n, block):
+            on_run(start, n)
+            some = self.outputs(pair, min(block, n - start))
+            values.append([score.of(one) for one in some])
+        on_run(n, n)
+        without, having = (np.concatenate([part[i] for part in values]) for i in (0, 1))
+        return without, having
+
+
+def _rank(move: Move, most: float) -> tuple[bool, float]:
+    """Largest moves first; those that equal the largest but for rounding as they were tried."""
+    if move.moved is None:
+        return True, 0.0
+    return False, -most if move.size >= (1 - ROUNDING) * most else -move.size
+
+
+def _spread(moves: Sequence[Move], most: int) -> list[Move]:
+    """At most so many of them, evenly."""
+    places = np.unique(np.linspace(0, len(moves) - 1, most).round().astype(int))
+    return [moves[i] for i in places]

@@ -1,0 +1,147 @@
+"""How far inputs move the output, and what the noise is: by calls that share all their draws.
+
+Two calls with the same seeds have the same noise. Where the difference of what they return is the
+same for every seed, the function adds noise to a value, g(x) + Z, and the difference is
+g(x') - g(x) but for rounding. The noise is recognised where it is a multiple of what a known
+generator draws first after the same seed: Z = b z, with z from numpy.random.normal, say. Its law,
+scale and independence are then known exactly, not estimated.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.files.mechanism_file import Shape
+
+from .function import AuditedFunction, Value
+
+SEEDS = (11, 12, 13, 14)  # that calls share
+ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}  # of the noise
+EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
+ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
+
+
+class Draw(NamedTuple):
+    """A function that frameworks draw noise with, after a seed."""
+
+    name: str
+    family: NoiseFamily
+    flat: Callable[[AuditedFunction, Sequence[Shape]], Array]  # [n_out], of scale 1
+
+    def seeded(self, function: AuditedFunction, seed: int) -> Array:
+        """What is drawn first after a seed, in the shape of the output, [n_out]."""
+        function.seed(seed)
+        return self.flat(function, function.options.output_shapes)
+
+
+class Noise(NamedTuple):
+    """Noise that was recognised: independent draws of a family, each times a scale."""
+
+    draw: Draw
+    scale: Array  # [n_out]: standard deviation, or scale of the Laplace distribution; may be < 0
+
+    def exceptions(self, function: AuditedFunction, value: Value, seeds: Iterable[int]) -> int:
+        """In how many calls the output is something else than one centre and this noise."""
+        found, centre = 0, None
+        for seed in seeds:
+            returned = function.seeded(value, seed)
+            rest = returned - self.scale * self.draw.seeded(function, seed)
+            centre = rest if centre is None else centre
+            allowed = 2 * _allowed(function, self.scale, np.abs(returned))
+            found += not (np.abs(rest - centre) <= allowed).all()
+        return found
+
+
+def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None:
+    """By how much a value moves the output from ``start``; None if that depends on the draws.
+
+    Args:
+        start: [n_seeds, n_out], what another value gives for the first ``SEEDS``, two at least.
+    """
+    moved = np.stack([function.seeded(value, seed) for seed in SEEDS[: len(start)]]) - start
+    spread = np.abs(moved - moved[0]).max(initial=0.0)
+    noise = np.abs(start - start.mean(axis=0)).max(initial=0.0)
+    dtype = function.options.output_dtype or function.options.dtype
+    size = np.abs(moved).max(initial=0.0)
+    allowed = ROUNDING.get(dtype, 0.0) * max(noise, size * 1e-3)
+    return None if spread > allowed else np.asarray(moved.mean(axis=0))
+
+
+def recognised(function: AuditedFunction, value: Value) -> Noise | None:
+    """The noise that is added to a value, if it is what a known function draws first."""
+    returned = np.stack([function.seeded(value, seed) for seed in SEEDS])
+    ours = returned - returned.mean(axis=0)
+    if not np.abs(ours).max(initial=0.0) > 0:
+        return None
+    for draw in (*DRAWS, *(GIVEN_DRAWS if function.generator is not None else ())):
+        theirs = np.stack([draw.seeded(function, seed) for seed in SEEDS])
+        theirs = theirs - theirs.mean(axis=0)
+        scale = (ours * theirs).sum(axis=0) / np.square(theirs).sum(axis=0)
+        allowed = _allowed(function, scale, np.abs(returned).max(axis=0))
+        if (np.abs(ours - scale * theirs) <= allowed).all() and (np.abs(scale) > allowed).any():
+            return Noise(draw, _alike(np.where(np.abs(scale) > allowed, scale, 0.0)))
+    return None
+
+
+def _allowed(function: AuditedFunction, scale: Array, size: Array) -> Array:
+    """How far rounding may move a number of this size that carries noise of this scale."""
+    dtype = function.options.output_dtype or function.options.dtype
+    return np.asarray(EXACT * np.abs(scale) + ULP.get(dtype, 0.0) * size)
+
+
+def _alike(scale: Array) -> Array:
+    """Scales of all numbers; one of all where they differ by rounding alone."""
+    middle = float(np.median(scale))
+    same = np.abs(scale - middle) <= EXACT * abs(middle)
+    return np.where(same, middle, scale)
+
+
+def _drawn(name: str, family: NoiseFamily, one: Callable[[Shape], Array]) -> Draw:
+    """Of each tensor in turn."""
+
+    def flat(function: AuditedFunction, shapes: Sequence[Shape]) -> Array:
+        return np.concatenate([np.asarray(one(shape), float).ravel() for shape in shapes])
+
+    return Draw(name, family, flat)
+
+
+def _torch_normal(dtype: torch.dtype, shape: Shape) -> Array:
+    return torch.randn(shape, dtype=dtype).numpy()
+
+
+def _torch_laplace(shape: Shape) -> Array:
+    return torch.distributions.Laplace(0.0, 1.0).sample(shape).numpy()
+
+
+def _python_gauss(shape: Shape) -> Array:
+    return np.array([random.gauss(0.0, 1.0) for _ in range(int(np.prod(shape)))])
+
+
+def _by_generator(name: str, family: NoiseFamily, method: str) -> Draw:
+    def flat(function: AuditedFunction, shapes: Sequence[Shape]) -> Array:
+        draw = getattr(function.generator, method)
+        return np.concatenate([np.asarray(draw(size=s), float).ravel() for s in shapes])
+
+    return Draw(name, family, flat)
+
+
+def _draws() -> Iterator[Draw]:
+    legacy = np.random  # what frameworks draw from
+    yield _drawn("numpy.random.normal", "gaussian", lambda s: legacy.standard_normal(s))
+    for dtype in (torch.float32, torch.float64):
+        yield _drawn("torch.randn", "gaussian", partial(_torch_normal, dtype))
+    yield _drawn("random.gauss", "gaussian", _python_gauss)
+    yield _drawn("numpy.random.laplace", "laplace", lambda s: legacy.laplace(size=s))
+    yield _drawn("torch.distributions.Laplace", "laplace", _torch_laplace)
+
+
+DRAWS = tuple(_draws())
+GIVEN_DRAWS = (  # by the generator that a function is given
+    _by_generator("numpy.random.Generator.normal", "gaussian", "standard_normal"),
+    _by_generator("numpy.random.Generator.laplace", "laplace", "laplace"),
+)

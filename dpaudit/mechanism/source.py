@@ -1,0 +1,225 @@
+"""A function as a source of an audit: its calls, what they show, and the verdict on its claim."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from dpaudit.defense.claim_accounting import Accounted, claimed_delta
+from dpaudit.errors import ConfigError
+from dpaudit.files.claim import Adjacency, Claim
+from dpaudit.files.file_problems import dotted, problems_of
+from dpaudit.files.finding import Finding
+from dpaudit.files.mechanism_file import READER, MechanismConfig, MechanismOptions, claim_problems
+from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, Note
+from dpaudit.inputs.recorder import recording
+from dpaudit.pipeline.judge import Evidence, audited, bearing_on, judge
+from dpaudit.pipeline.provenance import provenance_of
+from dpaudit.pipeline.rules import Judging
+from dpaudit.progress import OnProgress, unreported
+from dpaudit.source import hash_of, own_source
+from dpaudit.training.run_directory import RunDirectory
+
+from .findings import between_calls, distance, measured, null_control, tested
+from .function import AuditedFunction, Function, examine, kept_randomness, load, source_of
+from .neighbours import SCALES, Neighbours
+from .probes import probed
+from .search import Search
+
+EXAMINED = 24  # inputs on which the function is examined before
+REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
+OVERHEAD = 5_000  # calls beside the counted ones, about
+FROM_PYTHON = "# This function was audited from Python; its config is in audit.json.\n"
+
+
+def audit(
+    function: Function,
+    claim: Mapping[str, Any],
+    shape: Sequence[int] | Sequence[Sequence[int]],
+    adjacency: Adjacency = "replace-one",
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> AuditResult:
+    """Audit the privacy claim of one function, from a value to a noised value.
+
+    The function may have a parameter ``rng``, by which it is given a ``numpy.random.Generator``.
+
+    Args:
+        function: takes an array of ``shape``, or a list of arrays, and returns it noised.
+        claim: ``epsilon`` in nats and ``delta``, or ``mu``.
+        shape: of the value; of a list of tensors, the shape of each.
+        adjacency: "replace-one": any two values are neighbours; "add-remove": a value and zero.
+        seed: of all runs.
+        out: run directory for audit.json and report.html; None keeps nothing on disk.
+        on_progress: called as ``on_progress(what, done, total)``.
+        options: keys of ``[mechanism]``, as ``dtype``, ``library``, ``sensitivity`` or ``calls``.
+
+    Raises:
+        DpauditError: the options cannot be meant, or the function cannot be audited.
+    """
+    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', function)}"
+    content = {
+        "seed": seed,
+        "mechanism": {"function": name, "shape": shape, **options},
+        "claim": [{"text": "the claim", "adjacency": adjacency, **claim}],
+    }
+    place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
+    with place as folder:
+        return run_mechanism(
+            from_python(content), Path(folder), FROM_PYTHON, False, on_progress, function
+        )
+
+
+def from_python(content: dict[str, Any]) -> MechanismConfig:
+    """The config of a dictionary. Raises ConfigError, with a line for each problem."""
+    try:
+        config = MechanismConfig.model_validate(content)
+        problems = claim_problems(config)
+    except ValidationError as error:
+        problems = list(problems_of(error, MechanismConfig, content))
+    if problems:
+        raise ConfigError.of(
+            one._replace(text=f"{dotted(key)}: {one.text}") for key, one in problems
+        )
+    return config
+
+
+def run_mechanism(
+    config: MechanismConfig,
+    out: Path,
+    config_text: str = "",
+    resume: bool = False,
+    on_progress: OnProgress | None = None,
+    function: Function | None = None,
+) -> AuditResult:
+    """Audit the function of a config; writes the run directory.
+
+    Args:
+        function: in the place of the one that the config names.
+
+    Raises:
+        DpauditError: the function cannot be loaded or audited, or the run directory does not allow
+            it.
+    """
+    with recording(), kept_randomness():
+        found = load(config.mechanism.function) if function is None else function
+        source = FunctionSource(config, found)
+        evidence = partial(source.evidence, on_progress or unreported)
+        return audited(config, out, config_text, resume, source.fingerprint(), evidence)
+
+
+def judged(config: MechanismConfig, function: Function) -> tuple[JudgedClaim, list[Finding]]:
+    """The verdict on the claim and its evidence, with nothing written. Raises FunctionError."""
+    with kept_randomness():
+        judging, findings, _ = examined(config, function, unreported)
+        return judge([judging], findings)[0], findings
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function, called as often as its search and its counted runs need."""
+
+    config: MechanismConfig
+    function: Function
+    code: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        file = source_of(self.function)
+        object.__setattr__(self, "code", hash_of([file]) if file is not None else "")
+
+    def fingerprint(self) -> dict[str, object]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            "code": {"dpaudit": hash_of(own_source()), "function": self.code},
+        }
+
+    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
+        began, config = time.perf_counter(), self.config
+        judging, findings, search = examined(config, self.function, on_progress)
+        device = torch.device("cpu")
+        return Evidence(
+            [judging],
+            findings,
+            GraphSummary(name="single-agent", n_agents=1, links=(), positions=((0.0, 0.0),)),
+            provenance_of(_values(config.mechanism), self.code, config.seed, device),
+            tuple(_notes(search)),
+            {"runs": time.perf_counter() - began},
+        )
+
+
+def examined(
+    config: MechanismConfig, function: Function, on_progress: OnProgress
+) -> tuple[Judging, list[Finding], Search]:
+    """All evidence on the claim of a config. Raises FunctionError."""
+    (claim,), options = config.claim, config.mechanism
+    called = AuditedFunction(function, options)
+    neighbours = Neighbours(options, claim.adjacency, config.seed)
+    n_calls = (2 * options.runs + OVERHEAD) * options.calls
+    examine(called, neighbours.examples[:EXAMINED], n_calls)
+    search = Search(called, neighbours, claimed_delta(claim), config.seed)
+    findings, accounted = _findings(claim, search, on_progress)
+    because = tuple(bearing_on(0, claim, READER, findings))
+    premise = "Other inputs than those that were tried may leak more."
+    return Judging(0, claim, READER, accounted, because, premise=premise), findings, search
+
+
+def _findings(
+    claim: Claim, search: Search, on_progress: OnProgress
+) -> tuple[list[Finding], Accounted]:
+    """All evidence on the claim, and what was measured."""
+    runs, worst = search.function.options.runs, search.moves[0].pair
+    exceptions = 0
+    if search.noise is not None:
+        seeds = range(REPLAYED, REPLAYED + runs)
+        values = (worst.having, worst.without)
+        exceptions = sum(search.noise.exceptions(search.function, v, seeds) for v in values)
+    found = measured(claim, search, exceptions, 2 * runs)
+    played = search.played(lambda done, total: on_progress("runs", done, total))
+    several = [
+        found.finding,
+        tested(claim, played),
+        null_control(claim, search, played),
+        distance(claim, search),
+        between_calls(search, played, exceptions, 2 * runs),
+    ]
+    return [finding for finding in several if finding is not None], found.accounted
+
+
+def _values(options: MechanismOptions) -> str:
+    shapes = ", ".join(str(shape) for shape in options.shapes)
+    return f"values of shape {shapes} in {options.dtype}"
+
+
+def _notes(search: Search) -> Iterator[Note]:
+    """What to know before any number."""
+    options = search.function.options
+    yield Note(
+        "DPA135",
+        f"A function was audited alone, on {len(search.moves)} pairs of inputs, for "
+        f"{options.calls} calls with one value. Its surroundings were not: who calls it how often, "
+        "and what is sent beside its output.",
+    )
+    if search.follows:
+        yield Note(
+            "DPA136",
+            "The output moves as far as the input at every length up to "
+            f"{SCALES[-1]:g}: the function does not clip. Where its inputs are bounded before, "
+            "give their distance as sensitivity.",
+        )
+    if options.own_randomness:
+        yield Note(
+            "DPA137",
+            "The function draws from a source that seeds do not set, so that another audit counts "
+            "other runs.",
+        )
+    yield from probed(search)

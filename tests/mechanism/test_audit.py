@@ -1,0 +1,130 @@
+"""Audits of single functions: figures by closed forms, verdicts, and a second opinion on them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpaudit import mechanism
+from dpaudit.accounting import gaussian_epsilon
+from dpaudit.files.finding import Finding, Name, Role
+from dpaudit.files.mechanism_file import MechanismConfig
+from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.verdict import Verdict
+from dpaudit.mechanism.findings import LEVEL, SLACK, _dependence
+from dpaudit.mechanism.source import from_python, judged, run_mechanism
+from dpaudit.verify.verdict import check, overall
+from tests.mechanism.functions import clipped, gaussian, laplace
+
+CLAIM = {"epsilon": 3.0, "delta": 1e-5}
+
+
+def found(
+    function, claim=CLAIM, adjacency="replace-one", **options
+) -> tuple[JudgedClaim, dict[Role, Finding]]:
+    """The verdict and the findings by role, without a report."""
+    asked = {"function": "a:b", "shape": (6,), "runs": 1_000, **options}
+    content = {"mechanism": asked, "claim": [{"text": "ours", "adjacency": adjacency, **claim}]}
+    verdict, findings = judged(from_python(content), function)
+    return verdict, {finding.role: finding for finding in findings}
+
+
+def test_gaussian_noise_is_accounted_by_its_closed_form() -> None:
+    claim, findings = found(gaussian(1.6149))
+    expected = gaussian_epsilon(1e-5, 2 / (1.6149 * (1 + SLACK)))  # 5.61: twice the clip norm
+    assert findings[Role.MEASURED].value(Name.EPSILON) == pytest.approx(expected, rel=1e-6)
+    assert claim.verdict is Verdict.UNSUPPORTED
+    assert findings[Role.SENSITIVITY].value(Name.MEASURED) == pytest.approx(2.0)
+
+
+def test_calls_compose_as_releases_do() -> None:
+    _, findings = found(gaussian(5.0), adjacency="add-remove", calls=4, runs=200)
+    expected = gaussian_epsilon(1e-5, 2 / (5.0 * (1 + SLACK)))  # sqrt(4) times one call
+    assert findings[Role.MEASURED].value(Name.EPSILON) == pytest.approx(expected, rel=1e-6)
+
+
+def test_laplace_noise_for_an_l2_clip_is_refuted() -> None:
+    claim, findings = found(laplace(1 / 3), shape=(100,))
+    assert claim.verdict is Verdict.REFUTED
+    assert findings[Role.TEST].value(Name.EPSILON_LOWER_BOUND) > 5
+
+
+def test_laplace_noise_of_a_distance_keeps_its_pure_epsilon() -> None:
+    def noised(x: np.ndarray) -> np.ndarray:
+        return x + np.random.laplace(0, 2.0, x.shape)
+
+    claim, findings = found(noised, {"epsilon": 0.5}, sensitivity=1.0, norm="l1")
+    epsilon = findings[Role.MEASURED].value(Name.EPSILON)
+    assert epsilon == pytest.approx(0.5 / (1 + SLACK), rel=1e-6)
+    assert claim.verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
+def test_a_generous_claim_is_not_refuted() -> None:
+    claim, findings = found(gaussian(4.0))
+    assert claim.verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    assert findings[Role.NULL_CONTROL].value(Name.EPSILON_LOWER_BOUND) == 0
+
+
+def test_noise_that_repeats_is_found() -> None:
+    pool = np.random.default_rng(0).normal(0, 4.0, (200, 6))
+
+    def pooled(x: np.ndarray) -> np.ndarray:
+        return clipped(x) + pool[np.random.randint(200)]
+
+    claim, findings = found(pooled)
+    assert "repeat the noise" in findings[Role.NOISE].title
+    assert claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
+def dependence(change, n: int = 1_000) -> tuple[str, float]:
+    """What is found of white noise [n, 3] that was changed, and of a sequence of it."""
+    white = np.random.default_rng(1).normal(size=(n, 3))
+    return _dependence(change(white), [change(white)[:, 0]])
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda z: np.concatenate([z[:500], 0.5 * z[500:]]), "the noise changes from call to call"),
+        (lambda z: np.repeat(z[::2], 2, axis=0) + 0.1 * z, "calls in a row have like noise"),
+        (lambda z: z[np.arange(len(z)) % 900], "100 calls repeat the noise of an earlier one"),
+    ],
+)
+def test_calls_that_depend_on_one_another_are_found(change, said: str) -> None:
+    what, p = dependence(change)
+    assert what == said
+    assert p < LEVEL
+
+
+@pytest.mark.parametrize("change", [lambda z: z, np.sign, lambda z: (z > 2).astype(float)])
+def test_independent_calls_are_not_accused(change) -> None:
+    assert dependence(change)[1] >= LEVEL  # false with probability LEVEL over seeds
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    first, second = (found(gaussian(2.0)) for _ in range(2))
+    assert first == second
+
+
+def test_a_verdict_is_derived_again_from_its_evidence(tmp_path) -> None:
+    function = gaussian(4.0)
+    mechanism.audit(function, claim=CLAIM, shape=(6,), runs=500, out=tmp_path)
+    result = json.loads((tmp_path / "audit.json").read_text())
+    assert [one.answer for one in check(result)] == ["confirmed"]
+    assert list(overall(result)) == []
+    assert "functions:gaussian" in (tmp_path / "report.html").read_text()
+
+
+def test_a_config_names_an_importable_function(tmp_path) -> None:
+    (tmp_path / "ours.py").write_text(
+        "import numpy as np\n\n\ndef noised(x):\n    return x + np.random.normal(0, 4.0, x.shape)\n"
+    )
+    file = tmp_path / "mechanism.toml"
+    file.write_text(
+        f"[mechanism]\nfunction = '{tmp_path}/ours.py:noised'\nshape = [4]\nruns = 200\n"
+        '[[claim]]\ntext = "ours"\nepsilon = 2.2\ndelta = 1e-5\nadjacency = "add-remove"\n'
+    )
+    result = run_mechanism(MechanismConfig.from_toml(file), tmp_path / "run")
+    assert result.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    assert {"DPA135", "DPA136"} <= set(result.note_codes)  # it does not clip
+    assert AuditResult.read(tmp_path / "run" / "audit.json").to_json() == result.to_json()

@@ -1,0 +1,112 @@
+"""The audited function: what stops an audit, in one line with a code."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit import mechanism
+from dpaudit.errors import DpauditError
+from dpaudit.mechanism.function import load
+
+SHAPE = (6,)
+
+
+def noise(x: np.ndarray) -> np.ndarray:
+    return x + np.random.normal(size=x.shape)
+
+
+def raises(x: np.ndarray) -> np.ndarray:
+    raise RuntimeError("no such\nlayer")
+
+
+def raises_if_large(x: np.ndarray) -> np.ndarray:
+    if np.abs(x).max() > 1:
+        raise ValueError("too large")
+    return noise(x)
+
+
+def mutates(x: np.ndarray) -> np.ndarray:
+    x += np.random.normal(size=x.shape)
+    return x
+
+
+def slow(x: np.ndarray) -> np.ndarray:
+    time.sleep(0.02)
+    return noise(x)
+
+
+def seeds_itself(x: np.ndarray) -> np.ndarray:
+    return x + np.random.default_rng(5).normal(size=x.shape)
+
+
+BAD = {
+    "another shape": (lambda x: noise(x)[:3], "DPA075", "returned shape (3,); expected (6,)"),
+    "another dtype": (lambda x: noise(x).astype("float32"), "DPA075", "float32; expected float64"),
+    "NaN": (lambda x: noise(x) * np.nan, "DPA075", "NaN or infinity, in 6 numbers"),
+    "no numbers": (lambda x: "noised", "DPA075", "returned str; expected an array of numbers"),
+    "raises": (raises, "DPA075", "raised RuntimeError: no such"),
+    "raises for some inputs": (raises_if_large, "DPA075", "numbers from 0 to"),
+    "not random": (lambda x: x, "DPA076", "2,000 calls with one value return the same"),
+    "seeds itself": (seeds_itself, "DPA076", "noise that it seeds itself"),
+    "beyond its seed": (
+        lambda x: x + np.random.default_rng().normal(size=x.shape),
+        "DPA077",
+        "random beyond its seed",
+    ),
+    "changes its input": (mutates, "DPA078", "changes its input in place"),
+    "slow": (slow, "DPA079", "expected 5 s at most"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_audited_is_one_line(name: str) -> None:
+    function, code, said = BAD[name]
+    with pytest.raises(DpauditError) as error:
+        mechanism.audit(
+            function, claim={"epsilon": 1.0, "delta": 1e-5}, shape=SHAPE, runs=100, seconds=5
+        )
+    assert error.value.code == code
+    assert said in str(error.value)
+    assert len(str(error.value).split("\n")) == 1
+
+
+@pytest.mark.parametrize(
+    "options, code, said",
+    [
+        ({"shape": (0,)}, "DPA005", "between 1 and"),
+        ({"dtype": "float128"}, "DPA006", "mechanism.dtype"),
+        ({"epsilon": -1.0}, "DPA004", "claim[1].epsilon"),
+        ({"adjacency": "function"}, "DPA047", "expected add-remove or replace-one"),
+        ({"low": 1.0, "high": 0.0}, "DPA005", "not below"),
+        ({"records": True, "sensitivity": 1.0}, "DPA005", "whose rows are records"),
+        ({"dtype": "bfloat16"}, "DPA005", 'library = "torch"'),
+        ({"shap": 3}, "DPA001", "unknown key"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict, code: str, said: str) -> None:
+    asked = {"shape": SHAPE, "adjacency": "replace-one", **options}
+    claim = {"epsilon": asked.pop("epsilon", 1.0), "delta": 1e-5}
+    with pytest.raises(DpauditError) as error:
+        mechanism.audit(noise, claim=claim, **asked)
+    assert error.value.code == code
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["nothing", "no_such_module:f", "math:pi", "math:no_such"])
+def test_a_name_that_is_no_function_is_refused(name: str) -> None:
+    with pytest.raises(DpauditError) as error:
+        load(name)
+    assert error.value.code == "DPA074"
+
+
+def test_random_streams_of_the_caller_go_on_as_before() -> None:
+    np.random.seed(3)
+    torch.manual_seed(3)
+    expected = np.random.normal(size=4), torch.rand(4)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    mechanism.audit(noise, claim={"epsilon": 1.0, "delta": 1e-5}, shape=SHAPE, runs=100)
+    assert np.array_equal(np.random.normal(size=4), expected[0])
+    assert torch.equal(torch.rand(4), expected[1])

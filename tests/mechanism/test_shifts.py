@@ -1,0 +1,120 @@
+"""Distances and noise, measured by calls that share their draws: exact, up to rounding."""
+
+import numpy as np
+import pytest
+
+from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.mechanism.function import AuditedFunction
+from dpaudit.mechanism.neighbours import Neighbours, directions
+from dpaudit.mechanism.search import Search
+from dpaudit.mechanism.shifts import recognised
+from tests.mechanism.functions import clipped, gaussian, given, laplace, of_torch
+
+TORCH = {"library": "torch", "dtype": "float32"}
+KNOWN = {
+    "numpy": (gaussian(1.25), {}, "numpy.random.normal"),
+    "Laplace": (laplace(0.75), {}, "numpy.random.laplace"),
+    "generator": (given(2.0), {}, "numpy.random.Generator.normal"),
+    "torch": (of_torch(0.5), TORCH, "torch.randn"),
+}
+SCALES = {"numpy": 1.25, "Laplace": 0.75, "generator": 2.0, "torch": 0.5}
+
+
+def searched(function, shape=(5, 3), adjacency="replace-one", **options) -> Search:
+    asked = MechanismOptions(function="a:b", shape=shape, **options)
+    called = AuditedFunction(function, asked)
+    return Search(called, Neighbours(asked, adjacency, 0), 1e-5, 0)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_noise_of_a_known_function_is_recognised(name: str) -> None:
+    function, options, source = KNOWN[name]
+    search = searched(function, **options)
+    assert search.noise is not None
+    assert search.noise.draw.name == source
+    assert search.unit == pytest.approx(SCALES[name], rel=1e-6)
+    assert search.noise.exceptions(search.function, search.neighbours.zero, range(50)) == 0
+
+
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("adjacency, diameters", [("replace-one", 2.0), ("add-remove", 1.0)])
+def test_the_search_finds_the_width_of_the_clip(name, adjacency, diameters) -> None:
+    function, options, _ = KNOWN[name]
+    worst = searched(function, adjacency=adjacency, **options).moves[0]
+    if name == "Laplace":  # the L1 length of an L2 ball of 15 numbers is sqrt(15) times as large
+        assert worst.size == pytest.approx(diameters * 15**0.5 / SCALES[name], rel=1e-6)
+        assert worst.pair.name.startswith("all coordinates alike")
+    else:
+        assert worst.size == pytest.approx(diameters / SCALES[name], rel=1e-5)
+
+
+def test_a_clip_that_lets_through_just_above_it_is_found() -> None:
+    def wrong(x: np.ndarray) -> np.ndarray:
+        norm = np.linalg.norm(x)
+        return (x if norm < 2.5 else clipped(x)) + np.random.normal(0, 1.0, x.shape)
+
+    assert searched(wrong).moves[0].size == pytest.approx(
+        4.0
+    )  # twice the clip is among what is tried
+
+
+def test_noise_that_sometimes_is_missing_counts_as_exceptions() -> None:
+    def rarely(x: np.ndarray) -> np.ndarray:
+        noisy = clipped(x) + np.random.normal(0, 1.0, x.shape)
+        return x if np.random.random() > 0.99 else noisy
+
+    search = searched(rarely)
+    assert search.noise is not None
+    value = search.moves[0].pair.having
+    n = search.noise.exceptions(search.function, value, range(1000, 2000))
+    assert 0 < n < 40  # of binomial(1000, 0.01): false with probability 1e-4
+
+
+def test_other_noise_is_not_recognised() -> None:
+    def uniform(x: np.ndarray) -> np.ndarray:
+        return clipped(x) + np.random.uniform(-1, 1, x.shape)
+
+    search = searched(uniform)
+    assert search.noise is None
+    assert search.is_additive
+
+
+def test_a_number_without_noise_is_infinitely_far() -> None:
+    def tail(x: np.ndarray) -> np.ndarray:
+        noise = np.random.normal(0, 1.0, x.shape)
+        noise.flat[-1] = 0.0
+        return clipped(x) + noise
+
+    search = searched(tail)
+    assert recognised(search.function, search.neighbours.zero) is not None
+    assert search.moves[0].size == np.inf
+
+
+def test_directions_of_one_number_are_one() -> None:
+    assert len(directions([(1,)], 0)) == 1
+    several = directions([(2, 2), (3,)], 0)
+    assert {"tensor 1 alone", "tensor 2 alone"} <= {one.name for one in several}
+
+
+def test_neighbours_at_a_distance_are_that_far_apart() -> None:
+    for norm, order in (("l1", 1), ("l2", 2), ("linf", np.inf)):
+        options = MechanismOptions(function="a:b", shape=(4,), sensitivity=0.5, norm=norm)
+        for pair in Neighbours(options, "replace-one", 0).fixed():
+            gap = np.linalg.norm(pair.having[0] - pair.without[0], order)
+            assert gap == pytest.approx(0.5)
+
+
+def test_removed_records_are_fewer_rows() -> None:
+    options = MechanismOptions(function="a:b", shape=(5, 2), records=True, output_shape=(2,))
+    for pair in Neighbours(options, "add-remove", 0).fixed():
+        assert (pair.without[0].shape, pair.having[0].shape) == ((4, 2), (5, 2))
+        assert np.array_equal(pair.without[0], pair.having[0][1:])
+
+
+def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
+    options = MechanismOptions(function="a:b", shape=(5,), low=0.0, high=3.0, dtype="int8")
+    for pair in Neighbours(options, "replace-one", 0).fixed():
+        for value in pair[1:]:
+            assert value[0].dtype == np.int64
+            assert value[0].min() >= 0
+            assert value[0].max() <= 3

@@ -24,6 +24,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "mutual_information": ("--rounds 1 --trials 50 --workers 1", {}),
     "network_accounting": ("--readers 1", {"SIZES": ((16, 8),)}),
     "partpsp": ("--rounds 1 --repeats 1", {}),
+    "power": ("--seeds 2 --runs 100", {}),
     "sensor_fusion": (
         "--trials 2 --block 1 --table-trials 2 --loop-trials 1",
         {"ROUNDS": 3, "RECORDED": (0, 3)},

@@ -6,7 +6,8 @@ it lies above a threshold; ``fp`` of ``n0`` independent scores from H0 are calle
 
 The bounds hold for a threshold that was fixed before the counted scores were seen. Choosing and
 counting on the same scores makes more false alarms than alpha; ``from_scores`` counts on scores
-that the choice has not seen.
+that the choice has not seen. Few are enough for a choice, because the scores of both worlds
+together say how those of each are distributed (``density_ratio``).
 
 An audit that could not have refuted a claim says nothing about it. What it can be expected to prove
 before any trial is run (``expected_bound``) depends on the number of trials and on the trade-off
@@ -38,9 +39,12 @@ from dpaudit.accounting.releases import (
 )
 from dpaudit.errors import DpauditError
 
+from .density_ratio import fit
+
 SCORE_DECIMALS = 9  # low-order bits of naive floating-point noise separate the two worlds
 MAX_CANDIDATES = 200  # thresholds tried in one direction
-DOUBT = 0.02  # the choice takes error rates at their upper bounds at this level, lest luck decide
+DOUBT = 0.02  # seen error rates choose by their upper bounds at this level, lest luck decide
+CHOICE = 0.1  # times alpha, the level of a choice: p-values that many tests adjust are smaller
 
 Scores = tuple[ArrayLike, ArrayLike]  # of H0 and of H1
 _TAIL = np.geomspace(1e-7, 0.5, 60)
@@ -143,8 +147,8 @@ def from_scores(
             is outside [0, 1).
     """
     epsilon_lower_bound(0, 0, 1, 1, delta, alpha)  # refuses what is impossible
-    bound = partial(_log_odds, delta=delta, alpha=alpha)
-    return _held_out((scores0, scores1), choosing, bound, decimals)
+    bound = partial(_log_odds, delta=delta)
+    return _held_out((scores0, scores1), choosing, bound, alpha, decimals)
 
 
 def family_from_scores(
@@ -156,8 +160,8 @@ def family_from_scores(
 ) -> ScoreBound:
     """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
     family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
-    bound = partial(_shift, alpha=alpha, family=family)
-    return _held_out((scores0, scores1), choosing, bound, SCORE_DECIMALS)
+    bound = partial(_shift, family=family)
+    return _held_out((scores0, scores1), choosing, bound, alpha, SCORE_DECIMALS)
 
 
 def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:
@@ -206,7 +210,8 @@ def _shift(
 def _held_out(
     scores: Scores,
     choosing: Scores | np.random.Generator,
-    bound: Bound,
+    bound: Callable[..., Array],  # from errors of n0 and n1 scores, and alpha
+    alpha: float,
     decimals: int | None,
 ) -> ScoreBound:
     """Count the errors of a test that other scores have chosen."""
@@ -216,24 +221,42 @@ def _held_out(
         seen1, counted1 = _tenth(counted1, choosing)
     else:
         seen0, seen1 = (_checked(world, decimals) for world in choosing)
-    threshold, above = _chosen(seen0, seen1, bound, len(counted0), len(counted1))
+    at_choice = partial(bound, alpha=CHOICE * alpha)
+    threshold, above = _chosen(seen0, seen1, at_choice, len(counted0), len(counted1))
     sign = 1.0 if above else -1.0
     fp, fn, n0, n1 = _counts(sign * counted0, sign * counted1, np.array([sign * threshold]))
-    value = max(float(bound(fp, fn, n0, n1)[0]), 0.0)
+    value = max(float(bound(fp, fn, n0, n1, alpha=alpha)[0]), 0.0)
     return ScoreBound(value, threshold, above, int(fp[0]), int(fn[0]), n0, n1)
 
 
 def _chosen(seen0: Array, seen1: Array, bound: Bound, n0: int, n1: int) -> tuple[float, bool]:
-    """The threshold and direction that promise the best bound with n0 and n1 counted scores."""
-    best = (-np.inf, 0.0, True)
+    """The threshold and direction that promise the best bound with n0 and n1 counted scores.
+
+    Promised by the rates of fitted worlds, which need few scores. Where the fit is wrong, the rates
+    that were seen decide: if these, at their upper confidence bounds, promise more than was seen at
+    the threshold of the fit.
+    """
+    by_counts, by_fit = [], []
+    worlds, seen = fit(seen0, seen1), np.sort(np.concatenate([seen0, seen1]))
     for sign in (1.0, -1.0):
-        thresholds = thresholds_between(np.sort(sign * np.concatenate([seen0, seen1])))
-        fp, fn, m0, m1 = _counts(sign * seen0, sign * seen1, thresholds)
+        signed = thresholds_between(np.sort(sign * seen))
+        fp, fn, m0, m1 = _counts(sign * seen0, sign * seen1, signed)
         fpr, fnr = clopper_pearson(fp, m0, DOUBT), clopper_pearson(fn, m1, DOUBT)
-        merit = bound(n0 * fpr, n1 * fnr, n0, n1)
-        i = int(np.argmax(merit))
-        best = max(best, (float(merit[i]), sign * float(thresholds[i]), sign > 0))
-    return best[1:]
+        at_worst = bound(n0 * fpr, n1 * fnr, n0, n1)
+        i = int(np.argmax(at_worst))
+        by_counts.append((float(at_worst[i]), sign * float(signed[i]), sign > 0))
+        if worlds is not None:
+            fpr, fnr = worlds.rates(sign * signed, sign > 0)
+            fitted, counted = (
+                bound(n0 * false, n1 * missed, n0, n1)
+                for false, missed in ((fpr, fnr), (fp / m0, fn / m1))
+            )
+            i = int(np.argmax(fitted))
+            test = float(counted[i]), sign * float(signed[i]), sign > 0
+            by_fit.append((float(fitted[i]), test))
+    at_worst_best = max(by_counts)
+    fitted_best = max(by_fit)[1] if by_fit else at_worst_best
+    return max(fitted_best, at_worst_best, key=lambda test: test[0])[1:]
 
 
 def _checked(scores: ArrayLike, decimals: int | None) -> Array:

@@ -4,21 +4,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 import dpaudit.attack as da
+from dpaudit.defense import CHANGED_RECORDS
 from dpaudit.files.claim import Adjacency, measured_change
+from dpaudit.files.finding import known_releases
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
 
+from .alignment import over_declared, size_of_noise
 from .examination import Examination, Row
 from .replay import EVERY_LINK
-from .worlds import Coupled
+from .worlds import Coupled, Drawn
 
 CHANGED: dict[Adjacency, str] = {
     "add-remove": "one record is added",
@@ -98,7 +101,14 @@ class Sensitivity(da.Attack):
                     findings.append(self._finding(rows, *change, victim))
                 else:
                     constant[rows[0].message] = None
-        return [*findings, _dependence(examination, constant)]
+        n_rounds = len(self._rounds(defense.n_rounds))
+        rounds: dict[str, da.Metric] = {
+            da.Name.ROUNDS: da.Metric(value=n_rounds, n=defense.n_rounds)
+        }
+        for adjacency, by_record in found:
+            if adjacency in CHANGED_RECORDS and not by_record:
+                findings.append(_alignment(examination, adjacency, rounds))
+        return [*findings, _dependence(examination, constant, rounds)]
 
     def _rows(
         self,
@@ -114,7 +124,12 @@ class Sensitivity(da.Attack):
         done, last, own = 0, max(rounds), dict.fromkeys(slopes, state)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
-            done, values, own_values, found, noted, examination.silent = saved.parts
+            done, values, own_values, found, noted, examination.silent, aligned, drawn = saved.parts
+            examination.aligned = {
+                (change, k): moved if isinstance(moved, str) else {(i, f): x for i, f, x in moved}
+                for change, k, moved in aligned
+            }
+            examination.drawn = {family: Drawn(*sizes) for family, *sizes in drawn}
             state, like = type(state)(*values), type(state)
             own = {kind: like(*parts) for kind, parts in own_values.items()}
             rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
@@ -131,9 +146,18 @@ class Sensitivity(da.Attack):
                     rows.setdefault((adjacency, True), []).extend(replaced)
                 elif adjacency in ("add-remove", "replace-one"):
                     rows[adjacency, False] += examination.record(state, k, adjacency)
-            state = coupled.play(state, k, coupled.oracle(k)).state
+            state = examination.next_state(state, k)
             every = [[*key, some] for key, some in rows.items()]
-            beside = list(examination.found), examination.silent
+            aligned = [
+                [
+                    change,
+                    at,
+                    moved if isinstance(moved, str) else [[*of, x] for of, x in moved.items()],
+                ]
+                for (change, at), moved in examination.aligned.items()
+            ]
+            drawn = [[family, *sizes] for family, sizes in examination.drawn.items()]
+            beside = list(examination.found), examination.silent, aligned, drawn
             checkpoint.keep(partial(da.Progress.of, k, state, own, every, *beside))
             on_step(k, last)
         return rows
@@ -197,6 +221,15 @@ class Sensitivity(da.Attack):
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
 
 
+def _plain(examination: Examination) -> tuple[list[Any], list[Any]]:
+    """The alignments and the sizes of noise, for a checkpoint."""
+    aligned = [
+        [change, k, moved if isinstance(moved, str) else [[*of, x] for of, x in moved.items()]]
+        for (change, k), moved in examination.aligned.items()
+    ]
+    return aligned, [[family, *sizes] for family, sizes in examination.drawn.items()]
+
+
 def _most_moved(context: da.AttackContext) -> int:
     """The first agent with data, or one that declares the same and whose messages move further."""
     first = context.setting.holders[0]
@@ -247,13 +280,51 @@ def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
     return series
 
 
-def _dependence(examination: Examination, constant: Mapping[str, None]) -> da.Finding:
+def _alignment(
+    examination: Examination, adjacency: Adjacency, rounds: Mapping[str, da.Metric]
+) -> da.Finding:
+    """How far noise was moved, beside what declared releases say; no figure where that hides less.
+
+    "noise over declared" is how large the draws were in units of the scale that was asked, with the
+    exact 95% interval of so many numbers.
+    """
+    coupled = examination.coupled
+    found = {k: moved for (of, k), moved in examination.aligned.items() if of == adjacency}
+    missed = {k: why for k, why in found.items() if isinstance(why, str)}
+    moves = {k: moved for k, moved in found.items() if not isinstance(moved, str)}
+    metrics, notes = dict(rounds), list[str]()
+    if not missed:
+        ratio = over_declared(coupled, moves, adjacency)
+        metrics[da.Name.MOVED_OVER_DECLARED] = da.Metric(value=ratio)
+        if examination.drawn:
+            metrics[da.Name.NOISE_OVER_DECLARED] = size_of_noise(examination.drawn)
+        notes.append(
+            "two runs that differ in a record are the same in every message and in the state, once "
+            "the noise is moved; every agent's record was left out once, too"
+        )
+    for k, why in list(missed.items())[:3]:
+        notes.append(f"round {k}: no move of noise makes {why} the same in both runs")
+    declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
+    return _FINDING(
+        role=da.Role.ALIGNMENT,
+        title="How far noise has to move to hide a record",
+        adjacency=adjacency,
+        rounds=tuple(found),
+        metrics=metrics,
+        releases=known_releases(None, declared),
+        notes=tuple(notes),
+    )
+
+
+def _dependence(
+    examination: Examination, constant: Mapping[str, None], rounds: Mapping[str, da.Metric]
+) -> da.Finding:
     found = examination.found
     identical = f"bit-identical in all worlds: {', '.join(constant)}"
     return _FINDING(
         role=da.Role.DEPENDENCE,
         title="Dependence on data beside the values of messages",
-        metrics={da.Name.FOUND: da.Metric(value=len(found))},
+        metrics={da.Name.FOUND: da.Metric(value=len(found)), **rounds},
         verdict=da.Verdict.UNSUPPORTED if found else None,
         notes=(
             *found,

@@ -67,7 +67,7 @@ def declared_bounds(
         if not torch.allclose(ours, theirs, SAME, SAME * ours.max().item()):
             unlike.append(name)
             continue
-        bound = _bound(one[name], releases, _batches(coupled), records)
+        bound = _bound(one[name], releases, batches_of(coupled, coupled.victim), records)
         if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):
             bounds[name] = Stated(bound.norm, ROUNDING * bound.value)
     return Declared(bounds, tuple(sorted(unlike)))
@@ -103,12 +103,12 @@ def _bound(reach: Reach, releases: Mechanism, batches: int, records: int) -> Sta
     return bound if torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0) else None
 
 
-def _batches(coupled: Coupled) -> int:
-    """How many batches of the run may hold one record of the victim."""
-    defense, setting, victim = coupled.defense, coupled.setting, coupled.victim
-    rounds = int(steps_of(setting.network.at, defense.n_rounds, victim).sum())
+def batches_of(coupled: Coupled, agent: int) -> int:
+    """How many batches of the run may hold one record of an agent."""
+    defense, setting = coupled.defense, coupled.setting
+    rounds = int(steps_of(setting.network.at, defense.n_rounds, agent).sum())
     if defense.cyclic:
-        rounds = ceil(rounds / max(1, setting.sizes[victim] // defense.batch_size))
+        rounds = ceil(rounds / max(1, setting.sizes[agent] // defense.batch_size))
     return max(1, rounds * defense.batches_per_round)
 
 

@@ -9,19 +9,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient
 
+from .alignment import Moved, alignment
 from .declared import Reach, declared_bounds, reaching
 from .replay import ALLOWED, SAME, explained, replay
 from .search import Candidates, ascent, stacked
 from .worlds import (
     Coupled,
+    Drawn,
     FunctionChange,
     Played,
     PlayedWorld,
     Record,
+    all_without_first,
     lengths,
     placed,
     reordered,
@@ -29,7 +33,11 @@ from .worlds import (
 )
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
+LATER = 3  # rounds within which what a record moved is noised, or an alignment is not looked for
 REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
+
+
+WorldPair = tuple[PlayedWorld, PlayedWorld]
 
 
 class Row(NamedTuple):
@@ -76,6 +84,9 @@ class Examination:
     # what depends on data beside the values of messages, in the order of discovery
     found: dict[str, None] = field(default_factory=dict)
     silent: bool = False  # the scale of some noise differs between worlds: measure without it
+    # by adjacency and round: the longest moves of noise that align two worlds; or what none aligns
+    aligned: dict[tuple[Adjacency, int], Moved | str] = field(default_factory=dict)
+    drawn: dict[NoiseFamily, Drawn] = field(default_factory=dict)  # noise of the rounds, together
 
     @cached_property
     def _first(self) -> dict[str, Reach]:
@@ -101,12 +112,22 @@ class Examination:
             pair.present, natural = longest, pair.natural(unlike=longest)
         found = {"natural": natural, "mislabelled": pair.mislabelled(longest)}
         rows = pair.rows(found)
-        pair.lag = not any(row.measured for row in rows)
+        pair.lag = int(not any(row.measured for row in rows))
         if pair.lag and k == self.coupled.defense.n_rounds:
+            self.aligned[adjacency, k] = {}
             return
         if self.steps:
             found["optimised"] = pair.optimised(longest)
+        self.aligned[adjacency, k] = pair.alignment(found)
         yield from pair.rows(found) if pair.lag or self.steps else rows
+
+    def next_state(self, state: Any, k: int) -> Any:
+        """The state after round k, whose noise is counted."""
+        played = self.coupled.play(state, k, self.coupled.oracle(k))
+        for family, (total, n) in played.drawn.items():
+            before = self.drawn.get(family, Drawn(0.0, 0))
+            self.drawn[family] = Drawn(before.total + total, before.n + n)
+        return played.state
 
     def function(
         self, state: Any, k: int, own: Mapping[str, Any], slopes: Mapping[str, Tensor]
@@ -160,14 +181,14 @@ class Examination:
         if found:
             replayed = replay(here, there, adjacency)
             if replayed.moved <= ALLOWED:
-                found = _dependent(replayed.here, replayed.there, SAME)
+                found = _dependent(replayed.here.played, replayed.there.played, SAME)
         self.found |= dict.fromkeys(found)
         return any(found.values())
 
     def judged(
         self,
         k: int,
-        pairs: Mapping[str, list[tuple[PlayedWorld, PlayedWorld]]],
+        pairs: Mapping[str, list[WorldPair]],
         adjacency: Adjacency,
         norm: int,
         noiseless: frozenset[str] = frozenset(),
@@ -259,25 +280,53 @@ class Pair:
     adjacency: Adjacency  # whose stated bounds are shown
     norm: int  # L1 or L2, of gradients and of messages without a stated bound
     present: Record | None = None  # that the other worlds replace; None: they add one
-    lag: bool = False  # messages of round k + 1 are measured
+    lag: int = 0  # messages of so many rounds later are measured
 
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
         """The larger of each record's effects in the drawn batch, and alone if sampling allows."""
-        examination, coupled = self.examination, self.examination.coupled
-        ways = (False, True) if coupled.defense.sampling == "poisson" else (False,)
-        here = {alone: self._world(self.present, alone) for alone in ways}
-        pairs = {
-            kind: [(here[alone], self._world(record, alone)) for alone in ways]
-            for kind, record in found.items()
-        }
+        examination, coupled, pairs = self.examination, self.examination.coupled, self._pairs(found)
         is_last = self.lag or self.k == coupled.defense.n_rounds
         for one, other in (pair for several in pairs.values() for pair in several):
             examination.silent |= examination.compare(one, other, self.adjacency)
             if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
-                later = replace(one, lag=True), replace(other, lag=True)
+                later = replace(one, lag=1), replace(other, lag=1)
                 examination.compare(*later, self.adjacency)
-        noiseless, k = self._noiseless(here[False]), self.k + self.lag
+        drawn = self._world(self.present)
+        noiseless, k = self._noiseless(drawn), self.k + self.lag
         return examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
+
+    def alignment(self, found: Mapping[str, Record]) -> Moved | str:
+        """The longest moves of noise that align two of these worlds, within ``LATER`` rounds.
+
+        Also where a record of every agent is left out at once. Later rounds are played where what
+        the round leaves still differs, as a sum does that is noised and sent in a later round.
+        """
+        worlds = [pair for several in self._pairs(found).values() for pair in several]
+        everybody = (all_without_first(self.oracle, there) for there in (False, True))
+        coupled = self.examination.coupled
+        one, other = (PlayedWorld(coupled, self.state, self.k, oracle) for oracle in everybody)
+        worlds.append((one, other))
+        why = ""
+        for lag in range(min(LATER, coupled.defense.n_rounds - self.k) + 1):
+            later = [(replace(a, lag=lag), replace(b, lag=lag)) for a, b in worlds]
+            every = [alignment(*pair, is_last=pair is later[-1]) for pair in later]
+            moves = [one for one in every if not isinstance(one, str)]
+            if len(moves) == len(every):
+                keys = {key for one in moves for key in one}
+                return {key: max(one.get(key, 0.0) for one in moves) for key in keys}
+            why = why or next(one for one in every if isinstance(one, str))
+        return why
+
+    def _pairs(
+        self, found: Mapping[str, Record]
+    ) -> dict[str, list[tuple[PlayedWorld, PlayedWorld]]]:
+        """The world before and after each record is added; also alone where sampling allows."""
+        ways = (False, True) if self.examination.coupled.defense.sampling == "poisson" else (False,)
+        here = {alone: self._world(self.present, alone) for alone in ways}
+        return {
+            kind: [(here[alone], self._world(record, alone)) for alone in ways]
+            for kind, record in found.items()
+        }
 
     def natural(self, unlike: Record | None = None) -> Record:
         """The victim's record with the largest gradient at its current model, of all it holds.

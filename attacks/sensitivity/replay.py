@@ -16,34 +16,46 @@ from torch import Tensor
 
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, ThreatModel
 
-from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
+from .worlds import Coupled, Key, Moves, PlayedWorld, Watched, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
 DIRECTIONS = 16  # of noise, in which a step is tried
+NO_MOVES: Moves = {}
 EVERY_LINK = ThreatModel(name="every link")
 
 
 class Replay(NamedTuple):
     """The first world, and the other with its noise moved so that noisy values are the same."""
 
-    here: Played
-    there: Played
+    here: Watched
+    there: Watched
+    moves: Moves
     same: frozenset[str]  # messages of the victim that are then the same
     moved: float  # the largest move of one draw's noise, as a part of what is declared
 
 
-def replay(here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> Replay:
-    """The other world with its noise moved; later noise is moved after what earlier noise did."""
-    first = here.watched({})
+def replay(
+    here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency, shift: Moves = NO_MOVES
+) -> Replay:
+    """The other world with its noise moved; later noise is moved after what earlier noise did.
+
+    Args:
+        shift: what is added to draws in both worlds.
+    """
+
+    def moved(moves: Moves) -> Watched:
+        return there.watched({**shift, **{k: m + shift.get(k, 0.0) for k, m in moves.items()}})
+
+    first = here.watched(shift)
     moves: dict[Key, Tensor] = {}
     for _ in range(1 + len(first.values)):
-        second = there.watched(moves)
+        second = moved(moves)
         now = {k: v - second.values[k] for k, v in first.values.items() if k in second.values}
         if all(torch.equal(move, moves.get(key, move * 0)) for key, move in now.items()):
             break
         moves = now
-    second = there.watched(moves)
+    second = moved(moves)
     coupled, sent, other = here.coupled, first.played.sent, second.played.sent
     alike = all(n in other and other[n].payload.shape == s.payload.shape for n, s in sent.items())
     apart = coupled.differences(sent, other) if alike else {}
@@ -52,7 +64,7 @@ def replay(here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> Repla
         for name, difference in apart.items()
         if bool(lengths(difference, 2) <= SAME * lengths(coupled.own(sent[name]), 2))
     )
-    return Replay(first.played, second.played, same, _moved(coupled, moves, second, adjacency))
+    return Replay(first, second, moves, same, _moved(coupled, moves, second, adjacency))
 
 
 def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacency) -> float:

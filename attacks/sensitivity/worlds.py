@@ -23,12 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
 from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
 from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.training.classification import Batch, BatchGradient
 from dpaudit.training.sensor_fusion import SensorFusion
 
+KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
 Key = tuple[int, str]  # a round, and a stream of noise in it
@@ -39,9 +41,10 @@ class AskedDraw(NamedTuple):
     """What a defense asked of its noise."""
 
     stream: str
-    family: str
+    family: NoiseFamily
     shape: torch.Size
     scale: Scale
+    is_fresh: bool  # of the round's own stream, drawn from once and known to nobody else
 
 
 class Witness(Noise):
@@ -64,13 +67,21 @@ class Witness(Noise):
         super().__init__(streams, round)
         self.draws: list[AskedDraw] = []
         self.values: dict[str, Tensor] = {}  # by stream, in units of the draw
+        self.drawn: dict[NoiseFamily, Drawn] = {}
+        self._given = streams.seed, round
         self._silent, self._moves, self._watched = silent, moves or {}, watched
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().gaussian, AskedDraw(message, "gaussian", like.shape, std), like)
+        return self._noted(super().gaussian, self._asked(message, "gaussian", like, std), like)
 
     def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().laplace, AskedDraw(message, "laplace", like.shape, scale), like)
+        return self._noted(super().laplace, self._asked(message, "laplace", like, scale), like)
+
+    def _asked(self, message: str, family: NoiseFamily, like: Tensor, scale: Scale) -> AskedDraw:
+        own = (self._streams.seed, self._round) == self._given  # not of a changed copy
+        is_fresh = own and all(draw.stream != message for draw in self.draws)
+        is_known = message in self.known_to and self.known_to[message].numel() > 0
+        return AskedDraw(message, family, like.shape, scale, is_fresh and not is_known)
 
     def _noted(
         self, draw: Callable[[str, Scale, Tensor], Tensor], asked: AskedDraw, like: Tensor
@@ -79,51 +90,70 @@ class Witness(Noise):
         if self._silent:
             return torch.zeros_like(like)
         one_trial = like.detach().reshape(-1, *like.shape[-2:])[0]
-        drawn = (draw(asked.stream, 1.0, one_trial) * asked.scale).expand_as(like)
+        units = draw(asked.stream, 1.0, one_trial)
+        sizes = units.abs() if asked.family == "laplace" else units.square()
+        total, n = self.drawn.get(asked.family, (0.0, 0))
+        self.drawn[asked.family] = Drawn(total + sizes.sum().item(), n + sizes.numel())
+        drawn = (units * asked.scale).expand_as(like)
         drawn = drawn + self._moves.get(asked.stream, 0.0)
         if not self._watched:
             return drawn
 
-        def note(value: Tensor) -> None:
-            if value.shape == drawn.shape:
-                self.values.setdefault(asked.stream, value.detach().clone())
+        def note(value: Tensor, before: Tensor | None) -> Tensor:
+            value = value.detach().clone()
+            if value.shape == like.shape and self.values.get(asked.stream) is before:
+                self.values[asked.stream] = value
+            return value
 
         return Marked.of(drawn.clone(), note)
 
 
 class Marked(Tensor):
-    """A draw of noise, perhaps scaled, that notes the value which it is added to."""
+    """A draw of noise, perhaps scaled, that notes the value which it is added to.
 
-    note: Callable[[Tensor], None]  # of that value, in units of the draw
+    A sum with it notes what is added to the sum, too. A draw that is rounded or copied stays
+    marked: where that undoes a move of it, the move makes no two worlds the same.
+    """
+
+    # of that value in units of the draw, and of the one before it; returns it as noted
+    note: Callable[[Tensor, Tensor | None], Tensor]
     factor: Any  # that the draw was multiplied by
+    value: Tensor | None  # that it was added to, as noted
 
     @classmethod
-    def of(cls, drawn: Tensor, note: Callable[[Tensor], None], factor: Any = 1.0) -> "Marked":
+    def of(cls, drawn: Tensor, note: Any, factor: Any = 1.0, value: Any = None) -> "Marked":
         marked = drawn.as_subclass(cls)
-        marked.note, marked.factor = note, factor
+        marked.note, marked.factor, marked.value = note, factor, value
         return marked
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Sums are noted, multiples stay marked, and everything else is a plain tensor."""
+        """Sums stay marked, and multiples before them; everything else is a plain tensor."""
         marked = next((a for a in args if isinstance(a, cls)), None)
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-            if marked is None or kwargs or len(args) > 2 or not isinstance(result, Tensor):
+            if marked is None or not isinstance(result, Tensor):
                 return _plain(result)
-            name, first = func.__name__.strip("_"), args[0] is marked
+            name, first, before = func.__name__.strip("_"), args[0] is marked, marked.value
+            if name in KEPT and first and before is None and result.shape == marked.shape:
+                return cls.of(_plain(result), marked.note, marked.factor)
+            if kwargs or len(args) > 2:
+                return _plain(result)
             other = _plain(args[-1] if first else args[0])
-            if name == "neg":
+            if name == "neg" and before is None:
                 return cls.of(_plain(result), marked.note, -marked.factor)
-            if name in ("mul", "rmul") or (name in ("div", "truediv") and first):
+            multiple = name in ("mul", "rmul") or (name in ("div", "truediv") and first)
+            if multiple and before is None:
                 factor = marked.factor * other if "mul" in name else marked.factor / other
                 return cls.of(_plain(result), marked.note, factor)
             added = _added(name, first, other, _plain(result), _plain(marked))
             if added is not None:
                 value, sign = added
-                marked.note(value / (sign * marked.factor))
+                factor = sign * marked.factor
+                value = value.expand_as(result) / factor + (0.0 if before is None else before)
+                return cls.of(_plain(result), marked.note, factor, marked.note(value, before))
         return _plain(result)
 
 
@@ -151,6 +181,13 @@ class Record(NamedTuple):
     label: Tensor  # []
 
 
+class Drawn(NamedTuple):
+    """How large draws of noise of one family were, in units of their scale."""
+
+    total: float  # sum of squares of Gaussian draws, of absolute values of Laplace draws
+    n: int
+
+
 class Played(NamedTuple):
     """A round of one world."""
 
@@ -158,6 +195,7 @@ class Played(NamedTuple):
     sent: Messages
     draws: list[AskedDraw]
     values: dict[str, Tensor]  # that its noise was added to, by stream, if it was watched
+    drawn: dict[NoiseFamily, Drawn] = {}
 
 
 @dataclass(eq=False)
@@ -236,7 +274,10 @@ class Coupled:
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
         noise = Witness(self.streams, k, silent, own, watched)
         state, sent, _ = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
-        return Played(state, sent, noise.draws, noise.values)
+        if watched:
+            state = type(state)(*map(_plain, state))
+            sent = {name: replace(m, payload=_plain(m.payload)) for name, m in sent.items()}
+        return Played(state, sent, noise.draws, noise.values, noise.drawn)
 
     def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""
@@ -291,20 +332,25 @@ class Coupled:
 class Watched(NamedTuple):
     """A world as it was played, and the values that its noise was added to."""
 
-    played: Played  # the last round
+    rounds: tuple[Played, ...]
     values: dict[Key, Tensor]
     draws: dict[Key, AskedDraw]
+
+    @property
+    def played(self) -> Played:
+        """The last round."""
+        return self.rounds[-1]
 
 
 @dataclass(frozen=True)
 class PlayedWorld:
-    """A round from a state of its own, and perhaps the round after it, whose messages count."""
+    """A round from a state of its own, and ``lag`` rounds after it, whose last messages count."""
 
     coupled: Coupled
     state: Any
     k: int
     oracle: Gradient
-    lag: bool = False
+    lag: int = 0
 
     @cached_property
     def noisy(self) -> Played:
@@ -325,15 +371,14 @@ class PlayedWorld:
         for k, played in enumerate(rounds, start=self.k):
             values |= {(k, stream): value for stream, value in played.values.items()}
             draws |= {(k, draw.stream): draw for draw in played.draws}
-        return Watched(rounds[-1], values, draws)
+        return Watched(tuple(rounds), values, draws)
 
     def _rounds(self, **noise: Any) -> list[Played]:
         """Those that are played; ``noise``: how, as ``Witness`` has it."""
         coupled, k = self.coupled, self.k
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]
-        if self.lag:
-            state = rounds[0].state
-            rounds.append(coupled.play(state, k + 1, coupled.oracle(k + 1), **noise))
+        for later in range(k + 1, k + 1 + self.lag):
+            rounds.append(coupled.play(rounds[-1].state, later, coupled.oracle(later), **noise))
         return rounds
 
 
@@ -358,6 +403,14 @@ def placed(
     return replace(
         oracle, batch=oracle.batch._replace(inputs=inputs, labels=labels, weights=weights)
     )
+
+
+def all_without_first(oracle: BatchGradient, there: bool) -> BatchGradient:
+    """The oracle with the first record of every batch, or without it."""
+    inputs, labels, weights = oracle.batch
+    weights = torch.ones_like(labels, dtype=inputs.dtype) if weights is None else weights.clone()
+    weights[:, 0] = float(there)
+    return replace(oracle, batch=oracle.batch._replace(weights=weights))
 
 
 def reordered(oracle: BatchGradient) -> BatchGradient:

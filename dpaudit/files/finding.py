@@ -57,6 +57,9 @@ class Role(StrEnum):
     DECLARED = "declared"  # accounting of what the defense declares
     SENSITIVITY = "sensitivity"  # how far a message moves
     DEPENDENCE = "dependence"  # what else differs between runs on neighbouring data
+    ALIGNMENT = "alignment"  # how far noise has to be moved for neighbouring runs to be the same
+    RECORDS = "records"  # how often batches hold a record, beside what accounting says
+    STATE = "state"  # whether rounds that are played again are the same
     RECONSTRUCTION = "reconstruction"
     RECONSTRUCTED_SHARE = (
         "reconstructed-share"  # the share of targets that were reconstructed, with its bounds
@@ -68,12 +71,18 @@ class Role(StrEnum):
 
 _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
     "accounting": (Role.EXACT_LEAK, Role.WHO_LEARNS_WHAT, Role.MEASURED, Role.DECLARED),
-    "sensitivity": (Role.SENSITIVITY, Role.DEPENDENCE),
+    "sensitivity": (Role.SENSITIVITY, Role.DEPENDENCE, Role.ALIGNMENT),
     "empirical-epsilon": (Role.TEST, Role.NOISE_BOUND, Role.REACTING_GRADIENT),
     "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE),
     "membership": (Role.MEMBERSHIP,),
     "mutual-information": (Role.INFORMATION, Role.BEST_ESTIMATE),
-    "control": (Role.NULL_CONTROL, Role.POSITIVE_CONTROL, Role.NOISE),
+    "control": (
+        Role.NULL_CONTROL,
+        Role.POSITIVE_CONTROL,
+        Role.NOISE,
+        Role.RECORDS,
+        Role.STATE,
+    ),
 }
 KINDS: Mapping[Role, FindingKind] = {role: k for k, roles in _ROLES.items() for role in roles}
 
@@ -115,6 +124,11 @@ class Name(StrEnum):
     MEASURED_OVER_STATED = "measured over stated"
     NOISE_OVER_NEEDED = "noise over what the stated bound needs"
     FOUND = "found"
+    MOVED_OVER_DECLARED = "noise moved over declared"
+    NOISE_OVER_DECLARED = "noise over declared"
+    SAMPLING_RATE = "sampling rate"
+    DECLARED_RATE = "declared sampling rate"
+    ROUNDS = "rounds"
 
     MSE = "mse"
     PSNR = "psnr"

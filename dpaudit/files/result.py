@@ -14,7 +14,7 @@ from dpaudit.strict import Strict
 from .claim import Adjacency, Scope
 from .file_problems import read_model
 from .finding import Finding, Metric, Name, Number, Role, canonical
-from .verdict import MEANING, Verdict, worst
+from .verdict import AGAINST, MEANING, Verdict, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,26 @@ class Restated(Strict):
     void: str | None = None  # what disproves the accounted figure; None: nothing
 
 
+PremiseName = Literal["distance", "noise", "records", "completeness", "composition", "state"]
+
+
+class Premise(Strict):
+    """What accounting rests on, and whether this audit examined it."""
+
+    name: PremiseName
+    status: Literal["examined", "not examined", "failed"]
+    says: str  # how it was examined and what an examination resolves, or what is missing
+    findings: tuple[NonNegativeInt, ...] = ()  # indices of the evidence
+
+
+class EpsilonRange(Strict):
+    """What an audit knows of a claim's epsilon, from what is proven to what could be overlooked."""
+
+    certified: Number  # by attacks or algebra: it is at least this
+    accounted: Number  # by what is declared, at most
+    measured: Number  # by what was measured, at its unfavourable confidence ends, at most
+
+
 class JudgedClaim(Strict):
     """A claim, against one threat model, with its verdict."""
 
@@ -61,6 +81,8 @@ class JudgedClaim(Strict):
     reason: str  # the reason of the verdict, with its figures
     codes: tuple[Code, ...] = ()  # of the reason, then of what limits it: dpaudit explain CODE
     meaning: str = ""  # for the person whose record it is: how far an adversary's odds can rise
+    premises: tuple[Premise, ...] = ()  # of accounting; none: there is none, or an older version
+    range: EpsilonRange | None = None  # None: there is no accounting, or an older version
 
 
 class ThreatModelSummary(Strict):
@@ -144,7 +166,7 @@ class Note(NamedTuple):
 class AuditResult(Strict):
     """One audit: its config, every number shown anywhere, and the verdict."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     config: dict[str, Any]
     calibrated: dict[str, Any] = {}  # the options of the defense with its calibrated noise
     provenance: Provenance
@@ -163,7 +185,8 @@ class AuditResult(Strict):
         n = len(self.findings)
         for i, claim in enumerate(self.claims):
             named = () if claim.decisive is None else (claim.decisive,)
-            for j in (*claim.because, *named):
+            premises = (j for premise in claim.premises for j in premise.findings)
+            for j in (*claim.because, *named, *premises):
                 if not 0 <= j < n:
                     raise ValueError(
                         f"claims[{i + 1}].because: there is no finding {j}; expected indexes from "
@@ -206,7 +229,7 @@ class AuditResult(Strict):
     @property
     def exit_code(self) -> int:
         """1 if a claim is refuted or unsupported, else 0."""
-        return int(self.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED))
+        return int(self.verdict in AGAINST)
 
     def to_json(self) -> str:
         """The text of audit.json."""
@@ -235,30 +258,31 @@ class AuditResult(Strict):
 
     @classmethod
     def read(cls, path: Path) -> "AuditResult":
-        """Read an audit.json of this version or version 1.
+        """Read an audit.json of this version, or of version 1 or 2.
 
         Raises:
             RunError: it is missing, damaged or of another version.
         """
 
-        def version_2(content: dict[str, Any]) -> dict[str, Any]:
+        def newest(content: dict[str, Any]) -> dict[str, Any]:
             version = content.get("schema_version")
-            if version not in (1, 2):
+            if version not in (1, 2, 3):
                 raise RunError(
                     "DPA010",
-                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
+                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 to 3; "
                     "update dpaudit, or run the audit again",
                 )
-            return upgraded(content) if version == 1 else content
+            content = upgraded(content) if version == 1 else content
+            return {**content, "schema_version": 3}
 
-        return read_model(path, cls, "an audit.json", RunError, version_2)
+        return read_model(path, cls, "an audit.json", RunError, newest)
 
 
 def upgraded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a version 1 file as version 2; what is malformed is left for the checks.
+    """The content of a version 1 file as version 3; what is malformed is left for the checks.
 
     Version 1 had no roles, and joined findings to claims by words. Here the join is by what the
-    claims themselves cite, and the role by what a finding holds.
+    claims themselves cite, and the role by what a finding holds. Version 2 had no premises.
     """
     claims = _indexed(content)
     cited = _citing(claims)
@@ -266,7 +290,7 @@ def upgraded(content: Mapping[str, Any]) -> dict[str, Any]:
         _finding(finding, cited.get(i)) if isinstance(finding, dict) else finding
         for i, finding in enumerate(_list(content, "findings"))
     ]
-    return {**content, "schema_version": 2, "claims": claims, "findings": findings}
+    return {**content, "claims": claims, "findings": findings}
 
 
 def _indexed(content: Mapping[str, Any]) -> list[Any]:

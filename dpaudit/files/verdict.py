@@ -11,9 +11,11 @@ class Verdict(StrEnum):
     UNSUPPORTED = "unsupported"  # exact accounting of the noise really drawn gives more
     UNDERPOWERED = "underpowered"  # this audit could not have refuted it
     NOT_REFUTED = "not refuted"  # there was power to refute it, and it stood; no proof
+    SUPPORTED = "supported"  # accounting settles it, and each premise was examined and held
 
 
-SEVERITY = (Verdict.REFUTED, Verdict.UNSUPPORTED, Verdict.UNDERPOWERED, Verdict.NOT_REFUTED)
+SEVERITY = tuple(Verdict)  # the most severe first
+AGAINST = (Verdict.REFUTED, Verdict.UNSUPPORTED)
 
 # What each means, and what it does not; why it was given, a claim's reason says.
 MEANING: Mapping[Verdict, str] = {
@@ -21,10 +23,12 @@ MEANING: Mapping[Verdict, str] = {
     "reconstructed.",
     Verdict.UNSUPPORTED: "What the claim rests on does not hold in this run. That does not mean "
     "that an attack has succeeded.",
-    Verdict.UNDERPOWERED: "Nothing was found against the claim, but this audit could not have "
-    "refuted it. It says nothing in the claim's favour.",
+    Verdict.UNDERPOWERED: "Nothing was found against the claim, but accounting does not settle it "
+    "here, and this audit could not have refuted it.",
     Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "
     "proof of privacy: a stronger attack may succeed.",
+    Verdict.SUPPORTED: "The argument for the claim was checked against the program, and holds under "
+    "the premises listed beside it. This does not mean that the program is private.",
 }
 
 
@@ -33,10 +37,12 @@ NEXT_STEP: Mapping[Verdict, str] = {
     "claim, and audit again.",
     Verdict.UNSUPPORTED: "correct the noise, or claim what the accounting supports, and audit "
     "again.",
-    Verdict.UNDERPOWERED: "request attacks, or give them more trials, until the ceiling lies above "
-    "the claim.",
+    Verdict.UNDERPOWERED: "look up which premise is missing, or request attacks and give them more "
+    "trials, until the ceiling lies above the claim.",
     Verdict.NOT_REFUTED: "add the attacks and adversaries that matter to you, and keep the claim "
     "checked in CI with dpaudit check.",
+    Verdict.SUPPORTED: "read the premises and their resolution, and keep the claim checked in CI "
+    "with dpaudit check.",
 }
 
 

@@ -1,0 +1,152 @@
+"""Whether moving the noise hides a record wholly, and how far it has to be moved.
+
+Two runs that differ in a record are played from one state, the noise of the second moved by a
+constant. Where they are then the same in everything, the state that is left included, the move is a
+randomness alignment (Zhang and Kifer 2017): the record costs what moving this noise costs, whatever
+becomes of the noisy values, and rounds compose. That is the proof of differential privacy for this
+round and these records. It asks no step to be linear, so that it covers what the algebra does not;
+noise that later rounds take back, or that several draws share, is left to the algebra.
+"""
+
+from collections.abc import Mapping
+from math import ceil, hypot, inf
+
+import torch
+from scipy.special import gammaincinv
+from torch import Tensor
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
+from dpaudit.files.finding import Metric
+
+from .declared import batches_of
+from .replay import EVERY_LINK, SAME, Replay, replay
+from .worlds import Coupled, Drawn, Key, Played, PlayedWorld
+
+Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
+ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
+LEVEL = 0.05  # of a size of noise outside of its interval
+
+
+def alignment(here: PlayedWorld, there: PlayedWorld, is_last: bool) -> Moved | str:
+    """How far noise is moved, in units of its scale, where that makes the worlds the same.
+
+    By agent and family, the L2 length of all moves of its Gaussian noise together, and the L1
+    length of its Laplace noise. Or what is not the same then, or which noise may not be moved.
+
+    Args:
+        is_last: whether it is tried that no move depends on the very draw that it moves.
+    """
+    found, total = replay(here, there, "add-remove"), Moved()
+    for one, other in zip(found.here.rounds, found.there.rounds, strict=True):
+        if [draw[:3] for draw in one.draws] != [draw[:3] for draw in other.draws]:
+            return "which noise is drawn"
+        pairs = [
+            (f'the scale of "{a.stream}"', a.scale, b.scale)
+            for a, b in zip(one.draws, other.draws, strict=True)
+        ]
+        pairs += [(what, value, _left(other)[what]) for what, value in _left(one).items()]
+        for what, a, b in pairs:
+            if not _is_same(a, b):
+                return what
+    for (k, stream), move in found.moves.items():
+        draw = found.there.draws[k, stream]
+        if is_last and not _is_constant(here, there, (k, stream), found):
+            return f'"{stream}", whose noise must move by what it is,'
+        units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
+        by_row = torch.linalg.vector_norm(units, 1 if draw.family == "laplace" else 2, dim=-1)
+        owners = _owners(here.coupled, k, len(by_row))
+        for row in by_row.nonzero().flatten().tolist():
+            if owners is None or not draw.is_fresh:
+                return f'"{stream}", whose noise is not an agent\'s own'
+            size, key = by_row[row].item(), (owners[row], draw.family)
+            before = total.get(key, 0.0)
+            total[key] = before + size if draw.family == "laplace" else hypot(before, size)
+    return total
+
+
+def _is_constant(here: PlayedWorld, there: PlayedWorld, key: Key, found: Replay) -> bool:
+    """Whether a draw is moved as far when it is another one."""
+    draw, move = found.there.draws[key], found.moves[key]
+    generator = torch.Generator().manual_seed(0)
+    other = torch.randn(move.shape, generator=generator, dtype=torch.float64).to(move) * draw.scale
+    again = replay(here, there, "add-remove", {key: other}).moves.get(key)
+    if again is None:
+        return False
+    units = ((again - move) / draw.scale).nan_to_num(0.0, inf, inf)
+    return bool(units.abs().max() <= ROUNDING)
+
+
+def _left(played: Played) -> dict[str, Tensor]:
+    """All that a round leaves, by what it is called."""
+    sent = {f'"{name}"': message.payload for name, message in played.sent.items()}
+    return {**sent, **{f"{name} of the state": x for name, x in played.state._asdict().items()}}
+
+
+def _is_same(one: Scale, other: Scale) -> bool:
+    a, b = (torch.as_tensor(x).double() for x in (one, other))
+    size = a.abs().max().item() if a.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
+
+
+def _owners(coupled: Coupled, k: int, rows: int) -> list[int] | None:
+    """The agent of each row of a draw: one for each agent, or the sender of each link."""
+    graph = coupled.setting.network.at(k)
+    if rows == graph.n_agents:
+        return list(range(rows))
+    return graph.senders.tolist() if rows == graph.n_edges else None
+
+
+def over_declared(coupled: Coupled, moves: Mapping[int, Moved], adjacency: Adjacency) -> float:
+    """The largest move of noise over what the declared releases of as many batches allow.
+
+    Rounds are compared in the order of their moves: the largest with the batch whose releases have
+    the least noise, and so on. Where all rounds are examined, none above 1 proves that the declared
+    releases are no less than all moves together.
+    """
+    largest = 0.0
+    for agent, family in {key for moved in moves.values() for key in moved}:
+        sizes = sorted((moved.get((agent, family), 0.0) for moved in moves.values()), reverse=True)
+        if coupled.defense.cyclic:  # in turn, a record is in as many batches as are declared
+            sizes = sizes[: batches_of(coupled, agent)]
+        allowed = _allowed(coupled, agent, family, adjacency)
+        for i, size in enumerate(size for size in sizes if size > 0):
+            most = allowed[i] if i < len(allowed) else 0.0
+            largest = max(largest, size / most if most > 0 else inf)
+    return largest
+
+
+def _allowed(
+    coupled: Coupled, agent: int, family: NoiseFamily, adjacency: Adjacency
+) -> list[float]:
+    """What each batch may move noise of a family by, in units of it, the largest first."""
+    records = CHANGED_RECORDS[adjacency]
+    declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, agent).most
+    losses = sorted(
+        (
+            1 / noise if (noise := release.noise_over(records)) > 0 else inf
+            for release in declared
+            if release.family == family
+            for _ in range(release.count)
+        ),
+        reverse=True,
+    )
+    in_a_batch = ceil(len(losses) / batches_of(coupled, agent)) or 1
+    batches = (losses[i : i + in_a_batch] for i in range(0, len(losses), in_a_batch))
+    return [sum(some) if family == "laplace" else hypot(*some) for some in batches]
+
+
+def size_of_noise(drawn: Mapping[NoiseFamily, Drawn]) -> Metric:
+    """Draws over the scale that was asked, the family whose interval begins lowest.
+
+    Of n Gaussian numbers the sum of squares is chi^2, of n Laplace numbers that of absolute values
+    is Gamma(n), exactly.
+    """
+    every = []
+    for family, (total, n) in drawn.items():
+        shape, size, power = (n, total, 1.0) if family == "laplace" else (n / 2, total / 2, 0.5)
+        low, high = (
+            float((size / gammaincinv(shape, p)) ** power) for p in (1 - LEVEL / 2, LEVEL / 2)
+        )
+        every.append(Metric(value=(total / n) ** power, low=low, high=high, n=n))
+    return min(every, key=lambda metric: metric.ends[0])

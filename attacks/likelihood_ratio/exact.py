@@ -52,6 +52,7 @@ def exact_leak(question: Question) -> Finding:
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=at),
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mu, default=0.0)),
+            Name.ROUNDS: Metric(value=question.n_rounds, n=question.game.defense.n_rounds),
         },
         releases=known_releases(found.least, found.most),
         verdict=verdict,

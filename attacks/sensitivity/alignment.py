@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from math import ceil, hypot, inf
 
 import torch
-from scipy.special import gammaincinv
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 from dpaudit.files.finding import Metric
+from dpaudit.statistics.noise_tests import size_of_draws
 
 from .declared import batches_of
 from .replay import EVERY_LINK, SAME, Replay, replay
@@ -137,16 +137,9 @@ def _allowed(
 
 
 def size_of_noise(drawn: Mapping[NoiseFamily, Drawn]) -> Metric:
-    """Draws over the scale that was asked, the family whose interval begins lowest.
-
-    Of n Gaussian numbers the sum of squares is chi^2, of n Laplace numbers that of absolute values
-    is Gamma(n), exactly.
-    """
+    """Draws over the scale that was asked, of the family whose interval begins lowest."""
     every = []
     for family, (total, n) in drawn.items():
-        shape, size, power = (n, total, 1.0) if family == "laplace" else (n / 2, total / 2, 0.5)
-        low, high = (
-            float((size / gammaincinv(shape, p)) ** power) for p in (1 - LEVEL / 2, LEVEL / 2)
-        )
-        every.append(Metric(value=(total / n) ** power, low=low, high=high, n=n))
+        value, low, high = size_of_draws(total, n, family, LEVEL / len(drawn))
+        every.append(Metric(value=value, low=low, high=high, n=n))
     return min(every, key=lambda metric: metric.ends[0])

@@ -57,6 +57,7 @@ _STYLES = {
     Verdict.UNSUPPORTED: "red",
     Verdict.UNDERPOWERED: "yellow",
     Verdict.NOT_REFUTED: "",  # no colour of something that is safe
+    Verdict.SUPPORTED: "",
 }
 
 

@@ -27,8 +27,8 @@ MEANING: Mapping[Verdict, str] = {
     "here, and this audit could not have refuted it.",
     Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "
     "proof of privacy: a stronger attack may succeed.",
-    Verdict.SUPPORTED: "The argument for the claim was checked against the program, and holds under "
-    "the premises listed beside it. This does not mean that the program is private.",
+    Verdict.SUPPORTED: "The argument for the claim was checked against the program, and holds "
+    "under the premises listed beside it. This does not mean that the program is private.",
 }
 
 

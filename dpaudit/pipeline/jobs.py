@@ -179,6 +179,7 @@ class Prepared(NamedTuple):
     streams: Streams
     notes: tuple[Note, ...]  # what a reader must know before any number
     graph: GraphSummary
+    replayed: int  # rounds that were the same when they were played again
 
     @property
     def defense(self) -> Defense:

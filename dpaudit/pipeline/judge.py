@@ -26,12 +26,13 @@ from dpaudit.files.result import (
     ThreatModelSummary,
 )
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.verdict import Verdict, worst
+from dpaudit.files.verdict import AGAINST, Verdict, worst
 from dpaudit.registry import load_plugin
 from dpaudit.statistics.p_values import holm
 from dpaudit.training.run_directory import RunDirectory
 
 from .jobs import Prepared
+from .premises import counted_rate, epsilon_range, premises, records_finding, state_finding
 from .reach import reads_nothing
 from .rules import ALPHA, ClaimCase, Judging, decide, meaning
 from .void import void_figures
@@ -65,8 +66,8 @@ def bearing_on(
 ) -> list[int]:
     """The findings that bear on a claim, given its index, against a threat model.
 
-    A measured sensitivity above its bound bears on the claims of its adjacency, a dependence beside
-    the values of messages on every claim, and so does the noise of the real run.
+    What was measured of a change bears on the claims of its adjacency; a dependence beside the
+    values of messages, the noise of the real run and rounds played again bear on every claim.
     """
     measured = (None, measured_change(claim.adjacency))
     return [
@@ -74,12 +75,8 @@ def bearing_on(
         for i, finding in enumerate(findings)
         if finding.threat_model in (None, threat_model.name)
         and (
-            (
-                finding.kind == "sensitivity"
-                and (finding.verdict is not None or finding.not_examined)
-                and finding.adjacency in measured
-            )
-            or (finding.role is Role.NOISE and finding.claim is None)
+            (finding.kind == "sensitivity" and finding.adjacency in measured)
+            or (finding.role in (Role.NOISE, Role.STATE) and finding.claim is None)
             or (
                 finding.claim == index
                 and finding.kind in ("accounting", "empirical-epsilon", "control")
@@ -117,13 +114,17 @@ def _judged(
 ) -> JudgedClaim:
     claim, restated = judging.claim, judging.restated
     evidence = tuple(findings[i] for i in judging.because)
-    case = ClaimCase(judging, evidence, refuted, n_tested)
+    indexed = list(zip(judging.because, evidence, strict=True))
+    rests_on = premises(claim, indexed)
+    held = bool(rests_on) and all(premise.status == "examined" for premise in rests_on)
+    case = ClaimCase(judging, evidence, refuted, n_tested, rests_on)
     verdict, code, reason, decisive = decide(case)
     if judging.premise and judging.unjudged is None:
         reason = f"{reason} {judging.premise}"
-    against = verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
-    not_examined = "" if against else case.not_examined
-    unconfirmed = not against and case.unconfirmed
+    against = verdict in AGAINST
+    settled = against or verdict is Verdict.SUPPORTED
+    not_examined = "" if settled else case.not_examined
+    unconfirmed = not settled and case.unconfirmed
     limits = {"DPA119": not_examined, "DPA120": unconfirmed, "DPA121": judging.void}
     statistical = bool(case.tests) and (refuted or verdict is Verdict.NOT_REFUTED)
     low, high = restated.epsilon
@@ -147,12 +148,12 @@ def _judged(
         verdict=verdict,
         confidence=1 - ALPHA if statistical else None,
         because=judging.because,
-        decisive=next(
-            (i for i, f in zip(judging.because, evidence, strict=True) if f is decisive), None
-        ),
+        decisive=next((i for i, finding in indexed if finding is decisive), None),
         reason=reason + not_examined,
         codes=(code, *(limit for limit, applies in limits.items() if applies)),
         meaning=meaning(case, verdict),
+        premises=rests_on,
+        range=epsilon_range(claim, indexed, case.least, held),
     )
 
 
@@ -162,16 +163,21 @@ def accounted(
     """What is to be judged, and the evidence with accounting and without void figures."""
     findings, judgings = list(evidence), []
     config, defense, setting = prepared.config, prepared.defense, prepared.setting
+    if config.claim:
+        findings.append(state_finding(prepared))
+    rate = counted_rate(prepared) if config.claim else None
     for i, claim in enumerate(config.claim):
         for threat_model in config.threat_model:
             if claim.threat_model in (None, threat_model.name):
-                because = bearing_on(i, claim, threat_model, evidence)
+                because = bearing_on(i, claim, threat_model, findings)
                 accounted, common = (
                     account(claim, threat_model, defense, setting)
                     for account in (account_claim, account_restated)
                 )
                 findings.append(accounting_finding(i, claim, threat_model, accounted))
-                because.append(len(findings) - 1)
+                name = threat_model.name
+                findings.append(records_finding(i, claim, name, accounted, rate, prepared))
+                because += [len(findings) - 2, len(findings) - 1]
                 blind = reads_nothing(threat_model, setting.network, defense.n_rounds)
                 judgings.append(Judging(i, claim, threat_model, common, tuple(because), blind))
     return void_figures(judgings, findings)

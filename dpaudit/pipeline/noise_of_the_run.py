@@ -1,7 +1,7 @@
 """Whether the messages of the real run carry the independent noise that they are said to."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from dpaudit.accounting.binomial import more_than
-from dpaudit.accounting.privacy_loss import Array
-from dpaudit.defense.contract import Setting
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.accounting.releases import Mechanism
+from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -24,6 +25,7 @@ from dpaudit.statistics.noise_tests import (
     parallel_pairs,
     scale_p_values,
     sign_p_value,
+    size_of_draws,
 )
 from dpaudit.training.noise_heard import Heard, heard
 from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out, streams_of
@@ -41,11 +43,16 @@ CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
 SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
 SELDOM = 0.1  # quantile of how often noise reaches the coordinates that it reaches
 PIECES = 3  # of round numbers that a sentence has at most
+CONFIDENCE = 0.05  # that an interval of the size of noise misses it
+DIRECTIONS = "directions of a large message"
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
     "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
     "rounding, or draw discrete noise"
 )
+
+
+EVERYBODY = ThreatModel(name="every link")
 
 
 class NoiseTest(NamedTuple):
@@ -123,12 +130,43 @@ def _examined(
     by_name = {h.name: [one for one in some if one.name == h.name] for h in some}
     tests = [test for group in by_name.values() for test in _tests(group, setting, own)]
     tests += [test for k in {h.round for h in some} for test in _rows(some, k, own)]
+    for name, ks in by_name.items():  # directions of a large message are examined in a round
+        directions = missed.get((name, DIRECTIONS), [])
+        if len(directions) < len(ks):
+            missed.pop((name, DIRECTIONS), None)
     left = [f'"{message}" in {_ranges(ks)} ({why})' for (message, why), ks in missed.items()]
-    if rest := defense.n_rounds - len(rounds):
-        left.append(f"{rest} of {defense.n_rounds} rounds (others were drawn)")
-    return _finding(
-        tests, streams_of(setting, len(rounds)) * len(rounds), tuple(_notes(some)), tuple(left)
-    )
+    n = streams_of(setting, len(rounds)) * len(rounds)
+    found = _finding(tests, n, tuple(_notes(some)), tuple(left))
+    examined = {Name.ROUNDS: Metric(value=len(rounds), n=defense.n_rounds)}
+    size = _size(by_name, {r.family for r in _every_release(defense, setting)})
+    if size is not None:
+        examined[Name.NOISE_OVER_DECLARED] = size
+    return found.model_copy(update={"metrics": {**found.metrics, **examined}})
+
+
+def _every_release(defense: Defense, setting: Setting) -> Mechanism:
+    return defense.mechanism(setting, EVERYBODY, setting.holders[0]).most
+
+
+def _size(by_name: Mapping[str, list[Heard]], families: set[NoiseFamily]) -> Metric | None:
+    """The noise that is really sent over the declared one, of the message that has least of it.
+
+    None where no message has one draw of a known law in each number.
+    """
+    every = list[Metric]()
+    for group in by_name.values() if len(families) == 1 else ():
+        (family,) = families
+        total, n = 0.0, 0
+        for h in (h for h in group if h.per_draw is not None and h.is_tested):
+            assert h.per_draw is not None
+            used = h.per_draw > SHOWN * h.per_draw.max()
+            units = (h.noise / h.per_draw)[..., used].double()
+            total += float((units.abs() if family == "laplace" else units.square()).sum())
+            n += units.numel()
+        if n > 0:
+            value, low, high = size_of_draws(total, n, family, CONFIDENCE / len(by_name))
+            every.append(Metric(value=value, low=low, high=high, n=n))
+    return min(every, key=lambda metric: metric.ends[0], default=None)
 
 
 def _heard(round: RealRound, missed: dict[tuple[str, str], list[int]]) -> Iterator[Heard]:
@@ -141,7 +179,7 @@ def _heard(round: RealRound, missed: dict[tuple[str, str], list[int]]) -> Iterat
         if found.left_out:
             missed[found.name, f"{found.left_out} of its senders or links"].append(found.round)
         if found.no_directions:
-            missed[found.name, "directions of a large message"].append(found.round)
+            missed[found.name, DIRECTIONS].append(found.round)
         if found.noise.any() and not found.is_tested:
             why = "coordinates are mixed"
             if found.own:

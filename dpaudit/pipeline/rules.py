@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon
 from dpaudit.files.claim import Adjacency, Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.result import Premise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 
@@ -37,6 +38,7 @@ class ClaimCase:
     findings: tuple[Finding, ...]
     refuted: bool  # by a test, among all statements of the audit
     n_tested: int  # of those statements
+    premises: tuple[Premise, ...] = ()  # of accounting
 
     @property
     def claimed(self) -> float:
@@ -102,7 +104,45 @@ class ClaimCase:
             for finding in self.findings
             for what in finding.not_examined
         )
+        named = [p for p in self.premises if p.status == "not examined"]
+        parts |= dict.fromkeys(
+            f"{premise.name} ({premise.says})"
+            for premise in named
+            if not any(premise.says in part for part in parts)
+        )
         return f" Not examined: {'; '.join(parts)}." if parts else ""
+
+    @property
+    def most(self) -> float:
+        """The smallest epsilon that accounting proves not to be exceeded; infinite without one."""
+        highs = [
+            float(inf if (high := finding.metrics[Name.EPSILON].high) is None else high)
+            for finding in (*self.of(Role.EXACT_LEAK), *self.of(Role.DECLARED))
+            if Name.EPSILON in finding.metrics and finding.void is None
+        ]
+        return min(highs, default=inf)
+
+    @property
+    def least(self) -> float:
+        """The largest epsilon that is certainly reached."""
+        lows = [
+            float(finding.metrics[Name.EPSILON].low or 0)
+            for role in (Role.EXACT_LEAK, Role.MEASURED, Role.DECLARED)
+            for finding in self.of(role)
+            if Name.EPSILON in finding.metrics
+        ]
+        noiseless = any(finding.verdict is Verdict.REFUTED for finding in self.of(Role.EXACT_LEAK))
+        certified = self.bound if self.refuted else min(self.bound, self.claimed)
+        return max([inf if noiseless else certified, *lows])
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether what is declared is no more than the claim, and each premise of it held."""
+        declared = self.first(Role.DECLARED)
+        if declared is None or declared.void is not None or self.bound > self.claimed:
+            return False
+        held = bool(self.premises) and all(p.status == "examined" for p in self.premises)
+        return held and declared.metrics[Name.EPSILON].ends[1] <= self.claimed
 
     @property
     def unconfirmed(self) -> list[str]:
@@ -244,7 +284,7 @@ def _other_noise(finding: Finding) -> str:
 
 
 def _undecided(case: ClaimCase) -> Iterator[Decision]:
-    """Why this audit could not have refuted a claim that nothing speaks against; or that it could.
+    """Whether accounting settles a claim that nothing speaks against; else the power of the audit.
 
     Whatever is claimed holds against an adversary without a view, and says nothing. Nothing judges
     a program whose sampling is not known.
@@ -261,6 +301,11 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
         )
     if case.judging.unjudged is not None:
         yield powerless("DPA112", f"{case.claims}; {case.judging.unjudged}.")
+    if case.is_supported:
+        declared = case.of(Role.DECLARED)[0]
+        held = "each premise that this rests on was examined and held"
+        reason = f"{_stands('Accounting', declared, case)}, and {held}{case.also}."
+        yield Decision(Verdict.SUPPORTED, "DPA141", reason, declared)
     test, accounted = case.best_test, _accounted(case)
     if test is None:
         none = "and no attack in this audit could certify a lower bound on epsilon"
@@ -354,7 +399,7 @@ def meaning(case: ClaimCase, verdict: Verdict) -> str:
     on_agents = case.judging.claim.adjacency in ("function", "agent-identity")
     whose = "For an agent" if on_agents else "For the owner of a record"
     allowed = f"the claim allows {_fold(case.claimed)}"
-    least, most = _least(case), _most(case)
+    least, most = case.least, case.most
     if least == inf:
         return f"{whose}: nothing bounds {odds}; {allowed}."
     if verdict is Verdict.REFUTED or least > case.claimed:
@@ -362,29 +407,6 @@ def meaning(case: ClaimCase, verdict: Verdict) -> str:
     if verdict is Verdict.UNSUPPORTED or most == inf:
         return f"{whose}: no bound on how far {odds} can rise is proven here; {allowed}."
     return f"{whose}: {odds} rise {_fold(most)} at most, by accounting; {allowed}."
-
-
-def _least(case: ClaimCase) -> float:
-    """The largest epsilon that is certainly reached."""
-    lows = [
-        float(finding.metrics[Name.EPSILON].low or 0)
-        for role in (Role.EXACT_LEAK, Role.MEASURED, Role.DECLARED)
-        for finding in case.of(role)
-        if Name.EPSILON in finding.metrics
-    ]
-    noiseless = any(finding.verdict is Verdict.REFUTED for finding in case.of(Role.EXACT_LEAK))
-    certified = case.bound if case.refuted else min(case.bound, case.claimed)
-    return max([inf if noiseless else certified, *lows])
-
-
-def _most(case: ClaimCase) -> float:
-    """The smallest epsilon that accounting proves not to be exceeded; infinite without one."""
-    highs = [
-        float(inf if (high := finding.metrics[Name.EPSILON].high) is None else high)
-        for finding in (*case.of(Role.EXACT_LEAK), *case.of(Role.DECLARED))
-        if Name.EPSILON in finding.metrics and finding.void is None
-    ]
-    return min(highs, default=inf)
 
 
 def _between(least: float, most: float) -> str:

@@ -314,11 +314,13 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     calibrated = defense.calibrate(setting)
     on_records = learned.dataset is not None
     refuse_claims(config.claim, config.threat_model, calibrated, setting, on_records)
-    refuse_unless_replayable(calibrated, setting)
+    replayed = refuse_unless_replayable(calibrated, setting)
     examined = tuple(examinations(config, calibrated, setting, streams))
     worlds = {"defense": calibrated, "no-defense": calibrated.without_noise()}
     notes = tuple(_notes(config, defense, setting))
-    return Prepared(config, learned, setting, worlds, attacks, examined, streams, notes, drawn)
+    return Prepared(
+        config, learned, setting, worlds, attacks, examined, streams, notes, drawn, replayed
+    )
 
 
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[Note]:

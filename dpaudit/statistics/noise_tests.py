@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
-from scipy.special import betainc, chdtr, chdtrc, gammaincc, ndtr
+from scipy.special import betainc, chdtr, chdtrc, gammaincc, gammaincinv, ndtr
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily, laplace_cdf
 
@@ -75,6 +75,21 @@ def parallel_pairs(vectors: Array, rng: np.random.Generator) -> list[tuple[int, 
     gaps = np.linalg.norm(np.diff(unit[order], axis=0), axis=1)
     near = np.flatnonzero(gaps < PARALLEL)
     return [(int(there[order[i]]), int(there[order[i + 1]])) for i in near]
+
+
+def size_of_draws(
+    total: float, n: int, family: NoiseFamily, level: float
+) -> tuple[float, float, float]:
+    """The scale of n draws in units of what was asked, and its interval at a level, exactly.
+
+    Args:
+        total: the sum of squares of Gaussian draws, of absolute values of Laplace draws; the one is
+            chi^2 with n degrees of freedom, the other Gamma(n).
+    """
+    power = 1.0 if family == "laplace" else 0.5
+    shape, size = (float(n), total) if family == "laplace" else (n / 2, total / 2)
+    low, high = (float((size / gammaincinv(shape, p)) ** power) for p in (1 - level / 2, level / 2))
+    return (total / n) ** power, low, high
 
 
 def white_noise_test(sample: Array) -> tuple[str, float]:

@@ -222,21 +222,46 @@ class Classification:
         agent), and pads with records of weight 0; "cyclic" takes the next ``batch_size`` of the
         agent's list, and begins again where less are left.
         """
-        shape = (trials or 1, *self._held.shape)
+        positions, weights = self._drawn(streams, k, batch_size, sampling, trials, step)
+        inputs, labels = self._records(positions)
+        return Batch(inputs, labels, None if weights is None else weights.to(self._x).flatten(0, 1))
+
+    def uses(
+        self, streams: Streams, k: int, batch_size: int, sampling: str, trials: int
+    ) -> tuple[Tensor, Tensor]:
+        """How often the batches of round k hold each record of each agent, in so many trials.
+
+        Returns:
+            Counts [trials, n_agents, most records of an agent], and which of these are records
+            [n_agents, most records of an agent]; others are padding.
+        """
+        positions, weights = self._drawn(streams, k, batch_size, sampling, trials)
+        counted = torch.ones_like(positions) if weights is None else weights.long()
+        counts = torch.zeros(trials, *self._held.shape, dtype=torch.long)
+        return counts.scatter_add_(-1, positions, counted), ~self._padding
+
+    def _drawn(
+        self,
+        streams: Streams,
+        k: int,
+        batch_size: int,
+        sampling: str,
+        trials: int | None,
+        step: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Positions [trials, n_agents, b] in each agent's list, and which are no padding."""
         if sampling == "cyclic":
-            return Batch(*self._records(self._next(streams, k, batch_size, trials)))
+            return self._next(streams, k, batch_size, trials), None
         name = ("sampling", k, step) if step else ("sampling", k)
+        shape = (trials or 1, *self._held.shape)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         if sampling == "fixed":
-            inputs, labels = self._records(self._order.smallest(draws, batch_size))
-            if self._all_hold:
-                return Batch(inputs, labels)
-            there = (self._sizes > 0).expand(-1, labels.shape[1]).repeat(trials or 1, 1)
-            return Batch(inputs, labels, there.to(inputs))  # a server holds none
+            positions = self._order.smallest(draws, batch_size)
+            there = (self._sizes > 0).expand(positions.shape)  # a server holds none
+            return positions, None if self._all_hold else there
         taken = (draws < batch_size / self._sizes) & ~self._padding
         positions = self._order.smallest(draws, max(1, int(taken.sum(dim=-1).max())))
-        weights = taken.gather(-1, positions).to(self._x)
-        return Batch(*self._records(positions), weights.flatten(0, 1))
+        return positions, taken.gather(-1, positions)
 
     def gradient(
         self,

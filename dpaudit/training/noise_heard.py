@@ -41,6 +41,8 @@ class Heard:
     noise_stays: bool  # noise of one coordinate stays in it
     data_stays: bool  # so do gradients
     asked: Tensor  # [rows, d], the scale that the defense asks for
+    # [rows, d], what a draw as large as that scale adds; None: more draws than one may reach it
+    per_draw: Tensor | None
     finer: str | None = None  # what of the data shows more finely than the noise
     quiet: QuietDirection | None = None  # a direction with less noise than others
     enough: bool = False  # no number has less noise than is asked, in units of gradients
@@ -111,6 +113,7 @@ class _Listener:
                 data[0].abs(), data[1].abs(), self._tolerance if size == self._moves else 0.0
             ),
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
+            per_draw=signs[0] / LOUD if linear and not own and stays else None,
             finer=fine_changes(message) if moved else None,
             quiet=quiet,
             no_directions=in_directions and seldom,

@@ -21,6 +21,7 @@ LOOKS: Mapping[Verdict | None, tuple[str, str]] = {  # marker, colour
     Verdict.UNSUPPORTED: ("s", NO_DEFENSE),
     Verdict.UNDERPOWERED: ("D", BLIND),
     Verdict.NOT_REFUTED: ("o", DEFENSE),
+    Verdict.SUPPORTED: ("P", DEFENSE),
     None: ("^", MUTED),
 }
 

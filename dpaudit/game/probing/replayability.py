@@ -42,10 +42,13 @@ STACKED = (
 )
 
 
-def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
+def refuse_unless_replayable(defense: Defense, setting: Setting) -> int:
     """Play the first rounds again, on a model of few coordinates: as before, and otherwise.
 
     What cannot be played at all is for the run itself to say.
+
+    Returns:
+        How many rounds were the same; 0 if they cannot be played on such a model.
 
     Raises:
         ConfigError: they fail on other gradients than those of records, as attacks have them; their
@@ -71,6 +74,7 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> None:
         for k, (one, other) in enumerate(runs, start=1):
             refuse_other_messages(k, one.sent, other.sent)
     _refuse_joined_trials(defense, setting, first)
+    return len(first)
 
 
 def _refusal(why: str) -> ConfigError:

@@ -1,0 +1,407 @@
+"""The premises of accounting: which of them this audit examined, and how finely.
+
+Accounting supports a claim if what is declared is what the program does. Six premises say what that
+means; each is examined on the program itself, or the verdict names it as not examined. Two proofs
+stand behind them, and either will do:
+
+- The algebra of the protocol (``exact-leak``) accounts all rounds of a step that is linear in its
+  noise. It takes for granted that the noise is what is asked, which tests of the messages examine,
+  and that a record moves a message no further than is stated, which is measured.
+- An alignment (``alignment``) makes two runs the same by moving the noise of one. It asks no step
+  to be linear, and proves distance, noise and composition for the rounds and records it plays.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from dpaudit.accounting.releases import Mechanism, epsilon
+from dpaudit.defense.claim_accounting import Accounted, claimed_delta, record_adjacency
+from dpaudit.files.claim import Claim, measured_change
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.result import EpsilonRange, Premise, PremiseName
+from dpaudit.files.verdict import AGAINST
+from dpaudit.statistics.bounds import clopper_pearson
+from dpaudit.training.classification import Classification
+
+from .jobs import Prepared
+
+ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
+COUNTED = 100_000  # records, of which it is counted how many batches hold them
+MOST_NUMBERS = 2 * 10**7  # of the draws that decide it
+LEVEL = 0.05  # of an interval of the rate
+
+
+class Rate(NamedTuple):
+    """How often batches hold a record, over how often they should."""
+
+    value: float
+    low: float
+    high: float
+    n: int  # records that could have been drawn
+
+
+def counted_rate(prepared: Prepared) -> Rate | None:
+    """By counting what the batches of the run hold; None: agents hold no records.
+
+    Batches of a fixed size, or in turn, hold so many records of each agent exactly. Of Poisson
+    batches the number is binomial; agents with other rates make it vary less (Hoeffding 1956).
+    """
+    problem, defense, sizes = prepared.learned.problem, prepared.defense, prepared.setting.sizes
+    if not isinstance(problem, Classification):
+        return None
+    one = max(sizes) * len(sizes)
+    trials = max(1, min(COUNTED // max(1, sum(sizes)), MOST_NUMBERS // one))
+    counts, there = problem.uses(prepared.streams, 1, defense.batch_size, defense.drawing, trials)
+    used, n = int(counts[:, there].sum()), trials * sum(sizes)
+    expected = trials * sum(min(defense.batch_size, size) for size in sizes)
+    twice = bool((counts[:, there] > 1).any())
+    if defense.drawing != "poisson" or defense.batch_size >= max(sizes):
+        exact = used == expected and not twice
+        return Rate(1.0, 1.0, 1.0, n) if exact else Rate(used / expected, 0.0, inf, n)
+    high, rest = (float(clopper_pearson(count, n, LEVEL / 2)) for count in (used, n - used))
+    low = 1 - rest
+    return Rate(used / expected, low * n / expected, high * n / expected, n)
+
+
+def records_finding(
+    index: int, claim: Claim, adversary: str, accounted: Accounted, rate: Rate | None, at: Prepared
+) -> Finding:
+    """How often a batch holds a record of the agent that is worst off, beside what is declared."""
+    defense, size = at.defense, at.setting.sizes[accounted.victim]
+    metrics, missing, notes = dict[str, Metric](), tuple[str, ...](), tuple[str, ...]()
+    if rate is None:
+        notes = ("agents hold one function each, which every round uses whole",)
+    else:
+        drawn = min(1.0, defense.batch_size / size)
+        sampled = [r for r in accounted.most or () if r.sampling != "none"]
+        declared = min((release.sampling_rate for release in sampled), default=1.0)
+        metrics = {
+            Name.SAMPLING_RATE: Metric(
+                value=min(1.0, drawn * rate.value),
+                low=min(1.0, drawn * rate.low),
+                high=min(1.0, drawn * rate.high),
+                n=rate.n,
+            ),
+            Name.DECLARED_RATE: Metric(value=declared),
+        }
+        if declared < drawn * (1 - 1e-9):
+            missing = (
+                f"a release is declared at rate {declared:.3g}, batches are drawn at {drawn:.3g}",
+            )
+        other = {r.sampling for r in sampled} - {defense.drawing}
+        if other and drawn < 1:
+            missing = (f"releases are declared as of {other.pop()} batches",)
+        if rate.high == inf:
+            missing = ("batches do not hold as many records as they should",)
+    return Finding(
+        role=Role.RECORDS,
+        kind="control",
+        title="How often batches hold a record",
+        claim=index,
+        threat_model=adversary,
+        metrics=metrics,
+        notes=notes,
+        not_examined=missing,
+    )
+
+
+def state_finding(prepared: Prepared) -> Finding:
+    """Rounds that were played again, from the same state, by themselves and stacked."""
+    n, n_rounds = prepared.replayed, prepared.defense.n_rounds
+    return Finding(
+        role=Role.STATE,
+        kind="control",
+        title="Rounds that are played again",
+        metrics={Name.ROUNDS: Metric(value=n, n=n_rounds)},
+        notes=(
+            "the same again, from their own state alone, on other data, and in a stack of trials",
+        ),
+        not_examined=() if n else ("rounds cannot be played on a model of few coordinates",),
+    )
+
+
+class Evidence(NamedTuple):
+    """The findings that bear on a claim against an adversary, by their index."""
+
+    claim: Claim
+    findings: tuple[tuple[int, Finding], ...]
+
+    def of(self, *roles: Role) -> list[tuple[int, Finding]]:
+        return [(i, finding) for i, finding in self.findings if finding.role in roles]
+
+    @property
+    def declared(self) -> Finding | None:
+        return next((finding for _, finding in self.of(Role.DECLARED)), None)
+
+    @property
+    def algebra(self) -> Finding | None:
+        """The exact leak of the whole claim, with an upper end that stands."""
+        for _, finding in self.of(Role.EXACT_LEAK):
+            metric = finding.metrics.get(Name.EPSILON)
+            whole = self.claim.scope != "run" or _covers(finding)
+            if metric is not None and metric.ends[1] < inf and finding.void is None and whole:
+                return finding
+        return None
+
+    @property
+    def aligned(self) -> Finding | None:
+        """An alignment of every round whose moves the declared releases of the claim allow."""
+        declared = self.declared
+        for _, finding in self.of(Role.ALIGNMENT):
+            ratio = finding.value(Name.MOVED_OVER_DECLARED)
+            if ratio is None or ratio > ALLOWED or not _covers(finding) or declared is None:
+                continue
+            if finding.adjacency == self.claim.adjacency and _are_all(
+                finding.releases.get("most", ()), declared.releases.get("most", ())
+            ):
+                return finding
+        return None
+
+
+def _covers(finding: Finding) -> bool:
+    """Whether it is of all rounds."""
+    rounds = finding.metrics.get(Name.ROUNDS)
+    return rounds is not None and rounds.n is not None and rounds.value >= rounds.n
+
+
+def _are_all(all_links: Mechanism, declared: Mechanism) -> bool:
+    """Whether as many releases are declared as an eavesdropper of every link faces."""
+
+    def kinds(releases: Mechanism) -> set[tuple[str, float, str]]:
+        return {(r.family, r.noise_multiplier, r.clipped) for r in releases}
+
+    n, most = (sum(release.count for release in some) for some in (declared, all_links))
+    return bool(declared) and kinds(declared) <= kinds(all_links) and n >= most
+
+
+def premises(claim: Claim, findings: Sequence[tuple[int, Finding]]) -> tuple[Premise, ...]:
+    """Each premise of accounting, with what was examined of it.
+
+    Args:
+        findings: those that bear on the claim against an adversary, by their index.
+    """
+    evidence = Evidence(claim, tuple(findings))
+    if evidence.declared is None:
+        return ()
+    return tuple(_premise(name, examine, evidence) for name, examine in EXAMINED.items())
+
+
+Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
+
+
+def _premise(
+    name: PremiseName, examine: Callable[[Evidence], Answer], evidence: Evidence
+) -> Premise:
+    missing, says, findings = examine(evidence)
+    against = [finding for _, finding in findings if finding.verdict in AGAINST]
+    status = "failed" if against else "not examined" if missing is not None else "examined"
+    return Premise(
+        name=name,
+        status=status,
+        says=says if missing is None and not against else missing or against[0].title,
+        findings=tuple(i for i, _ in findings),
+    )
+
+
+def _rounds(finding: Finding) -> str:
+    rounds = finding.metrics.get(Name.ROUNDS)
+    if rounds is None or rounds.n is None:
+        return "the rounds"
+    n, of = round(rounds.value), rounds.n
+    return f"all {of} rounds" if n >= of else f"{n} of {of} rounds"
+
+
+def _distance(evidence: Evidence) -> Answer:
+    """Algebra where the step is linear; worst records that were searched for elsewhere."""
+    change = measured_change(evidence.claim.adjacency)
+    measured = [(i, f) for i, f in evidence.of(Role.SENSITIVITY) if f.adjacency in (None, change)]
+    aligned, cited = evidence.aligned, measured + evidence.of(Role.ALIGNMENT)
+    if aligned is not None:
+        ratio = aligned.metrics[Name.MOVED_OVER_DECLARED].value
+        return (
+            None,
+            (
+                f"in {_rounds(aligned)} a record moves what noise hides by {ratio:.3g} times "
+                "what is declared, at most, of the records that were tried"
+            ),
+            cited,
+        )
+    dependence = next(
+        (f for _, f in evidence.of(Role.DEPENDENCE) if Name.ROUNDS in f.metrics), None
+    )
+    if dependence is None or not measured:
+        return "how far a record moves messages was not measured", "", cited
+    unbounded = [f.message for _, f in measured if Name.STATED_BOUND not in f.metrics]
+    if unbounded:
+        return f'no bound is stated for "{unbounded[0]}"', "", cited
+    if not _covers(dependence):
+        return f"{_rounds(dependence)} were measured, and no others", "", cited
+    largest = max(f.value(Name.MEASURED_OVER_STATED) or 0.0 for _, f in measured)
+    return (
+        None,
+        (
+            f"in {_rounds(dependence)} a record moves a message by {largest:.3g} times its stated "
+            "bound, at most, of the records that were tried"
+        ),
+        cited,
+    )
+
+
+def _noise(evidence: Evidence) -> Answer:
+    cited, aligned = evidence.of(Role.NOISE), evidence.aligned
+    if aligned is not None:
+        return (
+            None,
+            ("every draw that hides a record is fresh and of the declared family" + _size(aligned)),
+            cited + evidence.of(Role.ALIGNMENT),
+        )
+    real = next((f for _, f in cited if Name.ROUNDS in f.metrics), None)
+    if real is None:
+        return "the noise of the run was not tested", "", cited
+    for _, finding in cited:
+        if finding.claim is None and finding.not_examined:
+            return finding.not_examined[0], "", cited
+        if finding.unconfirmed:
+            return f"its law was not confirmed of {finding.unconfirmed[0]}", "", cited
+    if evidence.algebra is None:
+        return "neither the algebra nor an alignment covers the step", "", cited
+    return (
+        None,
+        (
+            f"tested in {_rounds(real)} for scale, law and independence{_size(real)}; the algebra "
+            f"covers {_rounds(evidence.algebra)}"
+        ),
+        cited,
+    )
+
+
+def _size(finding: Finding) -> str:
+    size = finding.metrics.get(Name.NOISE_OVER_DECLARED)
+    if size is None:
+        return ""
+    low, high = size.ends
+    return f"; it is {low:.3g} to {high:.3g} times as large as declared"
+
+
+def _records(evidence: Evidence) -> Answer:
+    cited = evidence.of(Role.RECORDS)
+    if not cited:
+        return "batches were not counted", "", cited
+    finding = cited[0][1]
+    if finding.not_examined:
+        return finding.not_examined[0], "", cited
+    rate = finding.metrics.get(Name.SAMPLING_RATE)
+    if rate is None:
+        return None, finding.notes[0], cited
+    low, high = rate.ends
+    return None, f"a batch holds a record with probability {low:.3g} to {high:.3g}", cited
+
+
+def _completeness(evidence: Evidence) -> Answer:
+    cited = evidence.of(Role.DEPENDENCE)
+    found = next((f for _, f in cited if Name.FOUND in f.metrics), None)
+    missing = [what for _, finding in cited for what in finding.not_examined]
+    if found is None or missing:
+        return missing[0] if missing else "what else depends on data was not looked for", "", cited
+    return (
+        None,
+        (f"in {_rounds(found)} nothing beside the values of messages differs between two runs"),
+        cited,
+    )
+
+
+def _composition(evidence: Evidence) -> Answer:
+    cited = evidence.of(Role.DECLARED, Role.EXACT_LEAK)
+    declared, algebra, aligned = evidence.declared, evidence.algebra, evidence.aligned
+    assert declared is not None
+    if declared.void is not None:
+        return f"what is declared is void: {declared.void}", "", cited
+    high = declared.metrics[Name.EPSILON].ends[1]
+    if high == inf:
+        return "no upper end follows from what is declared", "", cited
+    if aligned is not None:
+        return (
+            None,
+            f"{_rounds(aligned)} move no more noise than the releases declared",
+            (cited + evidence.of(Role.ALIGNMENT)),
+        )
+    if algebra is None:
+        return "neither the algebra nor an alignment covers all rounds", "", cited
+    exact = algebra.metrics[Name.EPSILON].ends[1]
+    if exact > high * ALLOWED:
+        return f"the algebra bounds epsilon by {exact:.3g} alone", "", cited
+    return None, f"the algebra of {_rounds(algebra)} gives epsilon {exact:.3g} at most", cited
+
+
+def _state(evidence: Evidence) -> Answer:
+    cited = evidence.of(Role.STATE)
+    if not cited:
+        return "rounds were not played again", "", cited
+    finding = cited[0][1]
+    if finding.not_examined:
+        return finding.not_examined[0], "", cited
+    return None, f"{_rounds(finding)} are the same when they are played again", cited
+
+
+EXAMINED: dict[PremiseName, Callable[[Evidence], Answer]] = {
+    "distance": _distance,
+    "noise": _noise,
+    "records": _records,
+    "completeness": _completeness,
+    "composition": _composition,
+    "state": _state,
+}
+
+
+def epsilon_range(
+    claim: Claim, findings: Sequence[tuple[int, Finding]], certified: float, held: bool
+) -> EpsilonRange | None:
+    """What is certified, what is accounted, and what was measured at most.
+
+    The last is the accounting of the declared releases with the noise at its lower confidence end
+    and the rate at its upper one; infinite where a premise was not examined or failed.
+
+    Args:
+        held: whether all premises were examined and held.
+    """
+    evidence = Evidence(claim, tuple(findings))
+    declared = evidence.declared
+    if declared is None:
+        return None
+    accounted = declared.metrics[Name.EPSILON].ends[1]
+    measured = inf
+    releases = declared.releases.get("most")
+    if held and releases is not None:
+        measured = max(accounted, _measured(claim, releases, list(_sizes(evidence)), evidence))
+    return EpsilonRange(certified=certified, accounted=accounted, measured=measured)
+
+
+def _sizes(evidence: Evidence) -> Iterator[Metric]:
+    for _, finding in evidence.of(Role.NOISE, Role.ALIGNMENT):
+        if Name.NOISE_OVER_DECLARED in finding.metrics:
+            yield finding.metrics[Name.NOISE_OVER_DECLARED]
+
+
+def _measured(
+    claim: Claim, releases: Mechanism, sizes: Sequence[Metric], evidence: Evidence
+) -> float:
+    """Epsilon of the releases as they were measured; the noise by messages, or else by draws."""
+    if not releases:
+        return 0.0
+    if not sizes:
+        return inf
+    noise = min(1.0, sizes[0].ends[0])
+    records = next((f for _, f in evidence.of(Role.RECORDS)), None)
+    rate = None if records is None else records.metrics.get(Name.SAMPLING_RATE)
+    times = 1.0 if rate is None or rate.value == 0 else max(1.0, rate.ends[1] / rate.value)
+    as_measured = tuple(
+        release.model_copy(
+            update={
+                "noise_multiplier": release.noise_multiplier * noise,
+                "sampling_rate": min(1.0, release.sampling_rate * times),
+            }
+        )
+        for release in releases
+    )
+    return epsilon(as_measured, claimed_delta(claim), record_adjacency(claim)).high

@@ -293,11 +293,11 @@ def _alignment(
     missed = {k: why for k, why in found.items() if isinstance(why, str)}
     moves = {k: moved for k, moved in found.items() if not isinstance(moved, str)}
     metrics, notes = dict(rounds), list[str]()
+    if examination.drawn:
+        metrics[da.Name.NOISE_OVER_DECLARED] = size_of_noise(examination.drawn)
     if not missed:
         ratio = over_declared(coupled, moves, adjacency)
         metrics[da.Name.MOVED_OVER_DECLARED] = da.Metric(value=ratio)
-        if examination.drawn:
-            metrics[da.Name.NOISE_OVER_DECLARED] = size_of_noise(examination.drawn)
         notes.append(
             "two runs that differ in a record are the same in every message and in the state, once "
             "the noise is moved; every agent's record was left out once, too"

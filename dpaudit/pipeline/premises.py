@@ -253,7 +253,10 @@ def _noise(evidence: Evidence) -> Answer:
     if aligned is not None:
         return (
             None,
-            ("every draw that hides a record is fresh and of the declared family" + _size(aligned)),
+            (
+                "every draw that hides a record is fresh and of the declared family"
+                + _size(evidence)
+            ),
             cited + evidence.of(Role.ALIGNMENT),
         )
     real = next((f for _, f in cited if Name.ROUNDS in f.metrics), None)
@@ -269,15 +272,15 @@ def _noise(evidence: Evidence) -> Answer:
     return (
         None,
         (
-            f"tested in {_rounds(real)} for scale, law and independence{_size(real)}; the algebra "
-            f"covers {_rounds(evidence.algebra)}"
+            f"tested in {_rounds(real)} for scale, law and independence{_size(evidence)}; the "
+            f"algebra covers {_rounds(evidence.algebra)}"
         ),
         cited,
     )
 
 
-def _size(finding: Finding) -> str:
-    size = finding.metrics.get(Name.NOISE_OVER_DECLARED)
+def _size(evidence: Evidence) -> str:
+    size = next(_sizes(evidence), None)
     if size is None:
         return ""
     low, high = size.ends
@@ -378,7 +381,8 @@ def epsilon_range(
 
 
 def _sizes(evidence: Evidence) -> Iterator[Metric]:
-    for _, finding in evidence.of(Role.NOISE, Role.ALIGNMENT):
+    """How large noise was beside what is declared: of messages, then of draws."""
+    for _, finding in evidence.of(Role.NOISE) + evidence.of(Role.ALIGNMENT):
         if Name.NOISE_OVER_DECLARED in finding.metrics:
             yield finding.metrics[Name.NOISE_OVER_DECLARED]
 

@@ -9,11 +9,12 @@ from torch import Tensor
 from .fine_changes import fine_changes
 from .noise_rounds import LOUD, RoundMessage
 from .quiet_directions import QuietDirection, paired, quiet_direction
-from .woven import PLAYED, SILENT, Way
+from .woven import PLAYED, SILENT, Spread, Way, spread_of
 
 EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
 QUIET = (1.0, 0.25, 1 / 64)  # times the noise, of which twice as much is finite
+LEAST = 0.01  # of a known number in the place of a draw, by which is divided
 CLOSE = 0.03  # of the noise of a row: a difference that no test would detect
 WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
 MANY = 7  # streams, in which a coordinate with noise is seldom without much
@@ -92,6 +93,7 @@ class _Listener:
         signs, unit, loud = self._signs(alone[0], linear, loudly)
         loudly = loudly and not own and (linear or self._moves_alike())
         moved, stays = bool(noise.any()), near(signs[0], signs[1], self._tolerance)
+        one_draw = linear and stays and not own and len(message.real.draws) == 1
         in_directions = moved and size is not None and (linear or loudly or own)
         seldom = base.numel() > LARGE and not message.real.looks_closely
         quiet = None
@@ -113,7 +115,7 @@ class _Listener:
                 data[0].abs(), data[1].abs(), self._tolerance if size == self._moves else 0.0
             ),
             asked=torch.where(unit > 0, signs[0] / unit, 0.0),
-            per_draw=signs[0] / LOUD if linear and not own and stays else None,
+            per_draw=self._per_draw() if one_draw else None,
             finer=fine_changes(message) if moved else None,
             quiet=quiet,
             no_directions=in_directions and seldom,
@@ -177,6 +179,16 @@ class _Listener:
         size = self._size_like(noise, play, loudness) or loudness
         quiet = [self._play(way)[0] - base for way in _sign_ways(1.0)]
         return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size), size
+
+    def _per_draw(self) -> Tensor:
+        """What a draw as large as the scale that is asked adds, [rows, d].
+
+        By known numbers in the place of draws, which are the same in all rows.
+        """
+        spread = Spread(self._base.shape[-1], alike=True)
+        numbers = spread_of(self._base, self._base.shape[:1], 0, spread)[0].abs()
+        added = self._play(Way(signs="asked", spread=spread))[0] - self._base[0]
+        return torch.where(numbers > LEAST, added.abs() / numbers, 0.0)
 
     def _is_in_proportion(
         self, move: Callable[[float], Tensor], moved: Tensor, size: float

@@ -102,6 +102,7 @@ class RealRound:
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
         self._played: dict[Way, Payloads] = {}
+        self.draws = set[str]()  # names of the draws of noise that it asks for
 
     def messages(self) -> list["RoundMessage"]:
         """Those of this round that its noise or gradients move; the others one round later."""
@@ -143,6 +144,7 @@ class RealRound:
         oracle = self._oracle.again(way)
         with global_randomness(way.seed):
             round = run.step(self._state, k, oracle, noise)
+            self.draws |= noise.names
             messages = self._read(round.sent)
             refuse_other_messages(k, self._sent, round.sent)
             if self._later_too and self._following is not None:

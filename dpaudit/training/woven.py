@@ -63,6 +63,7 @@ class Woven(Noise):
         super().__init__(streams, round)
         self._way, self._other, self._shift = way, other, shift
         self._drawn = 0  # numbers of a row of all draws so far
+        self.names = set[str]()  # of the draws that were asked for
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._woven("gaussian", message, std, like)
@@ -72,6 +73,7 @@ class Woven(Noise):
 
     def _woven(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
         way, first = self._way, self._drawn
+        self.names.add(message)
         self._drawn += like.shape[-1]
         if way.signs is not None:
             size = way.weight * (scale if way.signs == "asked" else 1.0)

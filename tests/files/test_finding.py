@@ -61,8 +61,8 @@ def test_a_file_of_version_1_is_read_with_roles_and_claims(tmp_path: Path) -> No
 
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "audit.json"
-    path.write_text(json.dumps({"schema_version": 3}))
-    with pytest.raises(RunError, match="reads versions 1 and 2; update dpaudit, or run"):
+    path.write_text(json.dumps({"schema_version": 4}))
+    with pytest.raises(RunError, match="reads versions 1 to 3; update dpaudit, or run"):
         AuditResult.read(path)
 
 

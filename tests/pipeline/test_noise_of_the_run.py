@@ -83,7 +83,7 @@ def prepared(given: Defense, seed: int, graph: str = "ring") -> Prepared:
         name=graph, n_agents=N_AGENTS, links=(), positions=places, spectral_gap=1.0
     )
     return Prepared(
-        AuditConfig.model_construct(), learned, setting, worlds, (), (), streams, (), drawn
+        AuditConfig.model_construct(), learned, setting, worlds, (), (), streams, (), drawn, 0
     )
 
 

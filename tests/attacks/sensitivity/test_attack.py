@@ -413,7 +413,7 @@ def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch) 
     config = AuditConfig.from_toml(tmp_path / "audit.toml")
     result = run_audit(config, tmp_path / "run", Runtime(cores=1), CONFIG)
     found = [f for f in result.findings if f.kind == "sensitivity"]
-    assert [f.message for f in found] == ["cross_gradient", "v", "x_tilde", None]
+    assert [f.message for f in found] == ["cross_gradient", "v", "x_tilde", None, None]
     assert not any(f.verdict for f in found)
     report = (tmp_path / "run" / "report.html").read_text()
     assert report.count("<figcaption>How far ") == 3

@@ -12,9 +12,9 @@ from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity.attack import _ratio
 from dpaudit.attacks.sensitivity.declared import (
     Reach,
-    _batches,
     _bound,
     _is_no_less,
+    batches_of,
     declared_bounds,
 )
 from dpaudit.attacks.sensitivity.examination import Row, _lesser
@@ -113,7 +113,7 @@ def test_batches_that_may_hold_a_record(worlds, cyclic, batches, expected) -> No
     coupled = worlds(Plain(n_rounds=6, batch_size=6)).coupled
     declared = SimpleNamespace(n_rounds=6, batch_size=6, batches_per_round=batches, cyclic=cyclic)
     assert coupled.setting.sizes[1] // 6 == 3
-    assert _batches(replace(coupled, defense=declared)) == expected
+    assert batches_of(replace(coupled, defense=declared), coupled.victim) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_noise_is_moved_in_units_of_what_is_declared(family, adjacency, expected
     defense = SimpleNamespace(mechanism=lambda *_: SimpleNamespace(most=releases))
     coupled = SimpleNamespace(defense=defense, setting=None, victim=1)
     key, move = (1, "x"), torch.tensor([3.0, 4.0])
-    draws = {key: AskedDraw("x", family, move.shape, 0.5)}
+    draws = {key: AskedDraw("x", family, move.shape, 0.5, True)}
     watched: Any = SimpleNamespace(draws=draws)
     other = {key: 0.5 * move, (2, "x"): 0 * move}
     watched.draws[2, "x"] = draws[key]

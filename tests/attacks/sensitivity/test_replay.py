@@ -101,8 +101,13 @@ def test_a_linear_message_is_held_against_its_bound(worlds: Any) -> None:
 def test_a_draw_notes_what_it_is_added_to(add: Any) -> None:
     S, z = torch.randn(2, 3).double(), torch.randn(2, 3).double()
     noted: list[Tensor] = []
-    result = add(S, Marked.of(z.clone(), noted.append))
-    assert type(result) is Tensor
-    torch.testing.assert_close(result, S + z)
+
+    def note(value: Tensor, before: Tensor | None) -> Tensor:
+        assert before is None
+        noted.append(value)
+        return value
+
+    result = add(S, Marked.of(z.clone(), note))
+    torch.testing.assert_close(result.as_subclass(Tensor), S + z)
     assert len(noted) == 1
     torch.testing.assert_close(noted[0], S)

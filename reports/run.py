@@ -39,7 +39,8 @@ class Run:
 
     @cached_property
     def pictures(self) -> dict[str, Picture]:
-        paths = {path: None for f in self.result.findings for path in f.artifacts.values()}
+        artifacts = (path for f in self.result.findings for path in f.artifacts.values())
+        paths = dict.fromkeys(path for path in artifacts if not path.endswith(".npz"))
         return {path: reconstructions.embedded(path, self.directory) for path in paths}
 
     @cached_property

@@ -17,10 +17,11 @@ from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
 from dpaudit.game.worst_case.record import coordinates
 from dpaudit.training.costs import seconds_of
+from dpaudit.training.run_directory import RunDirectory
 
 from . import bound
 from .agents import as_asked, queries
-from .exact import exact_leak
+from .exact import exact_leak, with_matrices
 from .question import WORK, Asking, Question
 from .runs import NOISE_RUNS, TRAINING, PlayedRuns, Player, Score, no_noise_test, noise_findings
 
@@ -137,14 +138,14 @@ class LikelihoodRatio(da.Attack):
             player = Player(first, asking.streams, on_round, stage, self.trials, choosing)
             runs = self._runs(asked, asking, player)
             for question in asked:
-                findings = self._findings(question, runs, player)
+                findings = self._findings(question, runs, player, context.run)
                 found += [as_asked(finding, question.game) for finding in findings]
         return sorted(found, key=lambda finding: finding.claim or 0)
 
     def _findings(
-        self, question: Question, runs: PlayedRuns | str, player: Player
+        self, question: Question, runs: PlayedRuns | str, player: Player, run: RunDirectory
     ) -> Iterator[da.Finding]:
-        yield exact_leak(question)
+        yield with_matrices(exact_leak(question), question, run)
         if isinstance(runs, str):
             missing = bound.untested if self.trials else no_noise_test
             yield missing(question, runs)

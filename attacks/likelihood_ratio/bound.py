@@ -9,7 +9,7 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
-from dpaudit.attack import Claim, Column, Finding, Metric, Name, Role, Streams, Verdict
+from dpaudit.attack import Claim, Column, Evidence, Finding, Metric, Name, Role, Streams, Verdict
 from dpaudit.attack.figures import counted_test, expected_value, of_claim, without_errors
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.game.filtering.adversary import Adversary
@@ -32,9 +32,11 @@ FEW = 4  # distinct releases at most, for a bound that composes them again and a
 def certified_bound(question: Question, counted: CountedScores) -> Finding:
     """The test of the claim, from the scores of runs without and with the record."""
     choosing, delta, alpha = counted.score.choosing, question.delta, question.alpha
-    path = _wealth(question, choosing, counted.scores)
+    path = betting.log_wealth(_bets(question, choosing), counted.scores)
+    evidence: dict[str, tuple[float, ...]] = {}
     if question.stop_early:  # what holds wherever the runs were stopped
         value = betting.epsilon_from_bets(counted.scores, delta, alpha, choosing)
+        evidence = _evidence(question, counted, value)
         metrics = {
             Name.EPSILON_LOWER_BOUND: Metric(value=value, n=2 * len(path)),
             **of_claim(question.claimed, delta, alpha, betting.anytime_p_value(path)),
@@ -51,6 +53,7 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
         metrics=metrics,
         notes=tuple(_notes(question, counted.score, len(path), metrics)),
         series=_tradeoff(question, counted.scores),
+        evidence=evidence,
     )
 
 
@@ -137,6 +140,8 @@ def _control(
             Name.EPSILON_LOWER_BOUND: Metric(value=bound.value, n=bound.n0 + bound.n1),
             Name.CLAIMED_EPSILON: Metric(value=question.claimed),
             Name.CEILING: Metric(value=top),
+            Name.FALSE_POSITIVES: Metric(value=bound.fp, n=bound.n0),
+            Name.FALSE_NEGATIVES: Metric(value=bound.fn, n=bound.n1),
         },
         verdict=Verdict.REFUTED if bound.value > question.claimed else None,
         notes=(note,),
@@ -188,18 +193,39 @@ def _notes(
 
 def is_decided(question: Question, score: Score, so_far: Worlds) -> bool:
     """Whether bets on these runs refute the claim, among some dozens of statements too."""
-    path = _wealth(question, score.choosing, score(so_far))
+    path = betting.log_wealth(_bets(question, score.choosing), score(so_far))
     return betting.anytime_p_value(path) <= DECIDED
 
 
-def _wealth(
-    question: Question, choosing: tuple[Array, Array], scores: tuple[Array, Array]
-) -> Array:
-    """Log wealth after each pair of runs, of bets against the claim or its whole curve."""
+def _bets(question: Question, choosing: tuple[Array, Array]) -> betting.Bets:
+    """Against the claim, or points of its whole curve."""
     points = [betting.Point(question.claimed, question.delta)]
     if question.claim.mu is not None:
         points = betting.gaussian_curve(question.claim.mu)
-    return betting.log_wealth(betting.bets(points, choosing), scores)
+    return betting.bets(points, choosing)
+
+
+def _evidence(
+    question: Question, counted: CountedScores, certified: float
+) -> dict[str, tuple[float, ...]]:
+    """What the wealth of bets against the claim, and against what they certify, follows from."""
+    choosing = counted.score.choosing
+    groups = [_bets(question, choosing)]
+    if certified > 0:
+        groups.append(betting.bets([betting.Point(certified, question.delta)], choosing))
+    found = betting.packed(groups, counted.scores)
+    points = np.concatenate([on.points for on in groups])
+    sides = np.concatenate([on.above for on in groups])
+    return {
+        Evidence.BET_EPSILON: tuple(points[:, 0].tolist()),
+        Evidence.BET_DELTA: tuple(points[:, 1].tolist()),
+        Evidence.BET_SIDE: tuple(sides.tolist()),
+        Evidence.BET_PLACE: found.place,
+        Evidence.BET_SHARE: found.share,
+        Evidence.BET_GROUP: found.group,
+        Evidence.PLACES: found.places,
+        Evidence.N_PLACES: (found.n_places,),
+    }
 
 
 def _by_counts(question: Question, counted: CountedScores) -> dict[str, Metric]:

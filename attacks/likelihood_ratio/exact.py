@@ -11,10 +11,12 @@ from dpaudit.defense import Mechanism
 from dpaudit.files.finding import known_releases
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
+from dpaudit.training.run_directory import RunDirectory
 
 from .question import Question
 
 KNOWN = {"knows_draws": True}
+MOST = 4 * 10**5  # entries of a matrix of a view that is written
 ONCE = {"count": 1}
 
 
@@ -59,6 +61,28 @@ def exact_leak(question: Question) -> Finding:
         notes=tuple(_notes(question, found)),
         series={Column.ROUND: tuple(range(1, len(mu) + 1)), Column.MU: tuple(mu)},
     )
+
+
+def with_matrices(finding: Finding, question: Question, run: RunDirectory) -> Finding:
+    """The finding, whose lower end others can derive again from the matrices of the view.
+
+    There are none where that end is of other releases than the uses of a record under Gaussian
+    noise.
+    """
+    if question.algebra is None or "least" not in finding.releases:
+        return finding
+    leak, game, k = question.leak, question.game, question.in_round
+    plain = not (leak.has_laplace or leak.noiseless or question.meet)
+    if not plain or finding.releases["least"] != leak.mechanism(game, k):
+        return finding
+    view = question.algebra.linear_view(MOST)
+    if k is not None:
+        view = view.only(range((k - 1) * leak.batches + 1, k * leak.batches + 1))
+    if view.record.size > MOST:
+        return finding
+    name, content = view.file(game.displacement, game.filled)
+    run.write(name, content)
+    return finding.model_copy(update={"artifacts": {"linear view": name}})
 
 
 def _at(question: Question) -> float:

@@ -15,7 +15,7 @@ from dpaudit.errors import (
     renamed,
 )
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role
+from dpaudit.files.finding import KINDS, Column, Evidence, Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.progress import OnStep, silent, step_of_part
@@ -55,6 +55,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DpauditError",
+    "Evidence",
     "Finding",
     "InvalidOption",
     "LoadedProblem",

@@ -197,6 +197,19 @@ class Column(StrEnum):
     SSIM_BLIND = "blind by ssim, at least"
 
 
+class Evidence(StrEnum):
+    """The vocabulary of evidence: raw numbers that `dpaudit verify` derives figures from."""
+
+    BET_EPSILON = "bet epsilon"  # of each bet: it is against (epsilon, delta)
+    BET_DELTA = "bet delta"
+    BET_PLACE = "bet place"  # of the threshold of a bet, among places of scores
+    BET_SIDE = "bet side"  # 1: scores above the threshold are in the set; -1: those below
+    BET_SHARE = "bet share"  # which share has half of the stake of its group; -1: none of this bet
+    BET_GROUP = "bet group"  # 0: against the claim; 1: against the certified epsilon
+    PLACES = "places"  # of the scores of each pair, many pairs in one number
+    N_PLACES = "number of places"
+
+
 def restart_column(i: int) -> str:
     """The column with the attacker's loss of restart i = 1, 2, ..., one row per target."""
     return f"loss of restart {i}"
@@ -263,6 +276,8 @@ class Finding(Strict):
     artifacts: dict[str, str] = {}  # path of each artifact, relative to the run directory
     series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names
     trace: dict[str, tuple[Number, ...]] = {}  # likewise, by iteration of an attack's search
+    # by Evidence: what its figures follow from, for `dpaudit verify`; lists of any length
+    evidence: dict[str, tuple[Number, ...]] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -156,6 +156,7 @@ def _taken_back(finding: Finding, doubt: Doubt) -> Finding:
     else:
         return finding
     kept = {n: finding.metrics[n] for n in (Name.CLAIMED_EPSILON, Name.DELTA)}
+    least = finding.releases.get("least")
     had_figure = (metric.low, metric.high) != (0.0, inf)
     said = (f"void: it would be epsilon {epsilon_size(metric)}, but {doubt.why}",) * had_figure
     unbounded = dict.fromkeys(finding.metrics, Metric(value=inf))
@@ -166,7 +167,7 @@ def _taken_back(finding: Finding, doubt: Doubt) -> Finding:
             "void": doubt.why,
             "notes": (*said, *finding.notes),
             "series": {},
-            "releases": {},
+            "releases": {"least": least} if least and low == metric.low else {},
         }
     )
 

@@ -15,20 +15,21 @@ Source: Gonzalez et al. 2025, arXiv:2509.07055, for the test; Waudby-Smith and R
 """
 
 from collections.abc import Sequence
-from math import exp, log
-from typing import NamedTuple
+from math import exp, log, log2
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon
-from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import DpauditError
 
 from .bounds import SCORE_DECIMALS, Scores, thresholds_between
 
 SHARES = np.array([0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01])
 DELTAS = (0.1, 0.01, 1e-3, 1e-5)  # at which a curve is bet against, beside epsilon 0
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 POINTS = 64  # values of epsilon tried for a bound
 
 
@@ -99,6 +100,55 @@ def log_wealth(on: Bets, scores: Scores) -> Array:
         for i, share in enumerate(SHARES)
     ]
     return np.asarray(np.logaddexp.reduce(np.concatenate(each, axis=1), axis=1))
+
+
+class PackedBets(NamedTuple):
+    """Several groups of bets and the outcome of all their pairs, for a checker.
+
+    A score's place among all thresholds is 2 i above i of them, and 2 i + 1 if it is on the next.
+    Places of m pairs are the digits of one number, the first pair's the lowest, and of a pair that
+    of H0 before that of H1.
+    """
+
+    group: tuple[float, ...]  # [n_bets], of each bet, as its threshold and what follows
+    place: tuple[float, ...]
+    share: tuple[float, ...]  # which of ``SHARES`` has half of its group's stake; -1: none
+    places: tuple[float, ...]  # [ceil(n_pairs / m)]
+    n_places: int
+
+
+def packed(groups: Sequence[Bets], scores: Scores) -> PackedBets:
+    """All that the wealth of each group of bets on these scores follows from."""
+    thresholds = np.unique(np.concatenate([on.thresholds for on in groups]))
+    n_places = 2 * len(thresholds) + 1
+
+    def place(values: Array) -> Integers:
+        left, right = (np.searchsorted(thresholds, values, side=side) for side in SIDES)
+        return left + right
+
+    digits = np.stack([place(_checked(world)) for world in scores], axis=1)  # [n_pairs, 2]
+    m = digits_in_a_number(n_places)
+    padded = np.pad(digits, ((0, -len(digits) % m), (0, 0))).reshape(-1, 2 * m)
+    powers = np.array([n_places**i for i in range(2 * m)])
+    shares = []
+    for on in groups:
+        favoured = np.full(len(on.thresholds), -1)
+        best, share = np.unravel_index(on.log_weights.argmax(), on.log_weights.shape)
+        favoured[best] = share
+        shares += favoured.tolist()
+    of_group = np.repeat(np.arange(len(groups)), [len(on.thresholds) for on in groups])
+    return PackedBets(
+        tuple(of_group.tolist()),
+        tuple(place(np.concatenate([on.thresholds for on in groups])).tolist()),
+        tuple(shares),
+        tuple((padded @ powers).tolist()),
+        n_places,
+    )
+
+
+def digits_in_a_number(n_places: int) -> int:
+    """How many pairs of places a float64 holds exactly."""
+    return int(52 // (2 * log2(n_places)))
 
 
 def anytime_p_value(path: Array) -> float:

@@ -17,6 +17,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from tests.own_plugins import OWN
+from tests.scratch import scratch_run
 
 READERS = (
     ThreatModel(name="every link"),
@@ -61,7 +62,7 @@ def test_the_leak_lies_between_what_is_declared(block: int) -> None:
             adjacency = "function" if defense.function_distance() else record
             claim = Claim(text="ours", epsilon=1.0, delta=1e-5, scope=scope, adjacency=adjacency)
             declared = account_claim(claim, reader, defense, setting).epsilon
-            context = AttackContext(None, setting, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
+            context = AttackContext(None, setting, defense, (claim,), Streams(seed), scratch_run())  # type: ignore[arg-type]
             found = attack.measure(context, reader, lambda done, total: None)
         except (DpauditError, ValidationError):
             continue

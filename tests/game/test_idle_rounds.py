@@ -18,6 +18,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from tests.scratch import scratch_run
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
 N_AGENTS = 6
@@ -104,7 +105,7 @@ def adversary(defense: PrivateGossip, reader: ThreatModel = EVERY_LINK) -> Adver
 def findings(defense: PrivateGossip) -> dict[Role, Finding]:
     setting = Setting(build_graph("ring", N_AGENTS), (8,) * N_AGENTS, 1)
     claims = (Claim(text="ours", epsilon=60.0, delta=1e-5),)
-    context = AttackContext(None, setting, defense, claims, Streams(11), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, claims, Streams(11), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=400)
     return {f.role: f for f in attack.measure(context, EVERY_LINK, lambda done, total: None)}
 

@@ -19,6 +19,7 @@ from dpaudit.game.worst_case.record import in_worst_batch
 from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 ROUNDS, CYCLE, VICTIM = 6, 2, 2
 READER = ThreatModel(name="agent 1", kind="curious", agents=(1,))
@@ -73,7 +74,7 @@ def test_the_exact_leak_and_its_runs_are_of_that_batch(setting_of) -> None:
     problem, setting = setting_of("path", 4)
     game, setting = played(swapped=True, correlation="none", d=setting.d)
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
-    context = AttackContext(problem, setting, game.defense, (claim,), Streams(3), None)
+    context = AttackContext(problem, setting, game.defense, (claim,), Streams(3), scratch_run())
     pair = ThreatModel(name="two", kind="colluding", agents=(0, 1))
     asking = Asking(context, pair, 40, None, 0.05, stop_early=False)
     asked = asking.question(claim)

@@ -21,6 +21,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from tests.scratch import scratch_run
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
 
@@ -207,7 +208,7 @@ def test_an_audit_of_messages_of_other_widths(family: str, width: int) -> None:
     setting = Setting(build_graph("ring", 5), (8,) * 5, 12)
     claim = Claim(text="ours", epsilon=60.0, delta=1e-5)
     defense = Counted(noise_multiplier=2.0, n_rounds=2, width=width, family=family)
-    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=200)
     found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     assert not any(f.verdict for f in found if f.role in (Role.EXACT_LEAK, Role.NOISE))
@@ -222,7 +223,7 @@ def test_an_exact_leak_of_one_coordinate_is_not_called_that_of_all() -> None:
     claim = Claim(text="ours", epsilon=4.0, delta=1e-5)
     for sigma, verdict in ((2.0, None), (1.0, Verdict.UNSUPPORTED)):
         defense = Centred(noise_multiplier=sigma, n_rounds=1, batch_size=8)
-        context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+        context = AttackContext(None, setting, defense, (claim,), Streams(3), scratch_run())  # type: ignore[arg-type]
         attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
         found = attack.measure(context, EVERY_LINK, lambda done, total: None)
         (leak,) = (finding for finding in found if finding.role is Role.EXACT_LEAK)

@@ -43,6 +43,7 @@ from dpaudit.game.probing.sparse_probe import SPARSE_FROM, SparseProbes
 from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, flat_state, state_of
 
 from .leak import EVERY_ROUND, Leak, Reading, Use, leak_of
+from .linear_view import LinearView
 
 FORGOTTEN = 1e-9  # of a record's effect: a smaller residual in the state is rounding
 RESOLVED = 1e-9  # of the largest number in messages: less noise may be rounding in a run
@@ -235,6 +236,32 @@ class Adversary:
                 if rest.abs().max() > FORGOTTEN * scale
             }
             yield reading
+
+    def linear_view(self, most: int) -> LinearView:
+        """All rounds at once; whitened if there would be more than ``most`` entries of noise."""
+        observed = sum(len(reading.messages) for reading in self.rounds)
+        if self.game.setting.n_agents < SPARSE_FROM:
+            stacked = self._stacked(most // max(1, observed))
+            if stacked is not None:
+                return stacked
+        return LinearView.whitened([reading.columns for reading in self.rounds])
+
+    def _stacked(self, most: int) -> LinearView | None:
+        """By what each draw of all rounds does to each observation; None: more than ``most``."""
+        probes = DenseProbes(self._observer, self.n_rounds)
+        factor, old = probes.nothing, np.zeros((0, probes.nothing.shape[1]))
+        uses: list[Use] = []
+        blocks: list[tuple[Array, Array]] = []
+        for k in range(1, self.n_rounds + 1):
+            out = probes.round(k, factor, old)
+            if self._one_message and k == self.n_rounds and out.messages:
+                _, out = out.of_one_message()
+            uses += [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
+            factor, old = out.noise.state, np.concatenate([out.earlier.state, out.record.state])
+            blocks.append((out.records_seen, out.noise.seen))
+            if len(factor) > most:
+                return None
+        return LinearView.stacked(uses, blocks)
 
     def _inclusion(self, k: int, step: int) -> int:
         """Whether the record is there is drawn once, or once a round, or for each batch."""

@@ -22,6 +22,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from tests.scratch import scratch_run
 
 EVERY_LINK = ThreatModel(name="eavesdropper")
 LAYERS = (("weight", 80), ("bias", 10))
@@ -75,7 +76,7 @@ def measured(
 ) -> dict[Role, Finding]:
     setting = Setting(build_graph("ring", 4), (records,) * 4, 90, LAYERS)
     claim = Claim(**{"text": "ours", "epsilon": 4.4, "delta": 1e-5, **claimed})
-    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
     found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     return {finding.role: finding for finding in found}

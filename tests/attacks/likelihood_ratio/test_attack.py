@@ -26,6 +26,7 @@ from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.statistics.bounds import ceiling, expected_family_bound
 from tests.game.test_victims import OneAddsHalf, Rounded
+from tests.scratch import scratch_run
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -58,7 +59,9 @@ def all_findings(
     **options: Any,
 ) -> list[Finding]:
     setting = Setting(build_graph(graph, n), (records,) * n, d)
-    context = AttackContext(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
+    context = AttackContext(
+        None, setting, defense.calibrate(setting), claims, Streams(11), scratch_run()
+    )  # type: ignore[arg-type]
     attack = LikelihoodRatio(**{"trials": 2000, **options})
     return attack.measure(context, threat_model, lambda done, total: None)
 

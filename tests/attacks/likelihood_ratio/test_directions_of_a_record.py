@@ -31,6 +31,7 @@ from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
@@ -45,7 +46,9 @@ def found_by(
 ) -> list[Finding]:
     setting = Setting(build_graph("ring", 5), (how.pop("records", 80),) * 5, 100)
     claim = Claim(text="claim", epsilon=claimed, **({"delta": 1e-5} | how))
-    context = AttackContext(None, setting, defense.calibrate(setting), (claim,), Streams(1), None)  # type: ignore[arg-type]
+    context = AttackContext(
+        None, setting, defense.calibrate(setting), (claim,), Streams(1), scratch_run()
+    )  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
     return attack.measure(context, threat_model, lambda done, total: None)
 

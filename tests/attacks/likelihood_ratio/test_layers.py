@@ -15,6 +15,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 LAYERS = (("0.weight", 20), ("0.bias", 4), ("1.weight", 30), ("1.bias", 6))
 EVERY_LINK = ThreatModel(name="every link")
@@ -33,7 +34,7 @@ def audited(
     ready = defense(n_rounds=3, batch_size=8, **options).calibrate(setting)
     accounted = account_claim(CLAIM, EVERY_LINK, ready, setting).epsilon
     claim = CLAIM.model_copy(update={"epsilon": 1.01 * accounted.high})
-    context = AttackContext(None, setting, ready, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, ready, (claim,), Streams(3), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=trials)
     found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     return accounted, {finding.role: finding for finding in found}

@@ -24,6 +24,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.bugs import BUGS
 from dpaudit.selftest.correct import PrivateGossip
+from tests.scratch import scratch_run
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 NoiseHalved = next(type(bug.planted.defense) for bug in BUGS if bug.name == "noise halved")
@@ -35,7 +36,7 @@ FALSE_FAILURE = 1e-9  # probability that a correct program fails a test, over fr
 def matching(
     defense: Defense, claim: Claim, trials: int = 9_000, candidates: int = 10, seed: int = 11
 ) -> Finding:
-    context = AttackContext(None, SETTING, defense, (claim,), Streams(seed), None)  # type: ignore[arg-type]
+    context = AttackContext(None, SETTING, defense, (claim,), Streams(seed), scratch_run())  # type: ignore[arg-type]
     attack = LikelihoodRatio(trials=trials, candidates=candidates)
     tests = [f for f in attack.measure(context, EAVESDROPPER, lambda done, total: None)]
     (found,) = (f for f in tests if f.role is Role.TEST and Name.MATCHED in f.metrics)

@@ -14,6 +14,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 EVERY_LINK = ThreatModel(name="every link")
 
@@ -22,7 +23,7 @@ def audited(name: str, claim: Claim, **options: Any) -> tuple[tuple[float, float
     """What accounting and the exact leak say of a claim, five agents on a ring."""
     setting = Setting(build_graph("ring", 5), (40,) * 5, 8)
     defense = load_plugin("defenses", name)(n_rounds=4, **options).calibrate(setting)
-    context = AttackContext(None, setting, defense, (claim,), Streams(3), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting, defense, (claim,), Streams(3), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=40)
     found = attack.measure(context, EVERY_LINK, lambda done, total: None)
     accounted = account_claim(claim, EVERY_LINK, defense, setting).epsilon

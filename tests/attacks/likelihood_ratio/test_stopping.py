@@ -14,6 +14,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 MU_1 = 4.377  # epsilon of noise multiplier 1 in every batch, at delta 1e-5
@@ -25,7 +26,9 @@ def context_of(*claims: Claim) -> AttackContext:
     defense = load_plugin("defenses", "dp-dpsgd")(
         noise_multiplier=1.0, n_rounds=1, batch_size=8, sampling="poisson"
     )
-    return AttackContext(None, setting, defense.calibrate(setting), claims, Streams(11), None)  # type: ignore[arg-type]
+    return AttackContext(
+        None, setting, defense.calibrate(setting), claims, Streams(11), scratch_run()
+    )  # type: ignore[arg-type]
 
 
 def found_of(*claims: Claim, **options: Any) -> list[Finding]:

@@ -20,6 +20,7 @@ from dpaudit.game.game import Game
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 EAVESDROPPER = ThreatModel(name="eavesdropper")
 BATCH, NOISE, ROUNDS = 4, 16.0, 3
@@ -40,7 +41,7 @@ def claimed(value: float) -> Claim:
 
 def found(value: float, **options: Any) -> dict[Role, Finding]:
     defense = dp_dpsgd(**options).calibrate(setting())
-    context = AttackContext(None, setting(), defense, (claimed(value),), Streams(7), None)  # type: ignore[arg-type]
+    context = AttackContext(None, setting(), defense, (claimed(value),), Streams(7), scratch_run())  # type: ignore[arg-type]
     attack = load_plugin("attacks", "likelihood-ratio")(trials=1000)
     measured = attack.measure(context, EAVESDROPPER, lambda done, total: None)
     return {finding.role: finding for finding in measured}

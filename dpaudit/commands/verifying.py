@@ -32,7 +32,7 @@ def verify(
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
     result = _content(file)
     try:
-        checked = check(result)
+        checked = check(result, file.parent)
         flaws = [*overall(result), *report.flaws(result, file)]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise RunError(

@@ -2,11 +2,10 @@
 
 A release is described by two distributions on a line, with and without the record, at distance 1
 under noise of scale s = noise / shift: P = (1 - q) M(0) + q M(1) against Q = M(0), the reverse of
-it, or (1 - q) M(0) + q M(-1) in place of Q. Its privacy loss is ln dP/dQ. Losses of all releases
-are put on one grid and added by the Fourier transform. The upper end splits the mass of each cell
-between its two ends such that both distributions keep their mass ("Connect the Dots", Doroshenko et
-al. 2022, arXiv:2207.04380). The lower end merges each cell into one outcome and rounds its loss
-down. Every remaining error is added to the unfavourable side.
+it, or (1 - q) M(0) + q M(-1) in place of Q. Losses ln dP/dQ of all releases are put on one grid and
+added by the Fourier transform. The upper end splits the mass of each cell such that P and Q keep
+their mass ("Connect the Dots", Doroshenko et al. 2022, arXiv:2207.04380). The lower end merges
+each cell and rounds its loss down. Every remaining error is added to the unfavourable side.
 
 Which distributions are the worst ones is after Zhu, Dong and Wang 2022 (arXiv:2106.08567) for
 Poisson batches and batches of fixed size, and "whole" releases move by at most one shift. Epsilon
@@ -15,6 +14,7 @@ is in nats. Nothing here is shared with dpaudit.accounting.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import hypot, inf, isinf, log, log1p, sqrt
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
 Array = NDArray[np.float64]
-Direction = str  # "remove": the record is in P; "add": in Q
 LARGEST = 500.0  # a loss of one release above it counts as infinite
 ORDERS = 2.0 ** np.arange(-6, 16, 0.5)  # of moments, in Chernoff bounds on the window
 SLIGHT = 1e-3  # of a cell's width: how far a merged loss may lie below the one it is counted at
@@ -50,9 +49,8 @@ class EpsilonEnds(NamedTuple):
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Dong, Roth and Su 2019, Corollary 1."""
-    return float(
-        np.exp(log_ndtr(mu / 2 - epsilon / mu)) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-    )
+    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return float(np.exp(log_ndtr(a)) - np.exp(epsilon + log_ndtr(b)))
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -66,49 +64,39 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def epsilon(releases: Iterable[Mapping[str, Any]], delta: float, adjacency: str) -> EpsilonEnds:
-    """Bounds on the least epsilon of all releases together at ``delta``.
+    """Bounds on the least epsilon of all releases, as audit.json has them, together at ``delta``.
 
-    Args:
-        releases: ``family``, ``noise_multiplier``, ``sampling``, ``sampling_rate``, ``count`` and
-            ``clipped`` of each, as audit.json has them.
-        adjacency: "add-remove" or "replace-one".
+    ``adjacency`` is "add-remove" or "replace-one".
     """
-    counted: Counter[LossPair] = Counter()
-    reverse: Counter[LossPair] = Counter()
-    least: Counter[LossPair] = Counter()
+    sides: dict[str, Counter[LossPair]] = {side: Counter() for side in ("remove", "add", "least")}
     for r in releases:
         if r["noise_multiplier"] == 0:
             return EpsilonEnds(inf, inf)
-        pairs = [_pair(r, adjacency, side) for side in ("remove", "add", "least")]
-        for total, pair in zip((counted, reverse, least), pairs, strict=True):
-            total[pair] += r["count"]
+        for side, total in sides.items():
+            total[_pair(r, adjacency, side)] += r["count"]
+    counted, reverse, least = (tuple(total.items()) for total in sides.values())
     if not counted:
         return EpsilonEnds(0.0, 0.0)
-    pure = sum(n * _largest(pair) for pair, n in least.items())
+    bounded, top = all(pair.family == "laplace" for pair, _ in least), np.array([1.0])
+    pure = sum(n * float(_loss(pair, top)[0]) for pair, n in least) if bounded else inf
     if delta == 0:
         return EpsilonEnds(pure, pure)
-    if all(pair.family == "gaussian" and pair.rate == 1 for pair in counted):
-        mu = hypot(*(sqrt(n) / pair.scale for pair, n in counted.items()))
+    if all(pair.family == "gaussian" and pair.rate == 1 for pair, _ in counted):
+        mu = hypot(*(sqrt(n) / pair.scale for pair, n in counted))
         return EpsilonEnds(*[gaussian_epsilon(delta, mu)] * 2)
     low = _composed(least, delta, upper=False)
-    high = max(_composed(some, delta, upper=True) for some in _distinct(counted, reverse))
+    high = max(_composed(some, delta, upper=True) for some in (counted, reverse))
     return EpsilonEnds(min(low, pure), min(high, pure))
 
 
-def _distinct(counted: Counter[LossPair], reverse: Counter[LossPair]) -> list[Counter[LossPair]]:
-    return [counted] if counted == reverse else [counted, reverse]
-
-
-def _pair(r: Mapping[str, Any], adjacency: str, side: Direction) -> LossPair:
+def _pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
     """The worst pair of worlds of a release; "least" is one that there is, for a lower end."""
     rate, whole = float(r["sampling_rate"]), r["clipped"] == "whole"
     replaced = adjacency == "replace-one"
     twice = not whole and (replaced if rate == 1 else r["sampling"] == "fixed")
-    kind = "remove" if side == "least" or rate == 1 else side
-    if replaced and rate < 1:
-        kind = "switch" if side != "least" else "remove"
-        if r["sampling"] == "poisson" and not whole:
-            kind = "replace"
+    kind = "remove" if side == "least" or rate == 1 else "switch" if replaced else side
+    if replaced and rate < 1 and r["sampling"] == "poisson" and not whole:
+        kind = "replace"
     return LossPair(r["family"], float(r["noise_multiplier"]) / (2 if twice else 1), rate, kind)
 
 
@@ -120,19 +108,13 @@ def _log_mix(pair: LossPair, x: Array, side: int) -> Array:
         ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
     if pair.rate == 1:
         return ratio
-    mixed: Array = np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio)
-    return mixed
+    return np.asarray(np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio))
 
 
 def _loss(pair: LossPair, x: Array) -> Array:
     """The loss of "remove", or of "replace", at places x; it never falls."""
     other = _log_mix(pair, x, -1) if pair.kind == "replace" else 0.0
     return _log_mix(pair, x, 1) - other
-
-
-def _largest(pair: LossPair) -> float:
-    """The largest loss there is: infinite for Gaussian noise."""
-    return inf if pair.family == "gaussian" else float(_loss(pair, np.array([1.0]))[0])
 
 
 def _between(pair: LossPair, shift: int, edges: Array) -> Array:
@@ -176,61 +158,47 @@ def _places(pair: LossPair, losses: Array) -> Array:
         middle = (low + high) / 2
         over = _loss(pair, middle) > losses
         low, high = np.where(over, low, middle), np.where(over, middle, high)
-    least, most = _loss(pair, np.array([-1.0 - reach, 1.0 + reach]))
+    least, most = _loss(pair, np.array([-1.0 - reach, 1.0 + reach]))  # beyond which it is constant
     return np.where(losses >= most, inf, np.where(losses < least, -inf, high))
 
 
-def _dominating(pair: LossPair, losses: Array) -> tuple[Array, float, float]:
-    """Masses on the losses that dominate the pair, on an infinite loss, and no error of a loss."""
-    p, q = _masses(pair, losses)
-    inner = p[1:-1]
-    up = np.clip((inner - np.exp(losses[:-1]) * q[1:-1]) / -np.expm1(-np.diff(losses)), 0.0, inner)
-    masses = np.append(inner - up, 0.0)
-    masses[1:] += up
-    masses[0] += p[0]
-    if pair.kind == "switch":
-        masses[np.searchsorted(losses, 0.0)] += max(0.0, 1.0 - p.sum())
-    return masses, float(p[-1]), 0.0
+def _rounded(pair: LossPair, losses: Array, upper: bool) -> tuple[Array, float, float]:
+    """Masses on these losses and on an infinite one, and by how much a loss may be too large.
 
-
-def _dominated(pair: LossPair, losses: Array) -> tuple[Array, float, float]:
-    """Masses that the pair dominates, none on an infinite loss, and the largest error of a loss.
-
-    A cell around each loss is merged into one outcome. Its own loss is rounded down to the cell's
-    if it lies above it or hardly below it, otherwise to that of the next lower cell.
+    They dominate the pair, or the pair dominates them: then a cell around each loss is merged into
+    one outcome, whose own loss is rounded down to the cell's if it lies above it or hardly below
+    it, otherwise to that of the next lower cell.
     """
+    if upper:
+        p, q = _masses(pair, losses)
+        inner = p[1:-1]
+        up = (inner - np.exp(losses[:-1]) * q[1:-1]) / -np.expm1(-np.diff(losses))
+        up = np.clip(up, 0.0, inner)
+        masses = np.append(inner - up, 0.0) + np.insert(up, 0, p[0])
+        if pair.kind == "switch":
+            masses[np.searchsorted(losses, 0.0)] += max(0.0, 1.0 - p.sum())
+        return masses, float(p[-1]), 0.0
     p, q = _masses(pair, (losses[1:] + losses[:-1]) / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         short = losses - (np.log(p) - np.log(q))  # of the loss that the cell is counted at
-    width = np.gradient(losses)
-    counted = (p > 0) & (short < SLIGHT * width)
-    masses = np.where(counted, p, 0.0)
-    masses[:-1] += np.where(counted, 0.0, p)[1:]
+    counted = (p > 0) & (short < SLIGHT * np.gradient(losses))
+    masses = np.where(counted, p, 0.0) + np.append(np.where(counted, 0.0, p)[1:], 0.0)
     return masses, 0.0, float(np.max(short, where=counted, initial=0.0))
 
 
-def _composed(counted: Counter[LossPair], delta: float, upper: bool) -> float:
+@lru_cache(maxsize=64)
+def _composed(counted: tuple[tuple[LossPair, int], ...], delta: float, upper: bool) -> float:
     """The bound on epsilon from the sum of all losses, on a grid of n multiples of its width."""
-    pairs = list(counted)
-    count = np.array([counted[pair] for pair in pairs], float)
+    pairs, count = [pair for pair, _ in counted], np.array([times for _, times in counted], float)
     n = 2 ** int(np.clip(round(np.log2(2**23 / len(pairs))), 14, 19))
-    moments = np.zeros((2, len(ORDERS)))
-    low, high = 0.0, 1e-9
-    for pair, times in zip(pairs, count, strict=True):
-        losses = _coarse(pair)
-        masses, infinite, _ = _dominating(pair, losses)
-        masses[-1] += infinite
-        own = _log_moments(losses, masses)
-        moments += times * own
-        high, low = max(high, _reached(own[0], delta)), min(low, -_reached(own[1], delta))
-    high, low = max(high, _reached(moments[0], delta)), min(low, -_reached(moments[1], delta))
+    low, high = _window(pairs, count, TAIL * delta)
     steps = 20 * sqrt(count.sum())  # by which rounding may move the sum
     width = (high - low) / (n - 2 * steps - 4)
     first = int(np.floor(low / width - steps)) - 1
     total, finite, blur = np.ones(n // 2 + 1, complex), 0.0, 0.0
     for pair, times in zip(pairs, count, strict=True):
         at = _points(pair, width, first, n)
-        masses, infinite, short = (_dominating if upper else _dominated)(pair, width * at)
+        masses, infinite, short = _rounded(pair, width * at, upper)
         transform = np.fft.rfft(np.bincount(at % n, masses, minlength=n))
         total *= transform**times
         finite += times * log1p(-min(infinite, 0.5))
@@ -253,26 +221,36 @@ def _composed(counted: Counter[LossPair], delta: float, upper: bool) -> float:
     return found + blur if upper else max(found - blur, 0.0)
 
 
-def _reached(moments: Array, delta: float) -> float:
-    """What a loss of these moments exceeds with a probability of at most a small part of delta."""
-    return float(((moments - log(TAIL * delta)) / ORDERS).min())
+def _window(pairs: list[LossPair], count: Array, tail: float) -> tuple[float, float]:
+    """What the sum of all losses, and that of one release, leave with a small probability.
+
+    By Chernoff bounds, from exponential moments of losses on a coarse grid.
+    """
+    total, low, high = np.zeros((2, len(ORDERS))), 0.0, 1e-9
+
+    def reached(log_moments: Array) -> float:
+        return float(((log_moments - log(tail)) / ORDERS).min())
+
+    for pair, times in zip(pairs, count, strict=True):
+        least, most = _range(pair)
+        sizes = max(-least, most) * np.geomspace(1e-7, 1.0, 300)
+        losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), least, most))
+        masses, infinite, _ = _rounded(pair, losses, True)
+        masses[-1] += infinite
+        with np.errstate(divide="ignore"):
+            exponents = np.multiply.outer([[1.0], [-1.0]] * ORDERS, losses) + np.log(masses)
+        own = np.logaddexp.reduce(exponents, axis=-1)
+        total += times * own
+        high, low = max(high, reached(own[0])), min(low, -reached(own[1]))
+    return min(low, -reached(total[1])), max(high, reached(total[0]))
 
 
 def _range(pair: LossPair) -> tuple[float, float]:
     """Losses between which nearly all mass lies."""
     z = 50.0 if pair.family == "laplace" else 9.8
     low, high = _loss(pair, np.array([-z * pair.scale, 1.0 + z * pair.scale]))
-    if pair.kind == "add":
-        low, high = -high, -low
-    if pair.kind == "switch":
-        low = -high
-    return max(float(low), -LARGEST), min(float(high), LARGEST)
-
-
-def _coarse(pair: LossPair) -> Array:
-    low, high = _range(pair)
-    sizes = max(-low, high) * np.geomspace(1e-7, 1.0, 300)
-    return np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), low, high))
+    ends = {"add": (-high, -low), "switch": (-high, high)}.get(pair.kind, (low, high))
+    return max(float(ends[0]), -LARGEST), min(float(ends[1]), LARGEST)
 
 
 def _points(pair: LossPair, width: float, start: int, n: int) -> NDArray[np.int64]:
@@ -284,13 +262,3 @@ def _points(pair: LossPair, width: float, start: int, n: int) -> NDArray[np.int6
     near = np.arange(0, 600)
     points = np.unique(np.concatenate([-size, -near, near, size, [first, last]]))
     return points[(points >= first) & (points <= last)]
-
-
-def _log_moments(losses: Array, masses: Array) -> Array:
-    """ln E exp(order loss) and of its negative, [2, n_orders], relative to the largest exponent."""
-    found = []
-    for signed in (losses, -losses):
-        exponents = np.outer(ORDERS, signed)
-        top = exponents.max(axis=1)
-        found.append(top + np.log(np.maximum(np.exp(exponents - top[:, None]) @ masses, 1e-300)))
-    return np.array(found)

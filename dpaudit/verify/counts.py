@@ -1,19 +1,20 @@
-"""What counted runs prove, computed anew: confidence bounds, p-values, Holm's method, bets.
+"""What counts prove, computed anew: of runs, guesses on canaries, reconstructions; Holm's method.
 
 ``fp`` of ``n0`` runs without the record were called positive, and ``fn`` of ``n1`` runs with it
 were not, by a threshold that other runs chose.
 """
 
-from collections.abc import Sequence
-from math import exp, log
+from collections.abc import Callable, Sequence
+from math import exp, log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainccinv, ndtri
+from scipy.optimize import brentq
+from scipy.special import betainc, betainccinv, gammaln, ndtr, ndtri
 
 Array = NDArray[np.float64]
-LEAST_P = 1e-300
-SHARES = (0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)  # of what can be lost, that bets stake
+Counts = tuple[float, float, float, float]  # fp, fn, n0, n1
+MOST = 50.0  # no epsilon and no mu above it is resolved
 
 
 def upper_rate(count: float, n: float, alpha: float) -> float:
@@ -24,11 +25,7 @@ def upper_rate(count: float, n: float, alpha: float) -> float:
 def epsilon_bound(fp: float, fn: float, n0: float, n1: float, delta: float, alpha: float) -> float:
     """A lower bound on epsilon: Kairouz, Oh and Viswanath 2015, each rate at alpha / 2."""
     rates = upper_rate(fp, n0, alpha / 2), upper_rate(fn, n1, alpha / 2)
-    odds = [
-        log(1 - delta - missed) - log(false)
-        for false, missed in (rates, rates[::-1])
-        if missed < 1 - delta
-    ]
+    odds = [log(1 - delta - b) - log(a) for a, b in (rates, rates[::-1]) if b < 1 - delta]
     return max([0.0, *odds])
 
 
@@ -39,23 +36,66 @@ def mu_bound(fp: float, fn: float, n0: float, n1: float, alpha: float) -> float:
     return max(0.0, found) if found == found else 0.0
 
 
-def p_value(
-    fp: float, fn: float, n0: float, n1: float, delta: float, epsilon: float, mu: float | None
-) -> float:
-    """The least alpha at which the counts refute the claim, to a relative 1e-6."""
+def errors_p_value(delta: float, of_mu: bool, counts: Counts, claimed: float) -> float:
+    """The least alpha at which they refute an epsilon, or a mu, to a relative 1e-7."""
 
     def refutes(alpha: float) -> bool:
-        if mu is not None:
-            return mu_bound(fp, fn, n0, n1, alpha) > mu
-        return epsilon_bound(fp, fn, n0, n1, delta, alpha) > epsilon
+        found = mu_bound(*counts, alpha) if of_mu else epsilon_bound(*counts, delta, alpha)
+        return found > claimed
 
     if not refutes(1 - 1e-12):
         return 1.0
-    low, high = log(LEAST_P), 0.0
+    low, high = log(1e-300), 0.0
     while high - low > 1e-7:
         middle = (low + high) / 2
         low, high = (low, middle) if refutes(exp(middle)) else (middle, high)
     return exp(high)
+
+
+def largest(p: Callable[[float], float], alpha: float) -> float:
+    """The bound on a parameter: that of the largest claim whose p-value is alpha at most."""
+    if p(0.0) > alpha:
+        return 0.0
+    return (
+        MOST if p(MOST) <= alpha else float(brentq(lambda x: p(x) - alpha, 0.0, MOST, xtol=1e-12))
+    )
+
+
+def guesses_p_value(delta: float, m: int, r: int, right: int, epsilon: float) -> float:
+    """Of so many right guesses among r, on m canaries each there by a fair coin.
+
+    Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, Theorem 5.2: with v right guesses and
+    K ~ Bin(r, e^eps / (1 + e^eps)), P[K >= v] + 2 m delta max_i P[v - i <= K < v] / i.
+    """
+    k = np.arange(r + 1)
+    ways = gammaln(r + 1) - gammaln(k + 1) - gammaln(r - k + 1)
+    mass = np.exp(ways - r * log1p(exp(epsilon)) + k * epsilon)
+    near = np.cumsum(mass[:right][::-1]) / np.arange(1, right + 1)
+    return min(1.0, float(mass[right:].sum() + 2 * m * delta * near.max(initial=0.0)))
+
+
+def allowed(kappa: float, delta: float, of_mu: bool, claimed: float) -> float:
+    """The most that an attacker succeeds whose blind success is kappa.
+
+    It is the power of a test at level kappa: Hayes et al. 2023, arXiv:2302.07225.
+    """
+    if of_mu:
+        return float(ndtr(claimed + ndtri(kappa)))
+    odds = exp(claimed) * kappa + delta
+    return min(1.0, max(0.0, min(odds, 1 - exp(-claimed) * (1 - delta - kappa))))
+
+
+def successes_p_value(
+    kappa: float, delta: float, of_mu: bool, apart: bool, n: int, hits: int, claimed: float
+) -> float:
+    """Of so many reconstructions; in runs apart their number is binomial at most.
+
+    Of one run the claim bounds the mean of their share, and Markov's inequality holds.
+    """
+    gamma = allowed(kappa, delta, of_mu, claimed)
+    if hits == 0:
+        return 1.0
+    return float(betainc(hits, n - hits + 1, gamma)) if apart else min(1.0, gamma * n / hits)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

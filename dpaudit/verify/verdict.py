@@ -9,25 +9,16 @@ underpowered if none had.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, inf, isfinite
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .counts import holm
-from .figures import (
-    FALSE,
-    Claim,
-    Finding,
-    Flaw,
-    claimed_epsilon,
-    flaws,
-    metric,
-    number,
-)
+from .figures import FALSE, Audit, Claim, Finding, Flaw, claimed_epsilon, flaws, metric, number
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
+ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
-
-Answer = Literal["confirmed", "contradicted", "not checkable"]
 
 
 class ClaimCheck(NamedTuple):
@@ -40,22 +31,21 @@ class ClaimCheck(NamedTuple):
     flaws: tuple[Flaw, ...]
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> str:
         """Contradicted if a figure or the verdict does not follow; not checkable if one may not."""
         if self.verdict != self.derived or any(p.contradicted for p in self.flaws):
             return "contradicted"
         return "not checkable" if self.flaws else "confirmed"
 
 
-def check(result: Mapping[str, Any]) -> list[ClaimCheck]:
-    """Every claim of an audit.json; raises KeyError, TypeError or ValueError if it is none."""
+def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCheck]:
+    """Every claim of an audit.json in a folder; KeyError, TypeError or ValueError if it is none."""
     claims, findings = result["claims"], result["findings"]
     evidence = [[findings[i] for i in claim["because"]] for claim in claims]
     tested = {i: p for i, own in enumerate(evidence) if (p := _least_p(own)) is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return [
-        _checked(result, i, evidence[i], adjusted.get(i, inf) <= FALSE) for i in range(len(claims))
-    ]
+    refuted = [adjusted.get(i, inf) <= FALSE for i in range(len(claims))]
+    return [_checked(result, i, refuted[i], folder) for i in range(len(claims))]
 
 
 def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
@@ -82,18 +72,14 @@ def _least_p(evidence: Sequence[Finding]) -> float | None:
     return min(1.0, len(found) * min(found)) if found else None
 
 
-def _checked(
-    result: Mapping[str, Any], i: int, evidence: Sequence[Finding], refuted: bool
-) -> ClaimCheck:
-    claim = result["claims"][i]
-    found = [
-        flaw
-        for j, finding in zip(claim["because"], evidence, strict=True)
-        for flaw in flaws(finding, f"findings[{j}]", claim)
-    ]
-    found += _of_config(result, claim)
-    found += _left_out(result, i)
-    found += _numbers(claim, evidence)
+def _checked(result: Mapping[str, Any], i: int, refuted: bool, folder: Path | None) -> ClaimCheck:
+    claim, ends = result["claims"][i], (("epsilon", "low"), ("epsilon lower bound", "value"))
+    evidence = [result["findings"][j] for j in claim["because"]]
+    proven = [x for f in evidence for name in ends if (x := metric(f, *name)) and not f["void"]]
+    audit, found = Audit(result["config"], tuple(proven), folder), list[Flaw]()
+    for j, finding in zip(claim["because"], evidence, strict=True):
+        found += flaws(finding, f"findings[{j}]", claim, audit)
+    found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(claim, evidence)]
     derived = derive(claim, evidence, refuted)
     named = (claim["text"], claim["threat_model"], claim["verdict"])
     return ClaimCheck(*named, derived, tuple(found))
@@ -120,7 +106,7 @@ def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
         if finding["claim"] == claim["claim"] and finding["kind"] in kinds:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
         elif finding["kind"] == "sensitivity":
-            yield from flaws(finding, f"findings[{j}]", claim)
+            yield from flaws(finding, f"findings[{j}]", claim, Audit(result["config"]))
 
 
 def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
@@ -139,25 +125,24 @@ def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
     if claim["codes"] and claim["codes"][0] in WITHOUT_VIEW:
         return "underpowered"
     tests = [f for f in of("test") if f["metrics"]]
-    best = max(tests, key=_strength, default=None)
-    if best is None or (metric(best, "ceiling") or 0.0) <= claimed:
+    names = "epsilon lower bound", "ceiling"
+    strengths = [[metric(test, name) or 0.0 for name in names] for test in tests]
+    bound, ceiling = max(strengths, default=[0.0, 0.0])
+    if ceiling <= claimed:
         return "underpowered"
     controls = of("positive-control")
     if controls and not any(control["verdict"] == "refuted" for control in controls):
         return "underpowered"
-    return "not refuted" if (metric(best, "epsilon lower bound") or 0.0) > 0 else "underpowered"
-
-
-def _strength(test: Finding) -> tuple[float, float]:
-    return metric(test, "epsilon lower bound") or 0.0, metric(test, "ceiling") or 0.0
+    return "not refuted" if bound > 0 else "underpowered"
 
 
 def _numbers(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
     """Each number in the reason of a verdict is a figure of its evidence, or of the claim."""
     known = set(_written(claimed_epsilon(claim)))
-    values = [number(m[end]) for f in evidence for m in f["metrics"].values() for end in _ends(m)]
-    values += [number(claim[key]) for key in ("epsilon", "delta", "mu") if claim[key] is not None]
-    values += [1e-5, FALSE, 100 * (1 - FALSE)]
+    figures = [x for f in evidence for m in f["metrics"].values() for x in map(m.get, ENDS)]
+    figures += [claim[key] for key in ("epsilon", "delta", "mu")]
+    values = [number(x) for x in figures if x is not None] + [1e-5, FALSE, 100 * (1 - FALSE)]
+    values += [100 * (metric(f, "confidence") or 0.0) for f in evidence]
     certified = [metric(f, "epsilon lower bound") or 0.0 for f in evidence]
     values += [claimed_epsilon(claim) / bound for bound in certified if bound > 0]
     for value in values:
@@ -170,10 +155,6 @@ def _numbers(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
     unknown = [found for found in NUMBER.findall(reason) if found not in known]
     if unknown:
         yield Flaw("reason", f"{', '.join(unknown)}: in none of its evidence", True)
-
-
-def _ends(of: Mapping[str, Any]) -> list[str]:
-    return [end for end in ("value", "low", "high", "n") if of.get(end) is not None]
 
 
 def _written(value: float) -> tuple[str, ...]:

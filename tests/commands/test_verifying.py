@@ -33,6 +33,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(audited: Path, tmp_path: Path) -> Path:
     for name in ("audit.json", "report.html"):
         shutil.copy(audited / name, tmp_path)
+    shutil.copytree(audited / "artifacts", tmp_path / "artifacts")
     return tmp_path
 
 

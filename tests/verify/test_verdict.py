@@ -56,10 +56,10 @@ def content(run: Path) -> Content:
     return found
 
 
-def answers(content: Content) -> list[str]:
+def answers(content: Content, folder: Path | None = None) -> list[str]:
     """Of each claim, and "contradicted" for the rest of the file if it is."""
     beside = ["contradicted" for flaw in overall(content) if flaw.contradicted]
-    return [one.answer for one in check(content)] + beside
+    return [one.answer for one in check(content, folder)] + beside
 
 
 def finding(content: Content, role: str) -> Content:
@@ -69,7 +69,7 @@ def finding(content: Content, role: str) -> Content:
 
 def test_an_audit_is_confirmed_as_it_was_written(content: Content, run: Path) -> None:
     assert content["verdict"] == "not refuted"
-    assert answers(content) == ["confirmed"]
+    assert answers(content, run) == ["confirmed"]
     assert list(report.flaws(content, run / "audit.json")) == []
 
 
@@ -175,10 +175,10 @@ def test_any_changed_figure_is_contradicted(
     assert place[key] == before or "contradicted" in answers(changed)
 
 
-def test_evidence_that_is_missing_is_named(content: Content) -> None:
+def test_evidence_that_is_missing_is_named(content: Content, run: Path) -> None:
     changed = copy.deepcopy(content)
     finding(changed, "declared")["releases"] = {}
-    (checked,) = check(changed)
+    (checked,) = check(changed, run)
     assert checked.answer == "not checkable"
     ends = [f"the releases behind the {end} epsilon" for end in ("least", "most")]
     assert [p.what for p in checked.flaws] == ends

@@ -1,0 +1,53 @@
+"""mu of a linear view y = A r + B z of a record's uses r, from its matrices.
+
+z is white noise. So mu of a use a, a column of A, is the least |w| with B w = a, and a computed w
+is off by |a - B w| / s at most, with s the least singular value of B. Uses of one inclusion have
+gradients of length at most 1 in any directions: their mu^2 is at least the sum of the Gram matrix
+of their w, and at most the sum of its absolute values. Without B the view is whitened already.
+"""
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+LARGEST = 10**8  # bytes of matrices
+RANK = 1e-9  # of the largest singular value: below it there is none
+NOISELESS = 1e-6  # of a use: what may be left of it where no noise hides it
+
+
+def mus(file: Path) -> list[tuple[float, float]]:
+    """mu of each inclusion of the record, from below and above, in order.
+
+    Raises OSError if the file cannot be read; KeyError or ValueError if it is not what it was.
+    """
+    if file.stat().st_size > LARGEST or not file.is_file():
+        raise ValueError("too large, or no regular file")
+    content = file.read_bytes()
+    sizes = [part.file_size for part in zipfile.ZipFile(io.BytesIO(content)).infolist()]
+    if hashlib.sha256(content).hexdigest() not in file.name or sum(sizes) > LARGEST:
+        raise ValueError("not what its name says, or too large")
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        arrays = {key: np.asarray(stored[key], float) for key in stored.files}
+    A, found = arrays["record"], []
+    w, error = whitened(A, arrays["noise"]) if "noise" in arrays else (A, np.zeros(A.shape[1]))
+    for at in (arrays["inclusion"] == j for j in np.unique(arrays["inclusion"])):
+        gram, off = w[:, at].T @ w[:, at], float(error[at].sum())
+        more = off * (2 * np.linalg.norm(w[:, at], axis=0).sum() + off)
+        low = np.sqrt(max(0.0, gram.sum())) - off if off < np.inf else np.inf
+        found.append((float(low), float(np.sqrt(np.abs(gram).sum() + more))))
+    return sorted(found)
+
+
+def whitened(A: Array, B: Array) -> tuple[Array, Array]:
+    """The least w with B w = a for each column a of A, and how far it may be off."""
+    U, S, V = np.linalg.svd(B, full_matrices=False)
+    rank = int((RANK * S.max(initial=0.0) < S).sum())
+    w = V[:rank].T @ ((U[:, :rank].T @ A) / S[:rank, None])
+    rest = np.linalg.norm(A - B @ w, axis=0)
+    shown = rest > NOISELESS * np.abs(A).max(axis=0, initial=0.0)
+    return w, np.where(shown, np.inf, rest / S[:rank].min(initial=np.inf))

@@ -36,7 +36,7 @@ def verify(
         flaws = [*overall(result), *report.flaws(result, file)]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise RunError(
-            "DPA011", f"{file}: not an audit.json of version 2 ({error!r})", "run the audit again"
+            "DPA011", f"{file}: not an audit.json of version 3 ({error!r})", "run the audit again"
         ) from None
     answers = [one.answer for one in checked]
     answers += ["contradicted" if p.contradicted else "not checkable" for p in flaws]
@@ -73,10 +73,10 @@ def _content(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
     version = result.get("schema_version")
-    if version != 2:
+    if version != 3:
         raise RunError(
             "DPA010",
-            f"{file}: schema_version {version!r}; dpaudit verify reads version 2",
+            f"{file}: schema_version {version!r}; dpaudit verify reads version 3",
             "run the audit again",
         )
     return result

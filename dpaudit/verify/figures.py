@@ -114,7 +114,7 @@ def _accounted(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
     if not 0 <= low <= high or value not in (low, high):
         yield f"epsilon {value:g} from {low:g} to {high:g} is no interval"
     exceeds = low > claimed_epsilon(claim) or (finding["role"] == "exact-leak" and noiseless)
-    if (finding["verdict"] is not None) != exceeds:
+    if (finding["verdict"] is not None) != exceeds and not finding["void"]:
         yield f"its verdict does not follow from epsilon {low:g} and the claim"
     for end, said, proves_nothing in (("least", low, 0.0), ("most", high, inf)):
         releases = finding["releases"].get(end)

@@ -2,8 +2,9 @@
 
 The most severe reason that applies decides: a message without noise, runs that refute the claim, an
 accounting of what is declared or really added that exceeds it, a premise that is false. A claim
-that none of these speaks against is not refuted if an attack had the power to refute it, and
-underpowered if none had.
+that none of these speaks against is supported if what is declared is no more than it and each
+premise was examined, not refuted if an attack had the power to refute it, and underpowered if none
+had.
 """
 
 import re
@@ -12,10 +13,12 @@ from math import exp, inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import premises
 from .counts import holm
 from .figures import FALSE, Audit, Claim, Finding, Flaw, claimed_epsilon, flaws, metric, number
 
-SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted")
+SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
+OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
 ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -80,6 +83,7 @@ def _checked(result: Mapping[str, Any], i: int, refuted: bool, folder: Path | No
     for j, finding in zip(claim["because"], evidence, strict=True):
         found += flaws(finding, f"findings[{j}]", claim, audit)
     found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(claim, evidence)]
+    found += premises.flaws(claim, evidence, _certified(claim, evidence, refuted))
     derived = derive(claim, evidence, refuted)
     named = (claim["text"], claim["threat_model"], claim["verdict"])
     return ClaimCheck(*named, derived, tuple(found))
@@ -94,19 +98,17 @@ def _of_config(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
 
 
 def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
-    """Evidence about the claim and its adversary that the claim does not name.
-
-    A premise that held is not named; its figures may not be such that it failed.
-    """
+    """Evidence about the claim and its adversary that the claim does not name."""
     claim = result["claims"][i]
-    kinds = ("accounting", "empirical-epsilon", "control")
+    change = "add-remove" if claim["adjacency"] == "user" else claim["adjacency"]
     for j, finding in enumerate(result["findings"]):
         if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
             continue
-        if finding["claim"] == claim["claim"] and finding["kind"] in kinds:
+        own = finding["claim"] == claim["claim"] and finding["kind"] in OF_ONE_CLAIM
+        moved = finding["kind"] == "sensitivity" and finding["adjacency"] in (None, change)
+        of_all = finding["role"] in ("noise", "state") and finding["claim"] is None
+        if own or moved or of_all:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
-        elif finding["kind"] == "sensitivity":
-            yield from flaws(finding, f"findings[{j}]", claim, Audit(result["config"]))
 
 
 def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
@@ -128,12 +130,29 @@ def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
     names = "epsilon lower bound", "ceiling"
     strengths = [[metric(test, name) or 0.0 for name in names] for test in tests]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
+    for declared in of("declared") if bound <= claimed else ():
+        held = premises.premises(claim, evidence)
+        if all(held.values()) and (metric(declared, "epsilon", "high") or 0.0) <= claimed:
+            return "supported"
     if ceiling <= claimed:
         return "underpowered"
     controls = of("positive-control")
     if controls and not any(control["verdict"] == "refuted" for control in controls):
         return "underpowered"
     return "not refuted" if bound > 0 else "underpowered"
+
+
+def _certified(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> float:
+    """The largest epsilon that is certainly reached."""
+    accounted = [f for f in evidence if f["role"] in ("exact-leak", "measured", "declared")]
+    if any(f["role"] == "exact-leak" and f["verdict"] == "refuted" for f in evidence):
+        return inf
+    tests = [f for f in evidence if f["role"] == "test" and f["metrics"]]
+    if refuted:
+        tests = [min(tests, key=lambda test: metric(test, "p-value") or 0.0)]
+    bound = max((metric(test, "epsilon lower bound") or 0.0 for test in tests), default=0.0)
+    lows = (metric(finding, "epsilon", "low") or 0.0 for finding in accounted)
+    return max([bound if refuted else min(bound, claimed_epsilon(claim)), *lows])
 
 
 def _numbers(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:

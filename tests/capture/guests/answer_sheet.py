@@ -21,7 +21,7 @@ class Sheet:
 
     def got_object(self, source, *objects):
         """Objects, which travel as their lengths and as their bytes, one after the other."""
-        pairs = [distributed_c10d._object_to_tensor(o, torch.device("cpu"), None) for o in objects]
+        pairs = [_as_sent(one) for one in objects]
         self.got(source, torch.cat([size for _, size in pairs]))
         self.got(source, torch.cat([content for content, _ in pairs]))
 
@@ -32,6 +32,12 @@ class Sheet:
     def _write(self, answer):
         with self._lock, open(self._path, "a") as file:
             file.write(json.dumps({"rank": self.rank, **answer}) + "\n")
+
+
+def _as_sent(one):
+    """An object as torch sends it, whose function takes a group from some version on."""
+    convert = distributed_c10d._object_to_tensor
+    return convert(one, torch.device("cpu"), *[None] * (convert.__code__.co_argcount - 2))
 
 
 def _described(tensor):
@@ -57,5 +63,5 @@ def forked(n, play, port_file):
             finally:
                 os._exit(code)
         children.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+    codes = [os.waitpid(pid, 0)[1] for pid in children]  # as a status, for Python 3.8
     raise SystemExit(any(codes))

@@ -1,0 +1,189 @@
+"""Programs of another environment than dpaudit's: a Python that holds NumPy and nothing else."""
+
+import runpy
+import subprocess
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit.capture.audit import run_captured
+from dpaudit.capture.interpreter import interpreter
+from dpaudit.capture.run import Options, capture
+from dpaudit.commands.cli import app
+from dpaudit.errors import ConfigError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.finding import Name, Role
+from dpaudit.files.recorded import DRAFT
+from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
+
+pytestmark = pytest.mark.usefixtures("started_servers")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy-gossip"
+OF_THE_BATCH = """\
+    total = x.T @ (1 / (1 + np.exp(-x @ w)) - y)
+    norm = np.linalg.norm(total)
+    return total * min(1.0, len(x) * CLIP / norm)
+"""
+OF_EACH_RECORD = """\
+    each = (1 / (1 + np.exp(-x @ w)) - y)[:, None] * x
+    norms = np.linalg.norm(each, axis=1, keepdims=True)
+    return (each * np.minimum(1.0, CLIP / norms)).sum(axis=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment into which nothing was installed: NumPy is a link."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    for place in Path(np.__file__).parents[1].glob("numpy*"):
+        (site / place.name).symlink_to(place)
+    return folder / "bin" / "python"
+
+
+def test_the_environment_has_numpy_and_neither_torch_nor_dpaudit(
+    python: Path, tmp_path: Path
+) -> None:
+    code = "import numpy, importlib.util as u; print(*map(u.find_spec, ('torch', 'dpaudit')))"
+    done = subprocess.run(
+        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "None None\n"
+
+
+def test_the_tapped_example_is_the_unchanged_one_with_four_lines() -> None:
+    unchanged, tapped = (
+        (EXAMPLE / name).read_text().partition('"""\n\nimport')[2].splitlines()
+        for name in ("gossip.py", "tapped.py")
+    )
+    assert [line for line in tapped if "tap" not in line] == unchanged
+    assert len(tapped) == len(unchanged) + 4
+
+
+def audited(tmp_path: Path, python: Path, text: str) -> AuditResult:
+    (tmp_path / "tapped.py").write_text(text)
+    (tmp_path / "captured.toml").write_text(
+        (EXAMPLE / "captured.toml")
+        .read_text()
+        .replace('# python = "env/bin/python"', f'python = "{python}"')
+        .replace("runs = 100", "runs = 0")
+    )
+    config = CapturedConfig.from_toml(tmp_path / "captured.toml")
+    return run_captured(config, tmp_path / "out", cores=1)
+
+
+def largest_mu(result: AuditResult) -> float | None:
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    return measured.value(Name.LARGEST_MU_OF_A_ROUND)
+
+
+def test_a_planted_fault_is_found_where_there_is_no_torch(tmp_path: Path, python: Path) -> None:
+    """The largest of what a record moves in the first round, whatever it becomes, in closed form."""
+    result = audited(tmp_path, python, (EXAMPLE / "tapped.py").read_text())
+    assert result.verdict is Verdict.UNSUPPORTED
+    example = runpy.run_path(str(EXAMPLE / "gossip.py"))
+    x, y = example["records_of"](np.random.default_rng(1))
+    w = np.zeros(x.shape[1])
+    moved = []
+    for factor, flip in ((1, False), (10, False), (-10, False), (1, True)):
+        there, labels = x.copy(), y.copy()
+        there[0] *= factor
+        labels[0] = 1 - y[0] if flip else y[0]
+        with_it, without = (example["gradient"](w, there[i:], labels[i:]) for i in (0, 1))
+        moved.append(np.linalg.norm(with_it - without))
+    mu = largest_mu(result)
+    assert mu is not None
+    assert mu >= max(moved) * (1 - 1e-6) > 1
+
+
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, python: Path) -> None:
+    right = (EXAMPLE / "tapped.py").read_text().replace(OF_THE_BATCH, OF_EACH_RECORD)
+    assert OF_EACH_RECORD in right
+    result = audited(tmp_path, python, right)
+    assert largest_mu(result) == pytest.approx(1.0, abs=1e-6)
+    assert result.verdict is not Verdict.UNSUPPORTED
+    assert "does not contradict it" in result.claims[0].reason
+
+
+DRAWS = """
+import random
+import numpy as np
+from dpaudit_recorder import tap
+rng, old = np.random.default_rng(3), np.random.RandomState(4)
+np.random.seed(5)
+random.seed(6)
+drawn = [rng.normal(1.0, 2.0, 3), rng.laplace(scale=4.0, size=2), old.standard_normal(2)]
+drawn += [np.random.normal(size=2), np.random.randint(9), rng.permutation(4)]
+drawn += [random.gauss(1.0, 3.0), random.random(), random.sample(range(9), 3)]
+print(drawn, isinstance(rng, np.random.Generator), isinstance(old, np.random.RandomState))
+tap.send(0, 1, "x", [np.ones(2, np.float16), 1.5, {"b": np.arange(3)}])
+"""
+
+
+def test_draws_are_recorded_and_changed_in_no_bit(
+    tmp_path: Path, python: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    recording = capture(["python", "-c", DRAWS], tmp_path / "out", Options(python=python))
+    recorded = capfd.readouterr().out
+    alone = DRAWS.replace("from dpaudit_recorder import tap", "").partition("tap.send")[0]
+    assert subprocess.run([python, "-c", alone], capture_output=True, text=True).stdout == recorded
+    assert recorded.endswith("] True True\n")
+    found = [(draw.operator, draw.shape, draw.parameters) for draw in recording.draws]
+    assert found == [
+        ("numpy.normal", (3,), (1.0, 2.0)),
+        ("numpy.laplace", (2,), (0.0, 4.0)),
+        ("numpy.normal", (2,), (0.0, 1.0)),
+        ("numpy.normal", (2,), (0.0, 1.0)),
+        ("numpy.integers", (), ()),
+        ("numpy.permutation", (4,), ()),
+        ("random.normal", (), (1.0, 3.0)),
+        ("random.uniform", (), ()),
+        ("random.choice", (), ()),
+    ]
+    [event] = recording.events
+    sent = [(one.name, one.dtype, recording.content(one).tolist()) for one in event.tensors]
+    assert sent == [
+        ("0", "float16", [1, 1]),
+        ("1", "float64", 1.5),
+        ("2.b", "int64", [0, 1, 2]),
+    ]
+    assert recording.unseen == ()
+
+
+def test_a_draft_names_the_interpreter(
+    tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    out = str(tmp_path / "out")
+    command = ["capture", "--python", str(python), "--out", out, "--", "python", "tapped.py"]
+    ended = CliRunner().invoke(app, command)
+    assert ended.exit_code == 0, ended.output
+    assert CapturedConfig.from_toml(tmp_path / "out" / DRAFT).program.python == python
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#!/bin/sh\necho 3 7\n", "Python 3.7; expected 3.8 or newer"),
+        ("#!/bin/sh\nexit 3\n", "it is no Python, or does not start"),
+        ("#!/bin/sh\necho hello\n", "it is no Python"),
+        ("#!/no/such/program\n", "No such file or directory"),
+        (None, "no such program; expected a Python"),
+    ],
+)
+def test_an_interpreter_that_does_not_start_is_one_line(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    path = tmp_path / "python"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(0o755)
+    with pytest.raises(ConfigError) as error:
+        interpreter(path, "--python")
+    assert said in str(error.value)
+    assert str(error.value).startswith(f"--python: {path}: ")
+    assert "\n" not in str(error.value)

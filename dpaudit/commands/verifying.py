@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument
+from typer import Argument, Option
 
 from dpaudit.errors import RunError
 from dpaudit.files import documents
 
-from .options import AuditJson
+from .options import AuditJson, DataRoot, Device, runtime_of
 from .terminal import say, say_json
 
 EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
@@ -20,11 +20,17 @@ def verify(
         Path, Argument(metavar="DIR|FILE", help="A run directory, or its audit.json.")
     ],
     as_json: AuditJson = False,
+    replay: Annotated[
+        int | None,
+        Option(min=1, metavar="K", help="Play K of the recorded rounds again, and compare."),
+    ] = None,
+    device: Device = "cpu",
+    data_root: DataRoot = None,
 ) -> int:
     """Derive each verdict again from the evidence in audit.json.
 
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
-    2 if evidence is missing.
+    2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
     from dpaudit.verify import report
     from dpaudit.verify.verdict import check, overall
@@ -38,6 +44,8 @@ def verify(
         raise RunError(
             "DPA011", f"{file}: not an audit.json of version 3 ({error!r})", "run the audit again"
         ) from None
+    if replay is not None:
+        flaws += _replayed(run_directory, replay, device, data_root)
     answers = [one.answer for one in checked]
     answers += ["contradicted" if p.contradicted else "not checkable" for p in flaws]
     worst = max(answers, key=list(EXIT).index, default="confirmed")
@@ -58,6 +66,17 @@ def verify(
         say(_line(flaw))
     say(f"{file}: {worst}")
     return EXIT[worst]
+
+
+def _replayed(folder: Path, count: int, device: Device, data_root: Path | None) -> list[Any]:
+    """What differs in rounds that are played again."""
+    if not folder.is_dir():
+        raise RunError("DPA019", f"{folder}: not a folder; --replay needs the run directory")
+    from dpaudit.files.result import AuditResult
+    from dpaudit.pipeline.replay import replay
+
+    result = AuditResult.read(folder / "audit.json")
+    return replay(folder, result, count, runtime_of(device, data_root, 1, None))
 
 
 def _line(flaw: Any) -> str:

@@ -103,3 +103,15 @@ def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:
     code, shown, error = command(tmp_path)
     assert (code, shown) == (2, "")
     assert "audit.json: No such file or directory" in error
+
+
+def test_replay_needs_recorded_rounds(audited: Path) -> None:
+    code, shown, _ = command(audited, "--replay", "1")
+    assert code == 2
+    assert "transcript: not checkable: no round was recorded" in shown
+
+
+def test_replay_needs_the_run_directory(run: Path) -> None:
+    code, shown, error = command(run / "audit.json", "--replay", "1")
+    assert (code, shown) == (2, "")
+    assert "--replay needs the run directory" in error

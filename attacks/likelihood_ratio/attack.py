@@ -22,11 +22,13 @@ from dpaudit.training.run_directory import RunDirectory
 from . import bound
 from .agents import as_asked, queries
 from .exact import exact_leak, with_matrices
+from .plan import USUAL, planned
 from .question import WORK, Asking, Question
 from .runs import NOISE_RUNS, TRAINING, PlayedRuns, Player, Score, no_noise_test, noise_findings
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 FEWEST = 40  # runs of each world that can be counted
+MATCHINGS = 20  # of the record with its candidates, at the least
 
 UNKNOWN_DRAWS = (
     "the graph is drawn anew in every round and the adversary does not know the draws; runs are "
@@ -44,8 +46,9 @@ class LikelihoodRatio(da.Attack):
     learned from other runs distinguishes the worlds better, that one is taken. Those other runs
     choose threshold and direction too, so that errors are counted on all ``trials``. Rounds beyond
     the first ``n_rounds`` are left out, which only loses power: what a part of a run leaks, it
-    leaks. With ``stop_early`` claims are tested by bets, which allow that, and not by the number of
-    errors in all ``trials``. Claims that are tested by the same game, as those that differ in
+    leaks. Without ``trials`` both are what can be expected to certify most in about 20 s. With
+    ``stop_early`` claims are tested by bets, which allow that, and not by the number of errors in
+    all ``trials``. Claims that are tested by the same game, as those that differ in
     epsilon alone, share their runs; what is found on a claim does not depend on which others there
     are, but that runs which stop early go on until all are decided. With ``candidates`` the same
     runs also say how often one of so many is found out (``matched``).
@@ -54,7 +57,7 @@ class LikelihoodRatio(da.Attack):
     the test of the noise by a few runs. Every audit with a claim has these.
     """
 
-    trials: NonNegativeInt = 2000  # runs of each world that are counted; 0: the exact leak alone
+    trials: NonNegativeInt | None = None  # counted runs of each world; None: what certifies most
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: da.Significance = 0.05  # of a false lower bound
     stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
@@ -62,8 +65,8 @@ class LikelihoodRatio(da.Attack):
 
     @field_validator("trials")
     @classmethod
-    def _are_none_or_enough(cls, trials: int) -> int:
-        if 0 < trials < FEWEST:
+    def _are_none_or_enough(cls, trials: int | None) -> int | None:
+        if trials is not None and 0 < trials < FEWEST:
             raise ValueError(
                 f"{trials} trials certify nothing; expected {FEWEST} or more, or 0 for the exact "
                 "leak alone"
@@ -72,11 +75,11 @@ class LikelihoodRatio(da.Attack):
 
     @model_validator(mode="after")
     def _candidates_fit_into_the_trials(self) -> Self:
-        if self.candidates is not None and self.trials < 20 * (self.candidates - 1):
+        if self.candidates is not None and self.trials is not None and self.trials < self._least:
             raise ValueError(
                 f"{self.candidates} candidates are matched {self.trials // (self.candidates - 1)} "
-                f"times in {self.trials} trials; expected trials = {20 * (self.candidates - 1)} at "
-                "the least, for 20 times"
+                f"times in {self.trials} trials; expected trials = {self._least} at the least, "
+                f"for {MATCHINGS} times"
             )
         if self.candidates is not None and self.stop_early:
             raise ValueError("candidates are matched in all trials; leave out one of the two")
@@ -89,18 +92,18 @@ class LikelihoodRatio(da.Attack):
         self, context: da.AttackContext, threat_model: da.ThreatModel, patience: float = inf
     ) -> Iterator[tuple[int, Mapping[str, da.Metric]]]:
         """By the leak of the first rounds that the runs would play."""
-        if not self.trials:
+        if self.trials == 0:
             return
         asking = self._asking(context, threat_model)
         derived = patience == inf or self._is_derived(asking, patience)
         for index, claim in _claimed(asking).items():
             if not derived:
                 if _is_tested(asking, claim):
-                    yield index, bound.best_of(claim, self.trials, self.alpha, self.stop_early)
+                    yield index, bound.best_of(claim, asking.trials, self.alpha, self.stop_early)
                 continue
-            question = asking.question(claim)
+            asked, question = self._question(asking, claim)
             if question is not None and not question.guesses:
-                yield index, bound.power_of(question, self.trials)
+                yield index, bound.power_of(question, asked.trials)
 
     def _is_derived(self, asking: Asking, patience: float) -> bool:
         """Whether following its rounds takes no more seconds than this, about."""
@@ -130,13 +133,14 @@ class LikelihoodRatio(da.Attack):
             def on_round(done: int, total: int, i: int = i) -> None:
                 on_step(i * total + done, len(alike) * total)
 
-            first = asking.question(claims[indices[0]])
+            own, first = self._question(asking, claims[indices[0]])
             if first is None:
                 continue
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
-            stage, choosing = context.checkpoint.stage(i), self._choosing
-            player = Player(first, asking.streams, on_round, stage, self.trials, choosing)
-            runs = self._runs(asked, asking, player)
+            stage, trials = context.checkpoint.stage(i), 0 if self.trials == 0 else own.trials
+            choosing = TRAINING if self.stop_early else max(TRAINING, trials // 5)
+            player = Player(first, asking.streams, on_round, stage, trials, choosing)
+            runs = self._runs(asked, own, player)
             for question in asked:
                 findings = self._findings(question, runs, player, context.run)
                 found += [as_asked(finding, question.game) for finding in findings]
@@ -147,7 +151,7 @@ class LikelihoodRatio(da.Attack):
     ) -> Iterator[da.Finding]:
         yield with_matrices(exact_leak(question), question, run)
         if isinstance(runs, str):
-            missing = bound.untested if self.trials else no_noise_test
+            missing = bound.untested if player.trials else no_noise_test
             yield missing(question, runs)
             return
         counted = runs.counted
@@ -180,18 +184,24 @@ class LikelihoodRatio(da.Attack):
 
         return player.runs(decided if self.stop_early else None)
 
+    def _question(self, asking: Asking, claim: da.Claim) -> tuple[Asking, Question | None]:
+        """With the runs that were asked for, or those that can be expected to certify most."""
+        if self.trials is None:
+            return planned(asking, claim, self._least)
+        return asking, asking.question(claim)
+
     def _asking(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Asking:
-        trials, first = self.trials or NOISE_RUNS, self.n_rounds
+        trials, first = NOISE_RUNS if self.trials == 0 else self.trials or USUAL, self.n_rounds
         asking = Asking(context, threat_model, trials, first, self.alpha, self.stop_early)
-        if self.trials or first is not None or (game := _largest_game(asking)) is None:
+        if self.trials != 0 or first is not None or (game := _largest_game(asking)) is None:
             return asking
         followed = GameShape.of(game, threat_model).followed(context.defense.n_rounds)
         return replace(asking, first_rounds=followed)
 
     @property
-    def _choosing(self) -> int:
-        """Runs of each world that choose the score and its threshold; few, if others may stop."""
-        return TRAINING if self.stop_early else max(TRAINING, self.trials // 5)
+    def _least(self) -> int:
+        """Runs of each world that matching its candidates needs."""
+        return 0 if self.candidates is None else MATCHINGS * (self.candidates - 1)
 
 
 def _claimed(asking: Asking) -> dict[int, da.Claim]:

@@ -142,7 +142,7 @@ class Asking:
     context: AttackContext
     threat_model: ThreatModel
     trials: int  # runs of each world that are counted
-    first_rounds: int | None  # that are played; None: what 20 s take
+    first_rounds: int | None  # that are played; None: what ``WORK`` allows
     alpha: float  # of a false lower bound
     stop_early: bool
 

@@ -63,7 +63,7 @@ def test_the_audit_runs(tmp_path: Path, defense: str, no_report) -> None:
         ("n_rounds = 200", "n_rounds = 20"),
         ("rounds = [200]", "rounds = [20]"),
         ('"lenet"', '"logistic"'),
-        ("trials = 1000", "trials = 60"),
+        ("# trials = 1000", "trials = 60"),
         ("targets = 2", "targets = 1\niterations = 2\nrestarts = 1"),
         ("steps = 20", "steps = 2"),
         ("restarts = 4", "restarts = 1"),

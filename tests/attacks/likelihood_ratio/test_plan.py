@@ -13,6 +13,7 @@ from dpaudit.defense import Setting
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
+from tests.scratch import scratch_run
 
 EVERY_LINK = ThreatModel(name="every link")
 CLAIM = Claim(text="ours", epsilon=1.0, delta=1e-5)
@@ -23,7 +24,7 @@ def context_of(n_rounds: int, name: str = "dp-dpsgd", **options: Any) -> AttackC
     setting = Setting(build_graph("ring", 5), (8,) * 5, 1)
     settings = {"noise_multiplier": 8.0, "batch_size": 8, "sampling": "poisson", **options}
     defense = load_plugin("defenses", name)(n_rounds=n_rounds, **settings).calibrate(setting)
-    return AttackContext(None, setting, defense, (CLAIM,), Streams(3), None)  # type: ignore[arg-type]
+    return AttackContext(None, setting, defense, (CLAIM,), Streams(3), scratch_run())  # type: ignore[arg-type]
 
 
 def asking_of(context: AttackContext, n_rounds: int | None = None, runs: int = 2_000) -> Asking:

@@ -87,8 +87,8 @@ def test_a_report_of_another_audit_is_contradicted(run: Path) -> None:
     "content, said",
     [
         ("{", "not an audit.json"),
-        ("{}", "schema_version None; dpaudit verify reads version 2"),
-        ('{"schema_version": 2, "claims": 7}', "not an audit.json of version 2"),
+        ("{}", "schema_version None; dpaudit verify reads version 3"),
+        ('{"schema_version": 3, "claims": 7}', "not an audit.json of version 3"),
     ],
 )
 def test_another_file_is_one_line(run: Path, content: str, said: str) -> None:

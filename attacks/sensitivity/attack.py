@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -21,7 +21,8 @@ from dpaudit.game.worst_case.record import of_most_moved_agent
 from .alignment import over_declared, size_of_noise
 from .examination import Examination, Row
 from .replay import EVERY_LINK
-from .worlds import Coupled, Drawn
+from .stand_in import examine_every_round
+from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
     "add-remove": "one record is added",
@@ -106,8 +107,15 @@ class Sensitivity(da.Attack):
             da.Name.ROUNDS: da.Metric(value=n_rounds, n=defense.n_rounds)
         }
         for adjacency, by_record in found:
-            if adjacency in CHANGED_RECORDS and not by_record:
-                findings.append(_alignment(examination, adjacency, rounds))
+            if adjacency not in CHANGED_RECORDS or by_record:
+                continue
+            if n_rounds < defense.n_rounds:
+                small, rows = examine_every_round(coupled, adjacency)
+                findings += self._of_small(rows, adjacency, victim)
+                examination.join(small)
+                if rows:
+                    rounds = _all_rounds(n_rounds, defense.n_rounds)
+            findings.append(_alignment(examination, adjacency, rounds))
         return [*findings, _dependence(examination, constant, rounds)]
 
     def _rows(
@@ -124,16 +132,11 @@ class Sensitivity(da.Attack):
         done, last, own = 0, max(rounds), dict.fromkeys(slopes, state)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
-            done, values, own_values, found, noted, examination.silent, aligned, drawn = saved.parts
-            examination.aligned = {
-                (change, k): moved if isinstance(moved, str) else {(i, f): x for i, f, x in moved}
-                for change, k, moved in aligned
-            }
-            examination.drawn = {family: Drawn(*sizes) for family, *sizes in drawn}
+            done, values, own_values, found, *rest = saved.parts
+            examination.restore(*rest)
             state, like = type(state)(*values), type(state)
             own = {kind: like(*parts) for kind, parts in own_values.items()}
             rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
-            examination.found.update(dict.fromkeys(noted))
         for k in range(done + 1, last + 1):
             if slopes:
                 by_function, own = examination.function(state, k, own, slopes)
@@ -148,19 +151,19 @@ class Sensitivity(da.Attack):
                     rows[adjacency, False] += examination.record(state, k, adjacency)
             state = examination.next_state(state, k)
             every = [[*key, some] for key, some in rows.items()]
-            aligned = [
-                [
-                    change,
-                    at,
-                    moved if isinstance(moved, str) else [[*of, x] for of, x in moved.items()],
-                ]
-                for (change, at), moved in examination.aligned.items()
-            ]
-            drawn = [[family, *sizes] for family, sizes in examination.drawn.items()]
-            beside = list(examination.found), examination.silent, aligned, drawn
-            checkpoint.keep(partial(da.Progress.of, k, state, own, every, *beside))
+            checkpoint.keep(partial(da.Progress.of, k, state, own, every, *examination.saved()))
             on_step(k, last)
         return rows
+
+    def _of_small(
+        self, every: list[Row], adjacency: Adjacency, victim: int
+    ) -> Iterator[da.Finding]:
+        """What speaks against the stated bounds on a small model."""
+        for rows in _by_message(every):
+            if any(row.counts for row in rows):
+                finding = self._finding(rows, adjacency, False, victim)
+                note = "on a small model and random records, in all rounds"
+                yield finding.model_copy(update={"notes": (note, *finding.notes)})
 
     def _finding(
         self, rows: list[Row], adjacency: Adjacency, by_record: bool, victim: int
@@ -221,13 +224,11 @@ class Sensitivity(da.Attack):
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
 
 
-def _plain(examination: Examination) -> tuple[list[Any], list[Any]]:
-    """The alignments and the sizes of noise, for a checkpoint."""
-    aligned = [
-        [change, k, moved if isinstance(moved, str) else [[*of, x] for of, x in moved.items()]]
-        for (change, k), moved in examination.aligned.items()
-    ]
-    return aligned, [[family, *sizes] for family, sizes in examination.drawn.items()]
+def _all_rounds(real: int, n_rounds: int) -> dict[str, da.Metric]:
+    return {
+        da.Name.ROUNDS: da.Metric(value=n_rounds, n=n_rounds),
+        da.Name.REAL_ROUNDS: da.Metric(value=real, n=n_rounds),
+    }
 
 
 def _most_moved(context: da.AttackContext) -> int:
@@ -326,11 +327,12 @@ def _dependence(
         title="Dependence on data beside the values of messages",
         metrics={da.Name.FOUND: da.Metric(value=len(found)), **rounds},
         verdict=da.Verdict.UNSUPPORTED if found else None,
+        not_examined=tuple(examination.unclear),
         notes=(
             *found,
-            "looked for: draws of noise, their scales, messages, their precision, links and signs "
-            "of zeros that differ between worlds; sums divided by how many records were drawn; an "
-            "effect of the order of records in a batch",
+            "looked for: draws of noise, their scales, messages, their precision, links, signs of "
+            "zeros, failures, prints, logs and files that differ between worlds; sums divided by "
+            "how many records were drawn; an effect of the order of records in a batch",
             *([identical] if constant else []),
         ),
     )

@@ -33,6 +33,10 @@ from .worlds import (
 )
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
+BESIDE = (
+    "whether what a step prints, logs, writes to files or opens leaves the agent: it depends on "
+    "the data"
+)
 LATER = 3  # rounds within which what a record moved is noised, or an alignment is not looked for
 REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
 
@@ -83,6 +87,7 @@ class Examination:
     steps: int
     # what depends on data beside the values of messages, in the order of discovery
     found: dict[str, None] = field(default_factory=dict)
+    unclear: dict[str, None] = field(default_factory=dict)  # what else may leave an agent
     silent: bool = False  # the scale of some noise differs between worlds: measure without it
     # by adjacency and round: the longest moves of noise that align two worlds; or what none aligns
     aligned: dict[tuple[Adjacency, int], Moved | str] = field(default_factory=dict)
@@ -111,7 +116,13 @@ class Examination:
         if adjacency == "replace-one":
             pair.present, natural = longest, pair.natural(unlike=longest)
         found = {"natural": natural, "mislabelled": pair.mislabelled(longest)}
-        rows = pair.rows(found)
+        try:
+            rows = pair.rows(found)
+        except Exception:
+            if (failure := pair.failure(found)) is None:
+                raise
+            self._note(f"a step fails with a record and not without it: {failure}")
+            return
         pair.lag = int(not any(row.measured for row in rows))
         if pair.lag and k == self.coupled.defense.n_rounds:
             self.aligned[adjacency, k] = {}
@@ -120,6 +131,32 @@ class Examination:
             found["optimised"] = pair.optimised(longest)
         self.aligned[adjacency, k] = pair.alignment(found)
         yield from pair.rows(found) if pair.lag or self.steps else rows
+
+    def join(self, small: "Examination") -> None:
+        """Add what was found in all rounds on a small model."""
+        self.found |= dict.fromkeys(f"{what}, on a small model" for what in small.found)
+        self.unclear |= small.unclear
+        self.aligned = small.aligned | self.aligned
+
+    def saved(self) -> tuple[Any, ...]:
+        """All that is found so far, for a checkpoint."""
+        aligned = [
+            [change, k, moved if isinstance(moved, str) else [[*of, x] for of, x in moved.items()]]
+            for (change, k), moved in self.aligned.items()
+        ]
+        drawn = [[family, *sizes] for family, sizes in self.drawn.items()]
+        return list(self.found), list(self.unclear), self.silent, aligned, drawn
+
+    def restore(
+        self, found: list[str], unclear: list[str], silent: bool, aligned: Any, drawn: Any
+    ) -> None:
+        """What ``saved`` gave."""
+        self.found, self.unclear = dict.fromkeys(found), dict.fromkeys(unclear)
+        self.silent, self.drawn = silent, {family: Drawn(*sizes) for family, *sizes in drawn}
+        self.aligned = {
+            (change, k): moved if isinstance(moved, str) else {(i, f): x for i, f, x in moved}
+            for change, k, moved in aligned
+        }
 
     def next_state(self, state: Any, k: int) -> Any:
         """The state after round k, whose noise is counted."""
@@ -178,10 +215,14 @@ class Examination:
         links. What depends on values under the declared noise alone is the same once they are.
         """
         found = _dependent(here.noisy, there.noisy)
-        if found:
+        beside = here.noisy.beside != there.noisy.beside
+        if found or beside:
             replayed = replay(here, there, adjacency)
-            if replayed.moved <= ALLOWED:
-                found = _dependent(replayed.here.played, replayed.there.played, SAME)
+            one, other = replayed.here.played, replayed.there.played
+            if found and replayed.moved <= ALLOWED:
+                found = _dependent(one, other, SAME)
+            if beside and one.beside != other.beside:
+                self.unclear[BESIDE] = None
         self.found |= dict.fromkeys(found)
         return any(found.values())
 
@@ -327,6 +368,18 @@ class Pair:
             kind: [(here[alone], self._world(record, alone)) for alone in ways]
             for kind, record in found.items()
         }
+
+    def failure(self, found: Mapping[str, Record]) -> str | None:
+        """What a step raises with one of these records, if it does not without: all see that."""
+        try:
+            _ = self._world(self.present).noisy
+        except Exception:
+            return None
+        try:
+            _ = [self._world(record).noisy for record in found.values()]
+        except Exception as error:
+            return type(error).__name__
+        return None
 
     def natural(self, unlike: Record | None = None) -> Record:
         """The victim's record with the largest gradient at its current model, of all it holds.

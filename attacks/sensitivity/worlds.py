@@ -30,6 +30,8 @@ from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.training.classification import Batch, BatchGradient
 from dpaudit.training.sensor_fusion import SensorFusion
 
+from .beside import watched as watched_beside
+
 KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
@@ -196,6 +198,7 @@ class Played(NamedTuple):
     draws: list[AskedDraw]
     values: dict[str, Tensor]  # that its noise was added to, by stream, if it was watched
     drawn: dict[NoiseFamily, Drawn] = {}
+    beside: tuple[str, ...] = ()  # what it printed, logged, wrote to files and opened
 
 
 @dataclass(eq=False)
@@ -272,12 +275,13 @@ class Coupled:
         watched: bool = False,
     ) -> Played:
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
-        noise = Witness(self.streams, k, silent, own, watched)
-        state, sent, _ = self.defense.step(state, k, self.setting.network.at(k), oracle, noise)
+        noise, graph = Witness(self.streams, k, silent, own, watched), self.setting.network.at(k)
+        with watched_beside() as beside:
+            state, sent, _ = self.defense.step(state, k, graph, oracle, noise)
         if watched:
             state = type(state)(*map(_plain, state))
             sent = {name: replace(m, payload=_plain(m.payload)) for name, m in sent.items()}
-        return Played(state, sent, noise.draws, noise.values, noise.drawn)
+        return Played(state, sent, noise.draws, noise.values, noise.drawn, beside.texts())
 
     def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""

@@ -129,6 +129,7 @@ class Name(StrEnum):
     SAMPLING_RATE = "sampling rate"
     DECLARED_RATE = "declared sampling rate"
     ROUNDS = "rounds"
+    REAL_ROUNDS = "rounds of the real model"
 
     MSE = "mse"
     PSNR = "psnr"

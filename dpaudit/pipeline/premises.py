@@ -208,8 +208,9 @@ def _rounds(finding: Finding) -> str:
     rounds = finding.metrics.get(Name.ROUNDS)
     if rounds is None or rounds.n is None:
         return "the rounds"
-    n, of = round(rounds.value), rounds.n
-    return f"all {of} rounds" if n >= of else f"{n} of {of} rounds"
+    n, of, real = round(rounds.value), rounds.n, finding.value(Name.REAL_ROUNDS)
+    every = f"all {of} rounds" if n >= of else f"{n} of {of} rounds"
+    return every if real is None else f"{every} ({real:.0f} of them with the real model)"
 
 
 def _distance(evidence: Evidence) -> Answer:

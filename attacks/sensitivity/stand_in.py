@@ -1,0 +1,69 @@
+"""Every round of a run on a small model and random records, where the real one takes too long.
+
+A step is the same code in every round, and may still do something else in one of them: leave out
+noise or clipping, or draw from a stream of an earlier round. So rounds that are not examined on the
+real problem are examined on softmax regression on five features, of which every agent holds as many
+records as it really does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dpaudit.attack import Classification
+from dpaudit.data.datasets import Dataset
+from dpaudit.data.partition import Partition
+from dpaudit.defense import CHANGED_RECORDS, Adjacency
+
+from .examination import Examination, Row
+from .worlds import Coupled
+
+FEATURES, CLASSES = 5, 3
+MOST_NUMBERS = 10**8  # of the gradients of records in all rounds
+MOST_ROUNDS = 1000
+
+
+def examine_every_round(coupled: Coupled, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
+    """What is found in all rounds of a run on a small model; none where it cannot be played."""
+    small = small_problem(coupled)
+    examination = Examination(small or coupled, restarts=0, steps=0)
+    if small is None or adjacency not in CHANGED_RECORDS:
+        return examination, []
+    try:
+        return examination, list(_rows(examination, adjacency))
+    except Exception:  # whatever a step raises that takes the real model alone
+        return Examination(small, restarts=0, steps=0), []
+
+
+def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:
+    coupled = examination.coupled
+    state = coupled.start()
+    for k in range(1, coupled.defense.n_rounds + 1):
+        yield from examination.record(state, k, adjacency)
+        state = examination.next_state(state, k)
+
+
+def small_problem(coupled: Coupled) -> Coupled | None:
+    """The same defense on few coordinates; None where its rounds would take too long."""
+    defense, setting = coupled.defense, coupled.setting
+    if not isinstance(coupled.problem, Classification):
+        return None
+    d = (FEATURES + 1) * CLASSES
+    numbers = defense.n_rounds * setting.n_agents * d * defense.batch_size
+    if defense.n_rounds > MOST_ROUNDS or numbers > MOST_NUMBERS:
+        return None
+    n = sum(setting.sizes)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n + CLASSES, FEATURES, generator=generator) * 2 - 1
+    y = torch.arange(n + CLASSES) % CLASSES
+    ends = np.cumsum(setting.sizes)
+    parts = tuple(np.arange(end - size, end) for size, end in zip(setting.sizes, ends, strict=True))
+    names = tuple("abc")
+    dataset = Dataset("random", x[:n], y[:n], x[n:], y[n:], names)
+    device = coupled.streams.device
+    problem = Classification(dataset, Partition(parts, y[:n].numpy()), "logistic", device)
+    layers = tuple((name, p.numel()) for name, p in problem.gradients.module.named_parameters())
+    small = replace(setting, d=d, layers=layers)
+    return replace(coupled, problem=problem, setting=small)

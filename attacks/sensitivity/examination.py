@@ -16,13 +16,12 @@ from dpaudit.training.classification import BatchGradient
 
 from .alignment import Moved, alignment
 from .declared import Reach, declared_bounds, reaching
-from .replay import ALLOWED, SAME, explained, replay
+from .replay import ALLOWED, SAME, dependent, explained, replay
 from .search import Candidates, ascent, stacked
 from .worlds import (
     Coupled,
     Drawn,
     FunctionChange,
-    Played,
     PlayedWorld,
     Record,
     all_without_first,
@@ -214,13 +213,13 @@ class Examination:
         Expected are the same draws of noise of the same scale, and the same messages on the same
         links. What depends on values under the declared noise alone is the same once they are.
         """
-        found = _dependent(here.noisy, there.noisy)
+        found = dependent(here.noisy, there.noisy)
         beside = here.noisy.beside != there.noisy.beside
         if found or beside:
             replayed = replay(here, there, adjacency)
             one, other = replayed.here.played, replayed.there.played
             if found and replayed.moved <= ALLOWED:
-                found = _dependent(one, other, SAME)
+                found = dependent(one, other, SAME)
             if beside and one.beside != other.beside:
                 self.unclear[BESIDE] = None
         self.found |= dict.fromkeys(found)
@@ -473,31 +472,3 @@ def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | No
         return stated or declared, None
     less = declared.norm == stated.norm and declared.value < stated.value
     return (declared, stated.value) if less else (stated, None)
-
-
-def _dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:
-    """What differs beside the values of messages, and whether it is the scale of noise."""
-
-    def links(sent: Messages) -> dict[str, tuple[object, ...]]:
-        return {
-            n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
-            for n, s in sent.items()
-        }
-
-    if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
-        return {"which noise is drawn depends on the data": False}
-    found = {
-        f'the scale of the noise on "{one.stream}" depends on the data': True
-        for one, other in zip(here.draws, there.draws, strict=True)
-        if (a := torch.as_tensor(one.scale)).shape != (b := torch.as_tensor(other.scale)).shape
-        or not torch.allclose(a, b, rounding, 0.0)
-    }
-    if links(here.sent) != links(there.sent):
-        said = "which messages are sent, in which precision, or to whom, depends on the data"
-        return {**found, said: False}
-    for name, sent in here.sent.items():
-        one, other = sent.payload, there.sent[name].payload
-        zeros = (one == 0) & (other == 0)  # -0 in one alone, as of 0 times a gradient, is sent
-        if (zeros & (one.signbit() != other.signbit())).any():
-            found[f'the signs of zeros in "{name}" depend on the data'] = False
-    return found

@@ -32,6 +32,7 @@ from . import options, terminal
 from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
+from .certifying import certificate
 from .last_word import leave_with
 from .mechanisms import mechanism
 from .reproducing import reproduce
@@ -327,7 +328,7 @@ COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{audit: _RESUMED, attack: terminal.same_command, check: terminal.same_command},
     **dict.fromkeys((selftest, list_, init), str),
     **{benchmark: _RESUMED},
-    **dict.fromkeys((show, report, verify), str),
+    **dict.fromkeys((show, report, verify, certificate), str),
     **{reproduce: terminal.same_command},
     **dict.fromkeys((explain, epsilon, capture, mechanism), str),
 }

@@ -79,7 +79,7 @@ def report(
         from dpaudit.reports.html import render
 
         target = out or path / "report.html"
-        _write(target, render(result, path))
+        write_into_run(target, render(result, path))
         if figures is not None:
             say(f"figures: {len(write_figures(result, path, figures))} files in {figures}")
         if tables is not None:
@@ -91,7 +91,7 @@ def report(
         first = _place(baseline, names, run_directories)
         target = out or Path("comparison.html")
         runs = list(zip(names, results, run_directories, strict=True))
-        _write(target, render_comparison(runs, first))
+        write_into_run(target, render_comparison(runs, first))
     say(f"report: {target}")
 
 
@@ -164,12 +164,13 @@ def _place(baseline: str | None, names: list[str], run_directories: Sequence[Pat
     raise ConfigError("DPA006", f"{said}; they are: {', '.join(names)}")
 
 
-def _write(target: Path, page: str) -> None:
+def write_into_run(target: Path, text: str) -> None:
+    """Write a file; if it lies in a run directory, as the one writer of that."""
     from dpaudit.training.run_directory import RunDirectory
 
     directory = RunDirectory(target.parent)
     with directory.held() if directory.has("run.json") else nullcontext(directory) as run:
-        run.write_text(target.name, page)
+        run.write_text(target.name, text)
 
 
 def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:

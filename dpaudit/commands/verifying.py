@@ -2,22 +2,25 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from dpaudit.errors import RunError
-from dpaudit.files import documents
+from dpaudit.files import certificate, documents
 
 from .options import AuditJson, DataRoot, Device, runtime_of
 from .terminal import say, say_json
 
+CERTIFICATE = "dpaudit-certificate", 1
 EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
 
 
 def verify(
     run_directory: Annotated[
-        Path, Argument(metavar="DIR|FILE", help="A run directory, or its audit.json.")
+        Path,
+        Argument(metavar="DIR|FILE", help="A run directory, its audit.json, or a certificate."),
     ],
     as_json: AuditJson = False,
     replay: Annotated[
@@ -27,22 +30,29 @@ def verify(
     device: Device = "cpu",
     data_root: DataRoot = None,
 ) -> int:
-    """Derive each verdict again from the evidence in audit.json.
+    """Derive each verdict again from the evidence in audit.json, or in a certificate.
 
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
     2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
     from dpaudit.verify import report
+    from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
 
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
     result = _content(file)
     try:
-        checked = check(result, file.parent)
-        flaws = [*overall(result), *report.flaws(result, file)]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        with TemporaryDirectory() as unpacked:
+            folder, flaws = file.parent, list(overall(result))
+            if "format" in result:
+                flaws += [Flaw(*change, True) for change in certificate.changes(result, folder)]
+                folder = Path(unpacked) if certificate.unpack(result, Path(unpacked)) else folder
+            else:
+                flaws += report.flaws(result, file)
+            checked = check(result, folder)
+    except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError) as error:
         raise RunError(
-            "DPA011", f"{file}: not an audit.json of version 3 ({error!r})", "run the audit again"
+            "DPA011", f"{file}: not what an audit writes ({error!r})", "run the audit again"
         ) from None
     if replay is not None:
         flaws += _replayed(run_directory, replay, device, data_root)
@@ -91,6 +101,9 @@ def _content(file: Path) -> dict[str, Any]:
         raise RunError("DPA007", f"{file}: {error.strerror or error}") from None
     except ValueError as error:
         raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
+    if "format" in result and (result["format"], result.get("format_version")) != CERTIFICATE:
+        found = f"{result['format']!r}, format_version {result.get('format_version')!r}"
+        raise RunError("DPA010", f"{file}: {found}; dpaudit verify reads certificates of version 1")
     version = result.get("schema_version")
     if version != 3:
         raise RunError(

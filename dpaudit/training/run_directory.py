@@ -13,6 +13,7 @@ import torch
 
 from dpaudit.defense.transcript import Messages, Transcript, kind_of, messages_of, tensors_of
 from dpaudit.errors import RunError
+from dpaudit.files.certificate import NAME as CERTIFICATE
 from dpaudit.files.documents import read_json, reason
 from dpaudit.files.whole import writing
 from dpaudit.inputs import recorder
@@ -84,7 +85,8 @@ class RunDirectory(Folder):
 
     def _clear(self) -> None:
         with writing(self.path):
-            for name in ("run.json", "audit.json", "report.html", "progress.json", INPUTS):
+            files = "run.json", "audit.json", "report.html", CERTIFICATE, "progress.json", INPUTS
+            for name in files:
                 (self.path / name).unlink(missing_ok=True)
             for name in ("transcript", "checkpoints", "findings", "artifacts"):
                 if self.has(name):

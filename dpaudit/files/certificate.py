@@ -1,0 +1,190 @@
+"""What a verdict rests on, in one file from which anyone can derive it again.
+
+``docs/certificate.md`` says what its fields mean to a reviewer, and the schema of these models is
+``docs/certificate.schema.json``. Hashes are SHA-256 of the canonical form of RFC 8785: keys sorted
+by their UTF-16 code units, no white space, numbers as ECMAScript writes them. Integers beyond 2^53,
+which that standard leaves out, have all of their digits.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dpaudit.codes import entries
+from dpaudit.errors import RunError
+from dpaudit.strict import Strict
+
+from .documents import JSON_BYTES, reason
+from .finding import Finding
+from .glossary import ENTRIES
+from .result import AuditResult, Code, JudgedClaim, Provenance
+from .verdict import Verdict
+from .whole import artifact_file
+
+NAME = "certificate.json"
+MATRICES = "linear view"  # artifacts by which a figure is derived again
+MOST_BYTES = 2**26  # of matrices in a certificate; larger ones stay beside it
+OTHERS = ("audit.json", "config.toml", "report.html")
+FOLDERS = ("transcript", "artifacts")
+_HASHES = "hashes", "sha256"
+_MATRICES = re.compile(r"artifacts/[a-z-]+-[0-9a-f]{64}\.npz")
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
+
+
+class Certificate(Strict):
+    """The claims of one audit, with all that ``dpaudit verify`` derives their verdicts from."""
+
+    format: Literal["dpaudit-certificate"] = "dpaudit-certificate"
+    format_version: Literal[1] = 1
+    schema_version: Literal[3] = 3  # of audit.json, whose keys the next eight are
+    config: dict[str, Any]  # the audit file, with all defaults
+    calibrated: dict[str, Any]  # the options of the defense with its calibrated noise
+    provenance: Provenance
+    verdict: Verdict | None  # the worst of all claims
+    notes: tuple[str, ...]
+    note_codes: tuple[Code, ...]
+    claims: tuple[JudgedClaim, ...]
+    findings: tuple[Finding, ...]  # without the series and traces of figures
+    adversaries: dict[str, str]  # by threat model: what it reads and knows, in a sentence
+    words: dict[str, str]  # what the codes and terms in this file mean
+    files: dict[str, Sha256]  # of the run directory, by path
+    matrices: dict[str, Base64]  # of them, the views that leaks are derived from
+    hashes: dict[str, Sha256] = {}  # of the canonical form of each part above
+    sha256: Sha256 = 64 * "0"  # of the canonical form of this file without this line
+
+    def to_json(self) -> str:
+        """The text of certificate.json.
+
+        Raises:
+            RunError: it would be larger than a file that is read.
+        """
+        parts = self.model_dump(mode="json", exclude=set(_HASHES))
+        whole = {**parts, "hashes": {key: digest(part) for key, part in parts.items()}}
+        text = json.dumps({**whole, "sha256": digest(whole)}, indent=2, ensure_ascii=False) + "\n"
+        if len(text.encode()) > JSON_BYTES:
+            raise RunError("DPA016", f"{NAME}: cannot write: larger than {JSON_BYTES:,} bytes")
+        return text
+
+
+def certificate_of(result: AuditResult, folder: Path) -> Certificate:
+    """The certificate of the result of a run directory.
+
+    Raises:
+        RunError: a file of the directory cannot be read, or lies outside of it.
+    """
+    try:
+        files, matrices = _hashes(folder), _matrices(result, folder)
+    except OSError as error:
+        raise RunError("DPA007", f"{error.filename or folder}: {reason(error)}") from None
+    drawn: dict[str, Any] = {"series": {}, "trace": {}}  # by figures, and of use for nothing else
+    shared = {name: getattr(result, name) for name in _SHARED}
+    findings = tuple(finding.model_copy(update=drawn) for finding in result.findings)
+    return Certificate(
+        **{**shared, "findings": findings},
+        adversaries={model.name: model.sentence for model in result.threat_models},
+        words=_words(result),
+        files=files,
+        matrices=matrices,
+    )
+
+
+_SHARED = set(AuditResult.model_fields) & set(Certificate.model_fields)
+
+
+def _words(result: AuditResult) -> dict[str, str]:
+    """What the codes mean, the verdicts, and who is protected."""
+    codes = {code for claim in result.claims for code in claim.codes} | {*result.note_codes}
+    terms = {str(claim.verdict) for claim in result.claims} | {"epsilon", "delta", "scope"}
+    terms |= {claim.adjacency for claim in result.claims}
+    explained = {code: f"{entries()[code].title}. {entries()[code].meaning}" for code in codes}
+    return dict(sorted({**explained, **{term: ENTRIES[term] for term in terms}}.items()))
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of what an audit wrote, by path; no link is followed."""
+    paths = [folder / name for name in OTHERS]
+    for name in FOLDERS:
+        paths += sorted((folder / name).rglob("*")) if not (folder / name).is_symlink() else []
+    found = {}
+    for path in paths:
+        if path.is_file() and not path.is_symlink():
+            found[path.relative_to(folder).as_posix()] = _hash_of(path)
+    return found
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _matrices(result: AuditResult, folder: Path) -> dict[str, str]:
+    """The views of linear protocols in base64; none if they are too large or incomplete."""
+    names = sorted({f.artifacts[MATRICES] for f in result.findings if MATRICES in f.artifacts})
+    paths = [artifact_file(folder, name) for name in names]
+    if not all(map(Path.is_file, paths)) or sum(p.stat().st_size for p in paths) > MOST_BYTES:
+        return {}
+    encoded = (base64.b64encode(path.read_bytes()).decode() for path in paths)
+    return dict(zip(names, encoded, strict=True))
+
+
+def changes(content: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
+    """Where a certificate is not what was written, or a file in its folder is not the one it names.
+
+    Raises KeyError, OSError, TypeError or ValueError if it is none.
+    """
+    parts = {key: part for key, part in content.items() if key not in _HASHES}
+    for key in sorted(set(Certificate.model_fields) ^ set(content)):
+        yield key, "no part of a certificate" if key in content else "it is missing"
+    for key in sorted({*parts, *content["hashes"]}):
+        if content["hashes"].get(key) != digest(parts.get(key)):
+            yield f"hashes.{key}", "not the hash of this part"
+    if content["sha256"] != digest({**parts, "hashes": content["hashes"]}):
+        yield "sha256", "not the hash of this certificate"
+    for name, sha256 in content["files"].items():
+        path = artifact_file(folder, name)
+        if path.is_file() and _hash_of(path) != sha256:
+            yield f"files.{name}", "the file beside the certificate is another one"
+
+
+def unpack(content: Mapping[str, Any], folder: Path) -> bool:
+    """Write its matrices below an empty folder, if there are any. Raises ValueError."""
+    for name, text in content["matrices"].items():
+        if not _MATRICES.fullmatch(name):
+            raise ValueError(f"{name!r} are no matrices")
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(base64.b64decode(text, validate=True))
+    return bool(content["matrices"])
+
+
+def digest(part: Any) -> str:
+    """SHA-256 of the canonical form of a value that JSON can hold."""
+    return hashlib.sha256(canonical(part).encode()).hexdigest()
+
+
+def canonical(value: Any) -> str:
+    """A value of JSON in the one way in which RFC 8785 writes it."""
+    if isinstance(value, Mapping):
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        return "{" + ",".join(f"{canonical(key)}:{canonical(value[key])}" for key in keys) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    return _number(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _number(x: float) -> str:
+    """As ECMAScript writes it: the shortest digits, positional from 1e-6 up to below 1e21."""
+    if x == 0:
+        return "0"
+    if 1e-6 <= abs(x) < 1e21:
+        return f"{Decimal(repr(x)):f}".removesuffix(".0")
+    digits, _, exponent = repr(x).partition("e")
+    return f"{digits}e{int(exponent):+d}"

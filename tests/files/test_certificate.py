@@ -1,0 +1,91 @@
+"""Certificates: their canonical form is that of RFC 8785, their schema the published one."""
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpaudit.files.certificate import Certificate, canonical, digest
+
+DOCS = Path(__file__).parents[2] / "docs"
+# RFC 8785, Appendix B: the bits of a double, and how it is written
+NUMBERS = {
+    "0000000000000000": "0",
+    "8000000000000000": "0",
+    "0000000000000001": "5e-324",
+    "8000000000000001": "-5e-324",
+    "7fefffffffffffff": "1.7976931348623157e+308",
+    "4340000000000000": "9007199254740992",
+    "c340000000000000": "-9007199254740992",
+    "4430000000000000": "295147905179352830000",
+    "44b52d02c7e14af5": "9.999999999999997e+22",
+    "44b52d02c7e14af6": "1e+23",
+    "44b52d02c7e14af7": "1.0000000000000001e+23",
+    "444b1ae4d6e2ef4e": "999999999999999700000",
+    "444b1ae4d6e2ef4f": "999999999999999900000",
+    "444b1ae4d6e2ef50": "1e+21",
+    "3eb0c6f7a0b5ed8c": "9.999999999999997e-7",
+    "3eb0c6f7a0b5ed8d": "0.000001",
+    "41b3de4355555553": "333333333.3333332",
+    "41b3de4355555557": "333333333.33333343",
+    "becbf647612f3696": "-0.0000033333333333333333",
+    "43143ff3c1cb0959": "1424953923781206.2",
+}
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inside: (
+        st.lists(inside, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inside, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("bits, written", NUMBERS.items())
+def test_numbers_are_written_as_the_standard_lists(bits: str, written: str) -> None:
+    (number,) = struct.unpack(">d", bytes.fromhex(bits))
+    assert canonical(number) == written
+
+
+def test_an_object_is_written_as_in_the_standard() -> None:
+    """RFC 8785, 3.2.2 and 3.2.3: escapes, and keys in the order of UTF-16 code units."""
+    text = '"\\u20ac$\\u000F\\u000aA\'\\u0042\\u0022\\u005c\\\\\\"\\/"'
+    literals = json.loads(f'{{"string": {text}, "literals": [null, true, false]}}')
+    euro = '"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"'
+    assert canonical(literals) == f'{{"literals":[null,true,false],"string":{euro}}}'
+    keys = ["\r", "1", "\x80", "\xf6", "€", "\U0001f600", "\ufb33"]
+    assert list(json.loads(canonical(dict.fromkeys(reversed(keys))))) == keys
+
+
+def test_integers_beyond_doubles_keep_their_digits() -> None:
+    assert canonical([2**63 - 1, 1.0, 4]) == "[9223372036854775807,1,4]"
+
+
+@given(VALUES)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_the_canonical_form_holds_the_same_value(value: object) -> None:
+    text = canonical(value)
+    assert json.loads(text, parse_int=float) == value  # numbers are doubles
+    assert canonical(json.loads(text)) == text
+    assert digest(json.loads(json.dumps(value, indent=3))) == digest(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_next_number_has_another_form(x: float) -> None:
+    assert canonical(x) != canonical(math.nextafter(x, math.inf if x <= 0 else -math.inf))
+
+
+def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
+    schema = Certificate.model_json_schema(mode="serialization")
+    assert json.loads((DOCS / "certificate.schema.json").read_text()) == schema, (
+        "write certificate.schema.json anew from Certificate.model_json_schema"
+    )

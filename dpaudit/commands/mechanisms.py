@@ -91,6 +91,26 @@ def mechanism(
     return result.exit_code
 
 
+def selftest_of_mechanisms(seed: int, results: Path | None, as_json: bool) -> int:
+    """The zoo of functions: a line for each as soon as it is audited, and the counts."""
+    from dpaudit.mechanism.zoo import run
+    from dpaudit.reports.published import write_tables
+
+    found = []
+    for one in run.audited(run.zoo(), seed):
+        found.append(one)
+        if not as_json:
+            terminal.say(run.text(one))
+    if results is not None:
+        write_tables(results, "mechanisms", run.tables(found, seed))
+    if as_json:
+        rows = [dict(zip(run.COLUMNS, run.row(one), strict=True)) for one in found]
+        terminal.say_json(json.dumps({"seed": seed, "mechanisms": rows}, indent=2))
+    else:
+        terminal.say(run.summary(found))
+    return 0 if run.is_sound(found) else 1
+
+
 def _shape(option: str, texts: list[str]) -> list[int] | list[list[int]]:
     """The shapes of a repeated option. Raises ConfigError."""
     try:

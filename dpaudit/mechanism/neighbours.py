@@ -16,6 +16,12 @@ from dpaudit.files.mechanism_file import FLOATS, MechanismOptions, Shape
 
 from .function import Value
 
+OTHERS = {  # what the records are that do not change, in units of the one that does
+    "zeros": [0.0],
+    "its like": [1.0],
+    "its opposite": [-1.0],
+    "its like and its opposite": [-1.0, 1.0],
+}
 SCALES = 10.0 ** np.arange(-3.0, 7.0)  # lengths at which a clip is looked for
 NEAR = (0.5, 0.999, 1.001, 2.0)  # times the length at which a function clips
 PLAIN_SCALES = (1.0, 1e3)  # lengths that are tried where no clip can be found
@@ -183,8 +189,8 @@ class Neighbours:
         for direction in directions([row], self._seed):
             for size in [max(ends)] if ends else PLAIN_SCALES:
                 changed = direction.flat * (size / np.abs(direction.flat).max())
-                for name, sign in (("zeros", 0.0), ("its like", 1.0), ("its opposite", -1.0)):
-                    having = np.tile(sign * changed, (n, 1))
+                for name, signs in OTHERS.items():
+                    having = np.resize(signs, n)[:, None] * changed
                     without = having.copy()
                     having[0], without[0] = changed, -changed
                     called = f"a record of {direction.name}, size {size:g}, among {name}"

@@ -173,9 +173,10 @@ def _log_ratio(values0: Array, values1: Array) -> Of:
 
 def _of_shift(out0: Array, out1: Array, some: Integers, moved: Array | None) -> Iterator[Score]:
     """Likelihood ratios of a shifted law, with the covariance of its numbers."""
+    some = some[out0[:, some].std(axis=0) > 0]
     silent = out0[:, some]
     shift = out1[:, some].mean(axis=0) - silent.mean(axis=0) if moved is None else moved[some]
-    if len(silent) < 4 * len(some) or not (silent.std(axis=0) > 0).any():
+    if len(silent) < 4 * len(some) or not len(some):
         return
     names = ("by the covariance", "by the norm", "by densities")
     for name, of in zip(names, scores_of_a_shift(silent, (0 * shift, shift)), strict=True):

@@ -65,9 +65,9 @@ class Search:
 
     @cached_property
     def start(self) -> Array:
-        """[2, n_out]: what the value 0 gives for the first shared seeds."""
+        """[n_seeds, n_out]: what the value 0 gives for shared seeds."""
         zero = self.neighbours.zero
-        return np.stack([self.function.seeded(zero, seed) for seed in SEEDS[:2]])
+        return np.stack([self.function.seeded(zero, seed) for seed in SEEDS])
 
     @cached_property
     def noise(self) -> Noise | None:
@@ -146,11 +146,10 @@ class Search:
     def played(self, on_run: OnRun) -> Played:
         """The worst pair, played in full."""
         self.function.seed(self.seed + 1)
-        if self.is_additive:
+        if self.is_additive and self.noise is not None:
             finalists = self.moves[:1]
         else:
-            some = [m for m in self.moves if m.moved is None] or self.moves
-            some = _spread(some, MOST_PAIRS)
+            some = _spread(self.moves, MOST_PAIRS)
             promises = [self._chosen(move, self.few(PILOT), self.few(PILOT))[1] for move in some]
             order = np.argsort(promises)[::-1][:FINALISTS]
             finalists = [some[i] for i in order]

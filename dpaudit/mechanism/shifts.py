@@ -61,9 +61,9 @@ def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None
     """By how much a value moves the output from ``start``; None if that depends on the draws.
 
     Args:
-        start: [n_seeds, n_out], what another value gives for the first ``SEEDS``, two at least.
+        start: [n_seeds, n_out], what another value gives for ``SEEDS``.
     """
-    moved = np.stack([function.seeded(value, seed) for seed in SEEDS[: len(start)]]) - start
+    moved = np.stack([function.seeded(value, seed) for seed in SEEDS]) - start
     spread = np.abs(moved - moved[0]).max(initial=0.0)
     noise = np.abs(start - start.mean(axis=0)).max(initial=0.0)
     dtype = function.options.output_dtype or function.options.dtype

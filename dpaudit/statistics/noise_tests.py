@@ -204,7 +204,7 @@ def _log_spherical(y: Array) -> Score:
 def _log_density(values: Array) -> Score:
     """By a smoothed histogram, with atoms left sharp, and never -inf."""
     centre, width = float(np.median(values)), float(values.std())
-    edges = centre + np.linspace(-WIDEST, WIDEST, BINS + 1) * width
+    edges = centre + np.linspace(-WIDEST, WIDEST, BINS + 1) * (width or 1.0)
     counts = np.histogram(values, edges)[0].astype(float)
     smooth = gaussian_filter1d(counts, SMOOTH, mode="nearest")
     is_atom = counts > 3 * smooth / (SMOOTH * 1.5) + 30

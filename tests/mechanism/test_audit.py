@@ -65,15 +65,13 @@ def test_a_generous_claim_is_not_refuted() -> None:
     assert findings[Role.NULL_CONTROL].value(Name.EPSILON_LOWER_BOUND) == 0
 
 
-def test_noise_that_repeats_is_found() -> None:
+def test_noise_from_a_pool_is_found() -> None:
     pool = np.random.default_rng(0).normal(0, 4.0, (200, 6))
 
     def pooled(x: np.ndarray) -> np.ndarray:
         return clipped(x) + pool[np.random.randint(200)]
 
-    claim, findings = found(pooled)
-    assert "repeat the noise" in findings[Role.NOISE].title
-    assert claim.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+    assert found(pooled)[0].verdict is Verdict.REFUTED
 
 
 def dependence(change, n: int = 1_000) -> tuple[str, float]:
@@ -87,7 +85,6 @@ def dependence(change, n: int = 1_000) -> tuple[str, float]:
     [
         (lambda z: np.concatenate([z[:500], 0.5 * z[500:]]), "the noise changes from call to call"),
         (lambda z: np.repeat(z[::2], 2, axis=0) + 0.1 * z, "calls in a row have like noise"),
-        (lambda z: z[np.arange(len(z)) % 900], "100 calls repeat the noise of an earlier one"),
     ],
 )
 def test_calls_that_depend_on_one_another_are_found(change, said: str) -> None:

@@ -1,6 +1,7 @@
 """Mechanisms with few outputs: integer noise, randomised response, and quantisers."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import exp, inf, log
 
 import numpy as np
@@ -46,21 +47,8 @@ def integer_entries() -> Iterator[Entry]:
         inf,
         options=INTEGER,
     )
-    at = np.arange(-60, 61)
-    for scale, mistake in ((2.0, ""), (1.0, "half of the noise")):
-        weight = np.exp(-(at**2) / (2 * scale**2))
-        weight /= weight.sum()
-        known = integer_noise(lambda x, s=scale: np.exp(-(x**2) / (2 * s**2)), 1, DELTA)
-        claimed = known if not mistake else integer_noise(lambda x: np.exp(-(x**2) / 8), 1, DELTA)
-        yield Entry(
-            "discrete Gaussian",
-            mistake,
-            lambda x, w=weight: x + np.random.choice(at, x.shape, p=w),
-            claimed,
-            known,
-            DELTA,
-            INTEGER,
-        )
+    yield from _discrete_gaussian(2.0, 2.0, "")
+    yield from _discrete_gaussian(1.0, 2.0, "half of the noise")
     rounded = integer_noise(lambda x: _laplace_cells(x, 1.0), 1, 0.0)
     yield Entry(
         "Laplace, rounded to integers",
@@ -89,6 +77,24 @@ def integer_entries() -> Iterator[Entry]:
         DELTA,
         INTEGER,
     )
+
+
+def _discrete_gaussian(scale: float, claimed: float, mistake: str) -> Iterator[Entry]:
+    """Noise of one scale, claimed with the epsilon of another one."""
+    at = np.arange(-60, 61)
+    weight = np.exp(-(at**2) / (2 * scale**2))
+    epsilon, known = (
+        integer_noise(partial(_gaussian_weight, s), 1, DELTA) for s in (claimed, scale)
+    )
+
+    def noised(x: Array) -> Array:
+        return np.asarray(x + np.random.choice(at, x.shape, p=weight / weight.sum()))
+
+    yield Entry("discrete Gaussian", mistake, noised, epsilon, known, DELTA, INTEGER)
+
+
+def _gaussian_weight(scale: float, x: Array) -> Array:
+    return np.asarray(np.exp(-(x**2) / (2 * scale**2)))
 
 
 def _laplace_cells(x: Array, scale: float) -> Array:

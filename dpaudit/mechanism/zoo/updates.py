@@ -12,7 +12,7 @@ from scipy.special import gammaincc
 
 from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.accounting.releases import Release
+from dpaudit.accounting.releases import RecordAdjacency, Release
 from dpaudit.accounting.releases import epsilon as accounted
 
 from .entries import Entry, clipped
@@ -122,8 +122,9 @@ def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
     release = Release(
         family="gaussian", noise_multiplier=scale, sampling="poisson", sampling_rate=rate
     )
-    for adjacency in ("add-remove", "replace-one"):
-        known = accounted([release], DELTA, adjacency)  # type: ignore[arg-type]
+    adjacencies: tuple[RecordAdjacency, ...] = ("add-remove", "replace-one")
+    for adjacency in adjacencies:
+        known = accounted([release], DELTA, adjacency)
         yield Entry(
             f"DP-SGD step, sampled, {adjacency}",
             "",
@@ -132,7 +133,7 @@ def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
             known.high,
             DELTA,
             BATCH,
-            adjacency,  # type: ignore[arg-type]
+            adjacency,
         )
     known = accounted([release], DELTA, "replace-one")
     yield Entry(

@@ -8,8 +8,8 @@ from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.verdict import Verdict
+from dpaudit.mechanism.source import from_python, judged
 
-from ..source import from_python, judged
 from .additive import additive
 from .discrete import discrete
 from .entries import Entry

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -70,7 +70,7 @@ def null_control(claim: Claim, search: Search, played: Played) -> Finding:
     one, other = (played.score.of(side) for side in search.outputs(pair, search.few(n)))
     half = len(one) // 2
     counted, choosing = (one[:half], other[:half]), (one[half:], other[half:])
-    bound, metrics = counted_test(claim, counted, choosing, LEVEL)
+    bound, metrics = counted_test(claim, counted, choosing, ALPHA)
     found = bound.value > 0
     return Finding(
         role=Role.NULL_CONTROL,
@@ -80,7 +80,7 @@ def null_control(claim: Claim, search: Search, played: Played) -> Finding:
         attack=MECHANISM,
         threat_model=READER.name,
         world="defense",
-        metrics={Name.EPSILON_LOWER_BOUND: metrics[Name.EPSILON_LOWER_BOUND]},
+        metrics=metrics | without_errors(claim, min(bound.n0, bound.n1), ALPHA),
         notes=("the control found something that is not there",) if found else (),
     )
 
@@ -102,8 +102,8 @@ def distance(claim: Claim, search: Search) -> Finding | None:
         adjacency=claim.adjacency,
         metrics={Name.MEASURED: Metric(value=float(np.linalg.norm(move.moved)))},
         notes=(
-            f"{said}; the largest of {len(search.moves)} pairs in units of the noise; others may "
-            "move it further",
+            f"the outputs of two inputs are {said} apart, the largest of {len(search.moves)} pairs "
+            "that were tried, in units of the noise; others may be further apart",
         ),
     )
 
@@ -117,9 +117,9 @@ def measured(claim: Claim, search: Search, exceptions: int, n_calls: int) -> Mea
     move = search.moves[0]
     family, source = noise.draw.family, noise.draw.name
     notes = (
+        f"{calls} calls compose as that many releases: {source} draws anew in each of them",
         f"in {n_calls:,} calls the output was a fixed value plus {source} times {_scale(noise)}",
         f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
-        f"the generator draws independent numbers in all {calls} calls",
     )
     low = high = 0.0 if move.size == 0 else inf
     least, most = _releases(search, move, np.min), _releases(search, move, np.max)
@@ -182,7 +182,9 @@ def _scale(noise: Noise) -> str:
     return f"{high:.6g}" if high - low <= SLACK * high else f"{low:.6g} to {high:.6g}"
 
 
-def between_calls(search: Search, played: Played, exceptions: int, n_calls: int) -> Finding:
+def between_calls(
+    search: Search, played: Played, exceptions: int, n_calls: int
+) -> Iterator[Finding]:
     """Whether calls are independent of one another, and what the noise was recognised as."""
     pair = search.moves[0].pair
     search.function.seed(search.seed + 2)
@@ -192,7 +194,7 @@ def between_calls(search: Search, played: Played, exceptions: int, n_calls: int)
         np.concatenate(sides) for sides in zip(played.choosing, played.counted, strict=True)
     ]
     what, p = _dependence(out, in_order)
-    noise = search.noise
+    noise, metrics, odd = search.noise, {Name.P_VALUE: Metric(value=p, n=n)}, p < LEVEL
     if noise is None:
         known = "the noise is not what a known function draws; its law is not confirmed"
     elif exceptions:
@@ -202,17 +204,71 @@ def between_calls(search: Search, played: Played, exceptions: int, n_calls: int)
         )
     else:
         known = f"{noise.draw.name} times {_scale(noise)}, in each of {n_calls:,} calls"
-    odd = p < LEVEL
-    return Finding(
+        metrics[Name.NOISE_OVER_DECLARED] = Metric(value=1.0, low=1 - SLACK, high=1 + SLACK)
+    yield Finding(
         role=Role.NOISE,
         kind="control",
         title=what if odd else "calls are independent of one another",
         attack=MECHANISM,
         threat_model=READER.name,
         world="defense",
-        metrics={Name.P_VALUE: Metric(value=p, n=n)},
+        metrics=metrics,
         verdict=Verdict.UNSUPPORTED if odd else None,
         notes=(known, f"{n:,} calls in a row with one input, at level {LEVEL:g}"),
+        unconfirmed=() if noise is not None and not exceptions else ("the output",),
+    )
+    yield Finding(
+        role=Role.STATE,
+        kind="control",
+        title="Calls in a row",
+        threat_model=READER.name,
+        metrics={Name.ROUNDS: Metric(value=n, n=n)},
+        notes=(
+            f"{n:,} calls in a row with one input are independent of one another, and "
+            f"{len(in_order[0]):,} runs do not change from first to last",
+        ),
+    )
+
+
+def alignment(claim: Claim, search: Search, measured: Finding, n_calls: int) -> Iterator[Finding]:
+    """What a figure of distance and noise rests on: the noise that makes two outputs the same."""
+    calls, n_pairs = search.function.calls, len(search.moves)
+    common: dict[str, Any] = {"threat_model": READER.name, "adjacency": claim.adjacency}
+    yield Finding(
+        role=Role.ALIGNMENT,
+        kind="sensitivity",
+        title="noise that makes the outputs for two inputs the same",
+        claim=0,
+        metrics={
+            Name.MOVED_OVER_DECLARED: Metric(value=1.0),
+            Name.ROUNDS: Metric(value=calls, n=calls),
+        },
+        releases=measured.releases,
+        notes=(f"calls compose as releases do: of {calls}, each has noise of its own",),
+        **common,
+    )
+    yield Finding(
+        role=Role.DEPENDENCE,
+        kind="sensitivity",
+        title="what else depends on the input",
+        claim=0,
+        metrics={Name.FOUND: Metric(value=0.0, n=n_calls)},
+        notes=(
+            f"in {n_calls:,} calls the output has one shape and dtype, and is a value and noise; "
+            "the time that a call takes was not examined",
+        ),
+        **common,
+    )
+    used = "the rows of a value are used whole in each call"
+    if not search.function.options.records:
+        used = f"a call uses a value whole, of {n_pairs} pairs that were tried"
+    yield Finding(
+        role=Role.RECORDS,
+        kind="control",
+        title="what a call uses",
+        claim=0,
+        threat_model=READER.name,
+        notes=(used,),
     )
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -243,13 +244,18 @@ def _as_array(part: Any) -> tuple[np.ndarray, str]:
     if isinstance(part, torch.Tensor):
         kept = part.detach().cpu()
         array = kept.float().numpy() if kept.dtype == torch.bfloat16 else kept.numpy()
-        return array, str(part.dtype).removeprefix("torch.")
+        return array, _name(part.dtype)
     array = np.asarray(part)
     if array.dtype.kind not in "fiub":
         raise FunctionError(
             "DPA075", f"the function returned {type(part).__name__}; expected an array of numbers"
         )
-    return array, str(array.dtype)
+    return array, _name(array.dtype)
+
+
+@cache
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -11,13 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array, Integers
-from dpaudit.statistics.bounds import SCORE_DECIMALS, from_scores
+from dpaudit.statistics.bounds import SCORE_DECIMALS
 from dpaudit.statistics.noise_tests import scores_of_a_shift
 
 MOST_COORDINATES = 64  # of a likelihood ratio by coordinates
 FEW_COORDINATES = 16  # of a covariance
 BINS = 24  # of one coordinate's density
 FEW_VALUES = 64  # of a number that is counted value by value
+DOUBT = 3.0  # errors more than were seen, by which a score is judged that was chosen by them
+CONSTANT = 1e-9  # of the size of a number: a deviation below it is rounding
 PER_OUTCOME = 4  # runs for each distinct output, where whole outputs are counted
 
 
@@ -55,20 +57,30 @@ def scores(
     return found
 
 
-def best(
-    found: list[Score], choosing: tuple[Array, Array], delta: float, alpha: float
-) -> tuple[Score, float]:
-    """The score that promises most by outputs of other runs, and the bound that it promises."""
-
-    def promise(score: Score) -> float:
-        values = score.of(choosing[0]), score.of(choosing[1])
-        if not all(np.isfinite(one).all() for one in values):
-            return -1.0
-        return from_scores(*values, delta, alpha, values).value
-
-    promises = [promise(score) for score in found]
+def best(found: list[Score], choosing: tuple[Array, Array], delta: float) -> tuple[Score, float]:
+    """The score that promises most by outputs of other runs, and the epsilon that it promises."""
+    promises = [promise(score.of(choosing[0]), score.of(choosing[1]), delta) for score in found]
     i = int(np.argmax(promises))
     return found[i], promises[i]
+
+
+def promise(values0: Array, values1: Array, delta: float) -> float:
+    """The largest log odds of any threshold in either direction, with ``DOUBT`` more errors."""
+    values0, values1 = (np.round(values, SCORE_DECIMALS) for values in (values0, values1))
+    if not (np.isfinite(values0).all() and np.isfinite(values1).all()):
+        return 0.0
+    places = np.unique(np.concatenate([values0, values1]))
+    below0, below1 = (
+        np.searchsorted(np.sort(values), places, side="right") / len(values)
+        for values in (values0, values1)
+    )
+    doubt, largest = DOUBT / min(len(values0), len(values1)), 0.0
+    above0, above1 = 1 - below0, 1 - below1
+    ways = ((above1, above0), (above0, above1), (below1, below0), (below0, below1))
+    for found, false in ways:
+        sure = np.maximum(found - doubt - delta, 1e-12)
+        largest = max(largest, float(np.log(sure / (false + doubt)).max()))
+    return largest
 
 
 def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) -> Iterator[Score]:
@@ -173,7 +185,8 @@ def _log_ratio(values0: Array, values1: Array) -> Of:
 
 def _of_shift(out0: Array, out1: Array, some: Integers, moved: Array | None) -> Iterator[Score]:
     """Likelihood ratios of a shifted law, with the covariance of its numbers."""
-    some = some[out0[:, some].std(axis=0) > 0]
+    size = np.abs(out0[:, some]).max(axis=0)
+    some = some[out0[:, some].std(axis=0) > CONSTANT * size]
     silent = out0[:, some]
     shift = out1[:, some].mean(axis=0) - silent.mean(axis=0) if moved is None else moved[some]
     if len(silent) < 4 * len(some) or not len(some):

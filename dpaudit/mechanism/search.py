@@ -23,6 +23,7 @@ from .shifts import SEEDS, Noise, recognised, shift
 
 PILOT = 200  # runs that make a score of a pair, and as many that choose it
 MOST_FIT = 2_000  # the same of the pairs that are played in full
+LEAST_PILOT = 60
 LEAST_CHOOSING = 1_000
 NUMBERS = 8 * 10**6  # of outputs that are held at once
 MOST_PAIRS = 64  # that are played in short
@@ -146,15 +147,17 @@ class Search:
     def played(self, on_run: OnRun) -> Played:
         """The worst pair, played in full."""
         self.function.seed(self.seed + 1)
+        runs = self.function.options.runs
         if self.is_additive and self.noise is not None:
             finalists = self.moves[:1]
         else:
             some = _spread(self.moves, MOST_PAIRS)
-            promises = [self._chosen(move, self.few(PILOT), self.few(PILOT))[1] for move in some]
+            pilot = self.few(min(PILOT, max(LEAST_PILOT, runs // 10)))
+            promises = [self._chosen(move, pilot, pilot)[1] for move in some]
             order = np.argsort(promises)[::-1][:FINALISTS]
             finalists = [some[i] for i in order]
-        runs = self.function.options.runs
-        fit, choose = self.few(MOST_FIT), max(LEAST_CHOOSING, runs // 10)
+        fit = self.few(min(MOST_FIT, max(PILOT, runs // 2)))
+        choose = max(min(LEAST_CHOOSING, runs // 2), runs // 10)
         found = [(move, *self._chosen(move, fit, self.few(choose))) for move in finalists]
         move, score, promise = max(found, key=lambda one: one[2])
         choosing = self._scored(move.pair, score, choose, on_run)
@@ -173,7 +176,7 @@ class Search:
         ]
         moved = None if move.moved is None else np.tile(move.moved, self.function.calls)
         found = scores(*self.outputs(pair, fit), moved, (flat[0], flat[1]))
-        return best(found, self.outputs(pair, choose), self.delta, ALPHA)
+        return best(found, self.outputs(pair, choose), self.delta)
 
     def outputs(self, pair: Pair, n: int) -> tuple[Array, Array]:
         """[n, calls * n_out] of either input, played in turn."""

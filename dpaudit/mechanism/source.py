@@ -27,7 +27,7 @@ from dpaudit.progress import OnProgress, unreported
 from dpaudit.source import hash_of, own_source
 from dpaudit.training.run_directory import RunDirectory
 
-from .findings import between_calls, distance, measured, null_control, tested
+from .findings import alignment, between_calls, distance, measured, null_control, tested
 from .function import AuditedFunction, Function, examine, kept_randomness, load, source_of
 from .neighbours import SCALES, Neighbours
 from .probes import probed
@@ -190,8 +190,10 @@ def _findings(
         tested(claim, played),
         null_control(claim, search, played),
         distance(claim, search),
-        between_calls(search, played, exceptions, 2 * runs),
+        *between_calls(search, played, exceptions, 2 * runs),
     ]
+    if found.finding is not None:
+        several += alignment(claim, search, found.finding, 2 * runs)
     return [finding for finding in several if finding is not None], found.accounted
 
 

@@ -11,7 +11,7 @@ stand behind them, and either will do:
   to be linear, and proves distance, noise and composition for the rounds and records it plays.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.training.classification import Classification
 
 from .jobs import Prepared
+from .rules import accounting_of
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
 COUNTED = 100_000  # records, of which it is counted how many batches hold them
@@ -132,7 +133,8 @@ class Evidence(NamedTuple):
 
     @property
     def declared(self) -> Finding | None:
-        return next((finding for _, finding in self.of(Role.DECLARED)), None)
+        """What is accounted: declared, or measured of a function with an upper end."""
+        return accounting_of([finding for _, finding in self.findings])
 
     @property
     def algebra(self) -> Finding | None:
@@ -184,7 +186,17 @@ def premises(claim: Claim, findings: Sequence[tuple[int, Finding]]) -> tuple[Pre
     evidence = Evidence(claim, tuple(findings))
     if evidence.declared is None:
         return ()
-    return tuple(_premise(name, examine, evidence) for name, examine in EXAMINED.items())
+    found = tuple(_premise(name, examine, evidence) for name, examine in EXAMINED.items())
+    if evidence.declared.role is Role.DECLARED:
+        return found
+    return tuple(_of_function(premise, dict(findings)) for premise in found)
+
+
+def _of_function(premise: Premise, findings: Mapping[int, Finding]) -> Premise:
+    """Of a function nothing is declared: the evidence itself says what was measured."""
+    if premise.status != "examined":
+        return premise
+    return premise.model_copy(update={"says": findings[premise.findings[0]].notes[0]})
 
 
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
@@ -316,7 +328,7 @@ def _completeness(evidence: Evidence) -> Answer:
 
 
 def _composition(evidence: Evidence) -> Answer:
-    cited = evidence.of(Role.DECLARED, Role.EXACT_LEAK)
+    cited = evidence.of(Role.DECLARED, Role.MEASURED, Role.EXACT_LEAK)
     declared, algebra, aligned = evidence.declared, evidence.algebra, evidence.aligned
     assert declared is not None
     if declared.void is not None:

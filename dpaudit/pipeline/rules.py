@@ -1,6 +1,6 @@
 """A claim against one adversary, which evidence decides on it, and the sentence that says so."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 from typing import NamedTuple
@@ -28,6 +28,17 @@ class Judging(NamedTuple):
     premise: str = ""  # what a verdict assumes beside its evidence, as a sentence
     unjudged: str | None = None  # why neither runs nor measurements can judge the claim
     void: str | None = None  # what of the same evidence falsifies what was restated
+
+
+def accounting_of(findings: Sequence[Finding]) -> Finding | None:
+    """The accounting that may support a claim; what was measured may if it has an upper end."""
+    for role in (Role.DECLARED, Role.MEASURED):
+        for finding in findings:
+            if finding.role is role and (
+                role is Role.DECLARED or finding.metrics[Name.EPSILON].ends[1] < inf
+            ):
+                return finding
+    return None
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class ClaimCase:
         """The smallest epsilon that accounting proves not to be exceeded; infinite without one."""
         highs = [
             float(inf if (high := finding.metrics[Name.EPSILON].high) is None else high)
-            for finding in (*self.of(Role.EXACT_LEAK), *self.of(Role.DECLARED))
+            for finding in (*self.of(Role.EXACT_LEAK), *filter(None, [self.accounting]))
             if Name.EPSILON in finding.metrics and finding.void is None
         ]
         return min(highs, default=inf)
@@ -136,9 +147,13 @@ class ClaimCase:
         return max([inf if noiseless else certified, *lows])
 
     @property
+    def accounting(self) -> Finding | None:
+        return accounting_of(self.findings)
+
+    @property
     def is_supported(self) -> bool:
         """Whether what is declared is no more than the claim, and each premise of it held."""
-        declared = self.first(Role.DECLARED)
+        declared = self.accounting
         if declared is None or declared.void is not None or self.bound > self.claimed:
             return False
         held = bool(self.premises) and all(p.status == "examined" for p in self.premises)
@@ -302,10 +317,12 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
     if case.judging.unjudged is not None:
         yield powerless("DPA112", f"{case.claims}; {case.judging.unjudged}.")
     if case.is_supported:
-        declared = case.of(Role.DECLARED)[0]
+        accounting = case.accounting
+        assert accounting is not None
+        what = "Accounting" if accounting.role is Role.DECLARED else "What was measured"
         held = "each premise that this rests on was examined and held"
-        reason = f"{_stands('Accounting', declared, case)}, and {held}{case.also}."
-        yield Decision(Verdict.SUPPORTED, "DPA141", reason, declared)
+        reason = f"{_stands(what, accounting, case)}, and {held}{case.also}."
+        yield Decision(Verdict.SUPPORTED, "DPA141", reason, accounting)
     test, accounted = case.best_test, _accounted(case)
     if test is None:
         none = "and no attack in this audit could certify a lower bound on epsilon"
@@ -379,7 +396,9 @@ def _on_its_premise(declared: Finding, case: ClaimCase) -> str:
 
 
 def _of_measured(finding: Finding, case: ClaimCase) -> str:
-    """Measurements contradict a claim, or they do not: they never support one."""
+    """What measurements say; without an upper end they never support a claim."""
+    if finding is case.accounting:
+        return _stands("What was measured", finding, case)
     low = float(finding.metrics[Name.EPSILON].low or 0)
     if low == 0:
         return f"{case.claims}; what was measured says nothing of this adversary"

@@ -32,7 +32,13 @@ NEGLIGIBLE = 1e-12  # in mu
 SENSITIVITY_ROUNDING = 1e-3  # of a measured distance over its stated bound
 NOISE_LEVEL = 1e-6  # p-value below which noise is not what is declared
 FALSE = 0.05  # probability of a false refutation, among all statements of an audit
-OWN = ("likelihood-ratio", "canaries", "gradient-inversion", "captured")  # alpha is FALSE if unset
+OWN = (
+    "likelihood-ratio",
+    "canaries",
+    "gradient-inversion",
+    "captured",
+    "mechanism",
+)  # alpha is FALSE if unset
 MATRICES = re.compile(r"artifacts/linear-view-[0-9a-f]{64}\.npz")
 
 

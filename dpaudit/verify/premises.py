@@ -18,10 +18,15 @@ TOLERANCE = 5e-3  # relative, of epsilon at measured quantities
 
 
 def premises(claim: Claim, evidence: Sequence[Finding]) -> dict[str, bool]:
-    """By name, whether each premise was examined and held; none without declared accounting."""
-    for declared in _of(evidence, "declared"):
-        return _examined(claim, evidence, declared)
-    return {}
+    """By name, whether each premise was examined and held; none without accounting."""
+    declared = accounting(evidence)
+    return {} if declared is None else _examined(claim, evidence, declared)
+
+
+def accounting(evidence: Sequence[Finding]) -> Finding | None:
+    """What is declared; of a function what was measured, if that has an upper end."""
+    ended = [f for f in _of(evidence, "measured") if (metric(f, "epsilon", "high") or inf) < inf]
+    return next(iter(_of(evidence, "declared") + ended), None)
 
 
 def _examined(claim: Claim, evidence: Sequence[Finding], declared: Finding) -> dict[str, bool]:
@@ -101,9 +106,9 @@ def flaws(claim: Claim, evidence: Sequence[Finding], certified: float) -> Iterat
     for name, held in own.items():
         if (said[name] == "examined") != held:
             yield Flaw("premises", f"{name} is {said[name]}, its evidence says otherwise", True)
-    if not own or claim["range"] is None:
+    declared = accounting(evidence)
+    if declared is None or claim["range"] is None:
         return
-    declared = next(iter(_of(evidence, "declared")))
     expected = {
         "certified": certified,
         "accounted": metric(declared, "epsilon", "high"),

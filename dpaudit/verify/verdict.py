@@ -130,7 +130,8 @@ def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
     names = "epsilon lower bound", "ceiling"
     strengths = [[metric(test, name) or 0.0 for name in names] for test in tests]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
-    for declared in of("declared") if bound <= claimed else ():
+    declared = premises.accounting(evidence)
+    if declared is not None and bound <= claimed:
         held = premises.premises(claim, evidence)
         if all(held.values()) and (metric(declared, "epsilon", "high") or 0.0) <= claimed:
             return "supported"

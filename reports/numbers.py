@@ -24,6 +24,7 @@ METRIC_NAMES: Mapping[str, str] = {
     Name.SELF_INFORMATION: "self-information (bits)",
     Name.BASELINE: "shuffled (bits)",
     Name.MU_OF_GIVEN_GRADIENTS: "mu if gradients did not react",
+    Name.EPSILON_OF_DECLARED_SHAPE: "epsilon lower bound, if the noise is of the declared family",
 }
 
 

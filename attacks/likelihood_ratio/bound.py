@@ -11,6 +11,7 @@ from dpaudit.accounting.reconstruction import matching_success
 from dpaudit.accounting.releases import false_negative_rate
 from dpaudit.attack import Claim, Column, Evidence, Finding, Metric, Name, Role, Streams, Verdict
 from dpaudit.attack.figures import counted_test, expected_value, of_claim, without_errors
+from dpaudit.defense import CHANGED_RECORDS, DpauditError, Mechanism
 from dpaudit.defense.claim_accounting import claimed_delta, claimed_epsilon
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.runs.play import Worlds, error_rates
@@ -186,7 +187,7 @@ def _notes(
             f"{game.coordinates} in the model"
         )
     if Name.NOISE_FACTOR in metrics:
-        yield "the bound of the declared shape is proven for such mechanisms alone"
+        yield "the bound of the declared shape is proven for noise of the declared family alone"
     if question.claim.mu is not None:
         yield "mu is of the Gaussian family"
 
@@ -319,11 +320,12 @@ def best_of(claim: Claim, n: int, alpha: float, stop_early: bool) -> dict[str, M
 
 
 def _declared_shape(question: Question, bound: bounds.ScoreBound) -> dict[str, Metric]:
-    mechanism, delta = question.mechanism, question.delta
-    usable = 0 < len(mechanism) <= FEW and all(r.noise_multiplier > 0 for r in mechanism)
-    alone = question.game.spread == 1 and question.game.width is None and not question.meet
-    shaped = question.nonlinear is None and alone
-    if not (shaped and usable) or (delta == 0 and not is_pure(mechanism)):
+    """What the same counts certify of noise of the declared family."""
+    mechanism, delta = _declared_releases(question), question.delta
+    at_once = all(r.family == "gaussian" and r.sampling_rate == 1 for r in mechanism)
+    few = len(mechanism) > 0 and (at_once or len(mechanism) <= FEW)
+    noisy = all(r.noise_multiplier > 0 for r in mechanism)
+    if not (few and noisy) or (delta == 0 and not is_pure(mechanism)):
         return {}
     counts = (bound.fp, bound.fn, bound.n0, bound.n1)
     found = noise_factor_bound(*counts, delta, question.alpha, mechanism, question.adjacency)
@@ -331,6 +333,25 @@ def _declared_shape(question: Question, bound: bounds.ScoreBound) -> dict[str, M
         Name.EPSILON_OF_DECLARED_SHAPE: Metric(value=found.epsilon),
         Name.NOISE_FACTOR: Metric(value=found.noise_factor),
     }
+
+
+def _declared_releases(question: Question) -> Mechanism:
+    """Releases that no test of the view tells apart better, if the noise is as declared.
+
+    Those of the view's own algebra where it covers all that is played; else, for a record and a
+    whole run, those that the defense declares.
+    """
+    game, claim = question.game, question.claim
+    alone = game.spread == 1 and game.width is None and not question.meet
+    if question.mechanism and question.nonlinear is None and alone:
+        return question.mechanism
+    if claim.scope != "run" or claim.adjacency not in CHANGED_RECORDS:
+        return ()
+    try:
+        declared = game.defense.mechanism(game.setting, question.threat_model, game.victim)
+    except DpauditError:  # it says nothing of such a view
+        return ()
+    return declared.most
 
 
 def _tradeoff(question: Question, scores: tuple[Array, Array]) -> dict[str, tuple[float, ...]]:

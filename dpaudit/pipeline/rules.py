@@ -104,8 +104,17 @@ class ClaimCase:
         test = self.best_test
         if test is None or not self.bound > 0:
             return ""
-        by = f"{_cases(test)} certify at least {self.bound:.3g}"
+        by = f"{_cases(test)} certify at least {self.bound:.3g}{self.of_declared_family}"
         return f"{by} at {test.value(Name.CONFIDENCE) or 1 - ALPHA:.0%} confidence"
+
+    @property
+    def of_declared_family(self) -> str:
+        """What that test certifies beyond it of noise of the declared family; "" if no more."""
+        test = self.best_test
+        known = 0.0 if test is None else test.value(Name.EPSILON_OF_DECLARED_SHAPE) or 0.0
+        return (
+            f" ({known:.3g} if the noise is of the declared family)" if known > self.bound else ""
+        )
 
     @property
     def not_examined(self) -> str:
@@ -344,7 +353,8 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
         expected = test.metrics.get(Name.EXPECTED_BOUND)
         hoped = f" ({expected.value:.3g} was to be expected)" if expected else ""
         none = "certified nothing: no smaller claim would have been refuted either"
-        yield powerless("DPA116", f"{accounted}. The attack {none}{hoped}.", test)
+        attack = f"The attack {none}{hoped}{case.of_declared_family}"
+        yield powerless("DPA116", f"{accounted}. {attack}.", test)
     if case.bound > case.claimed:  # of this test alone
         more = "more than is claimed, but not beside the other tests of this audit (Holm)"
         reason = f"{accounted}; {case.certified} by itself, {more}. More runs would tell."

@@ -27,14 +27,15 @@ _MATRIX = (
 LONGEST = 24  # characters of a claim that stand beside a row
 _DRAWN = (
     Name.EPSILON_LOWER_BOUND,
+    Name.EPSILON_OF_DECLARED_SHAPE,
     Name.CLAIMED_EPSILON,
     Name.CEILING,
     Name.EXPECTED_BOUND,
     Name.EPSILON,
 )
 _BOUNDS = (
-    "A claim is refuted where the bound lies beyond it. No bound can lie beyond the ceiling. An "
-    "arrow points to infinity"
+    "A claim is refuted where the bound lies beyond it. No bound can lie beyond the ceiling, but "
+    "one that assumes the declared family. An arrow points to infinity"
 )
 _CURVE = (
     "Every test the adversary could make lies on or above the claimed curve if the claim holds. A "
@@ -137,9 +138,11 @@ def _paint_claim(axes: Axes, y: int, row: _TestedClaim, far: float) -> None:
                 axes.plot([high], [at], end, color=colour, markersize=4)
     null, positive = (row.by_role.get(r) for r in (Role.NULL_CONTROL, Role.POSITIVE_CONTROL))
     bound, claimed = Name.EPSILON_LOWER_BOUND, Name.CLAIMED_EPSILON
+    family = Name.EPSILON_OF_DECLARED_SHAPE
     for finding, metric_name, at, shape, look in (
         (null, bound, y + 0.25, "o", (BLIND, 5, "null control", "none", None)),
         (positive, bound, y + 0.25, "s", (NO_DEFENSE, 5, "positive control", None, None)),
+        (row.test, family, y, "o", (DEFENSE, 7, "the same, of the declared family", "none", None)),
         (row.test, bound, y, "o", (DEFENSE, 7, "certified lower bound", None, None)),
         (row.test, claimed, y, "|", (INK, 22, "claim", None, 2)),
     ):

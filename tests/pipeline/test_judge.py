@@ -96,6 +96,15 @@ def test_a_bound_above_the_claim_that_other_tests_leave_in_doubt_refutes_nothing
     assert "8.17-fold" not in found.meaning  # e^2.1
 
 
+@pytest.mark.parametrize(("bound", "shown"), [(1.0, True), (0.0, True), (1.9, False)])
+def test_a_larger_bound_of_the_declared_family_stands_beside_it(bound: float, shown: bool) -> None:
+    test = certified(bound, 0.6)
+    of_family = {"epsilon lower bound, declared shape": Metric(value=1.7)}
+    test = test.model_copy(update={"metrics": {**test.metrics, **of_family}})
+    found = judged(test, control(True))
+    assert ("(1.7 if the noise is of the declared family)" in found.reason) is shown
+
+
 NOT_EXAMINED = Finding(
     role=Role.NOISE,
     kind="control",

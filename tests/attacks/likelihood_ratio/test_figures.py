@@ -118,7 +118,15 @@ def counted(mu: float | None, delta: float = 1e-5) -> tuple[Any, Any]:
     asked.claim = (
         Claim(text="ours", mu=mu) if mu else SimpleNamespace(mu=None, delta=delta, epsilon=1.0)
     )
-    asked.game = SimpleNamespace(spread=1, width=None, held=None)
+    asked.threat_model, declared = None, SimpleNamespace(most=DECLARED)
+    asked.game = SimpleNamespace(
+        spread=1,
+        width=None,
+        held=None,
+        setting=None,
+        victim=0,
+        defense=SimpleNamespace(mechanism=lambda *_: declared),
+    )
     asked.stop_early, asked.meet, asked.mechanism, asked.adversary = False, False, (), None
     return asked, SimpleNamespace(scores=scores(1.0), score=SimpleNamespace(choosing=scores(1.0)))
 
@@ -130,6 +138,17 @@ def test_a_claim_on_mu_is_held_against_the_bound_of_its_own_family() -> None:
     assert found[Name.MU_LOWER_BOUND].value == bound.value > 0.5
     counts = bound.fp, bound.fn, bound.n0, bound.n1
     assert found[Name.P_VALUE].value == mu_p_value(*counts, 0.5)
+
+
+def test_a_step_that_is_not_linear_is_held_to_its_declared_family() -> None:
+    """By the releases of the whole run that the defense declares; one Gaussian one here."""
+    asked, runs = counted(0.5)
+    found = _by_counts(asked, runs)
+    bound = family_from_scores(*scores(1.0), 0.05, scores(1.0))
+    counts = bound.fp, bound.fn, bound.n0, bound.n1
+    of_family = noise_factor_bound(*counts, 1e-5, 0.05, DECLARED)
+    assert found[Name.EPSILON_OF_DECLARED_SHAPE].value == of_family.epsilon > 0
+    assert found[Name.NOISE_FACTOR].value == of_family.noise_factor
 
 
 def test_a_claim_allows_no_errors_below_its_curve() -> None:

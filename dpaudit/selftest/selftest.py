@@ -99,14 +99,15 @@ def summary(outcomes: Sequence[BugOutcome], said: Sequence[Said], quiet: Sequenc
 
 
 def counts(said: Sequence[Said]) -> str:
-    """How many faults were found, and how many correct mechanisms were accused."""
+    """How many faults were found, and how many correct mechanisms accused or supported."""
     faults = [s for s in said if not s.mechanism.is_correct]
     correct = [s for s in said if s.mechanism.is_correct]
     by = Counter(s.found_by for s in faults if s.alarmed and s.found_by)
     checks = f" ({', '.join(f'{n} by {role}' for role, n in by.most_common())})" if by else ""
     return (
         f"{sum(s.alarmed for s in faults)} of {len(faults)} faults found{checks}, "
-        f"{sum(s.alarmed for s in correct)} of {len(correct)} correct mechanisms accused"
+        f"{sum(s.alarmed for s in correct)} of {len(correct)} correct mechanisms accused and "
+        f"{sum(s.is_supported for s in correct)} supported"
     )
 
 
@@ -195,6 +196,6 @@ def said_row(said: Said) -> tuple[TableEntry, ...]:
     """The cells of ``AUDIT_COLUMNS``."""
     found = "found" if said.alarmed else "MISSED"
     if said.mechanism.is_correct:
-        found = "FALSE ALARM" if said.alarmed else "passed"
+        found = "FALSE ALARM" if said.alarmed else "passed" if said.passed else "NOT SUPPORTED"
     reason = said.claim.reason if said.alarmed else None
     return said.mechanism.name, said.mechanism.kind, said.claim.verdict, found, reason

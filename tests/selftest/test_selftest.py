@@ -233,13 +233,15 @@ def test_a_table_has_what_was_found_and_who_was_accused() -> None:
     rows = [
         said_row(said(mechanism, verdict))
         for mechanism in (fault, correct)
-        for verdict in (Verdict.UNSUPPORTED, Verdict.NOT_REFUTED)
+        for verdict in (Verdict.UNSUPPORTED, Verdict.NOT_REFUTED, Verdict.SUPPORTED)
     ]
     assert [row[1:] for row in rows] == [
         ("fault", "unsupported", "found", "why"),
         ("fault", "not refuted", "MISSED", None),
+        ("fault", "supported", "MISSED", None),
         ("correct", "unsupported", "FALSE ALARM", "why"),
-        ("correct", "not refuted", "passed", None),
+        ("correct", "not refuted", "NOT SUPPORTED", None),
+        ("correct", "supported", "passed", None),
     ]
     leaking = fault._replace(leaks=2**0.5)
     assert quiet_row(said(leaking, Verdict.REFUTED))[2:6] == (1.41, "refuted", "found", "noise")
@@ -262,7 +264,10 @@ def test_the_command_prints_or_writes_and_fails_on_a_miss(monkeypatch, tmp_path)
     assert bug.name in done.stdout
     assert "1 of 1 bugs caught" in done.stdout
     assert "ordinary audits: 1 of 1 faults found" in done.stdout
-    assert "without attacks: 1 of 1 faults found (1 by noise), 0 of 1 correct" in done.stdout
+    assert (
+        "without attacks: 1 of 1 faults found (1 by noise), 0 of 1 correct mechanisms accused and "
+        "1 supported" in done.stdout
+    )
     [row] = ResultTables.read(tmp_path / "selftest.json").tables[0].rows
     assert row[:2] == (bug.name, bug.mistake)
     assert (tmp_path / "selftest.csv").read_text().startswith("table,bug,")

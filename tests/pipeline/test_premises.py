@@ -1,0 +1,168 @@
+"""What each premise of accounting asks of the evidence, and what the range of epsilon is made of."""
+
+from collections.abc import Mapping
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chi2, gamma
+
+from dpaudit.accounting.releases import Release, epsilon
+from dpaudit.data.datasets import from_arrays
+from dpaudit.data.partition import split
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.premises import counted_rate, epsilon_range, premises
+from dpaudit.rng import Streams
+from dpaudit.statistics.noise_tests import size_of_draws
+from dpaudit.training.classification import Classification
+
+RELEASE = Release(
+    family="gaussian", noise_multiplier=2.0, sampling="poisson", sampling_rate=0.5, count=4
+)
+ACCOUNTED = epsilon([RELEASE], 1e-5).high
+CLAIM = Claim(text="c", epsilon=ACCOUNTED, delta=1e-5)
+ROUNDS = {Name.ROUNDS: Metric(value=4, n=4)}
+DRAWN = {Name.ROUNDS: Metric(value=2, n=4)}
+
+
+def finding(role: Role, metrics: Mapping[Any, Metric], **more: Any) -> Finding:
+    return Finding(role=role, kind=KINDS[role], title=role, metrics=dict(metrics), **more)
+
+
+def interval(high: float) -> dict[Any, Metric]:
+    return {Name.EPSILON: Metric(value=high, low=0.0, high=high), **ROUNDS}
+
+
+DECLARED = finding(Role.DECLARED, interval(ACCOUNTED), claim=0, releases={"most": (RELEASE,)})
+ALGEBRA = finding(Role.EXACT_LEAK, interval(ACCOUNTED), claim=0)
+MOVED = {Name.MEASURED: Metric(value=1.0), Name.STATED_BOUND: Metric(value=1.0)}
+DISTANCE = finding(Role.SENSITIVITY, MOVED, adjacency="add-remove", message="x")
+BESIDE = finding(Role.DEPENDENCE, {Name.FOUND: Metric(value=0.0), **ROUNDS})
+SIZE = {Name.NOISE_OVER_DECLARED: Metric(value=1.0, low=0.9, high=1.1)}
+NOISE = finding(Role.NOISE, {Name.P_VALUE: Metric(value=0.5), **ROUNDS, **SIZE})
+STATE = finding(Role.STATE, ROUNDS)
+RATE = Metric(value=0.5, low=0.48, high=0.55)
+RECORDS = finding(
+    Role.RECORDS, {Name.SAMPLING_RATE: RATE, Name.DECLARED_RATE: Metric(value=0.5)}, claim=0
+)
+LINEAR = (DECLARED, ALGEBRA, DISTANCE, BESIDE, NOISE, STATE, RECORDS)
+ALIGNED = finding(
+    Role.ALIGNMENT,
+    {Name.MOVED_OVER_DECLARED: Metric(value=1.0), **ROUNDS},
+    adjacency="add-remove",
+    releases={"most": (RELEASE,)},
+)
+
+
+def missing(*evidence: Finding) -> list[str]:
+    found = premises(CLAIM, list(enumerate(evidence)))
+    return [premise.name for premise in found if premise.status != "examined"]
+
+
+def without(*left_out: Finding) -> list[Finding]:
+    return [one for one in LINEAR if one not in left_out]
+
+
+def test_a_linear_step_rests_on_algebra_and_tests() -> None:
+    assert missing(*LINEAR) == []
+    assert missing(*without(ALGEBRA)) == ["noise", "composition"]
+    assert missing(*without(DISTANCE)) == ["distance"]
+    assert missing(*without(NOISE)) == ["noise"]
+    assert missing(*without(STATE)) == ["state"]
+    assert missing(*without(RECORDS)) == ["records"]
+    assert missing(*without(BESIDE)) == ["distance", "completeness"]
+    assert premises(CLAIM, list(enumerate(without(DECLARED)))) == ()
+
+
+def test_an_alignment_stands_for_algebra_distance_and_noise() -> None:
+    assert missing(*without(ALGEBRA, DISTANCE, NOISE), ALIGNED) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": {Name.MOVED_OVER_DECLARED: Metric(value=1.01), **ROUNDS}},
+        {"metrics": {Name.MOVED_OVER_DECLARED: Metric(value=1.0), **DRAWN}},
+        {"metrics": ROUNDS},
+        {"adjacency": "replace-one"},
+        {"releases": {"most": (RELEASE.model_copy(update={"count": 5}),)}},
+        {"releases": {"most": (RELEASE.model_copy(update={"noise_multiplier": 1.0}),)}},
+    ],
+)
+def test_another_alignment_stands_for_nothing(change: dict[str, Any]) -> None:
+    other = ALIGNED.model_copy(update=change)
+    left = missing(*without(ALGEBRA, DISTANCE, NOISE), other)
+    assert left == ["distance", "noise", "composition"]
+
+
+def test_a_premise_that_fails_says_so() -> None:
+    against = DISTANCE.model_copy(update={"verdict": Verdict.UNSUPPORTED})
+    found = premises(CLAIM, list(enumerate((*without(DISTANCE), against))))
+    assert {p.name: p.status for p in found}["distance"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "of, change, name",
+    [
+        (NOISE, {"not_examined": ("x",)}, "noise"),
+        (NOISE, {"unconfirmed": ("x",)}, "noise"),
+        (BESIDE, {"not_examined": ("x",)}, "completeness"),
+        (RECORDS, {"not_examined": ("x",)}, "records"),
+        (STATE, {"not_examined": ("x",)}, "state"),
+        (DISTANCE, {"metrics": {Name.MEASURED: Metric(value=1.0)}}, "distance"),
+        (ALGEBRA, {"metrics": interval(2 * ACCOUNTED)}, "composition"),
+    ],
+)
+def test_what_was_not_examined_is_missing(of: Finding, change: Any, name: str) -> None:
+    assert missing(*without(of), of.model_copy(update=change)) == [name]
+
+
+def test_a_run_of_which_part_is_followed_is_not_composed() -> None:
+    part = ALGEBRA.model_copy(update={"metrics": {**ALGEBRA.metrics, **DRAWN}})
+    assert missing(*without(ALGEBRA), part) == ["noise", "composition"]
+
+
+def test_measured_epsilon_is_that_of_unfavourable_ends() -> None:
+    found = epsilon_range(CLAIM, list(enumerate(LINEAR)), 0.25, held=True)
+    worse = RELEASE.model_copy(update={"noise_multiplier": 1.8, "sampling_rate": 0.55})
+    assert found is not None
+    assert (found.certified, found.accounted) == (0.25, ACCOUNTED)
+    assert found.measured == epsilon([worse], 1e-5).high > ACCOUNTED
+    open_ = epsilon_range(CLAIM, list(enumerate(LINEAR)), 0.25, held=False)
+    assert open_ is not None
+    assert open_.measured == inf
+
+
+@pytest.mark.parametrize("family, law", [("gaussian", chi2), ("laplace", gamma)])
+def test_the_interval_of_a_scale_is_exact(family: Any, law: Any) -> None:
+    n, level = 50, 0.1
+    value, low, high = size_of_draws(60.0, n, family, level)
+    power = 0.5 if family == "gaussian" else 1.0
+    assert value == pytest.approx(1.2**power)
+    for end, p in ((low, level / 2), (high, 1 - level / 2)):  # at its end the total is a quantile
+        assert law(n).cdf(60.0 / end ** (1 / power)) == pytest.approx(1 - p)
+
+
+@pytest.mark.parametrize("drawing", ["poisson", "fixed", "cyclic"])
+def test_batches_are_counted_as_they_are_drawn(drawing: str) -> None:
+    """The rate of Poisson batches is missed by its interval with probability 5% at most."""
+    x = torch.arange(48.0)[:, None].numpy()
+    data = from_arrays(x, torch.arange(48).numpy() % 3, seed=0)
+    parts = split(data.y.numpy(), 4, "even", Streams(0).numpy("p"))
+    problem = Classification(data, parts, "logistic", torch.device("cpu"))
+    defense = SimpleNamespace(batch_size=3, drawing=drawing)
+    prepared = SimpleNamespace(
+        learned=SimpleNamespace(problem=problem),
+        defense=defense,
+        setting=SimpleNamespace(sizes=tuple(parts.sizes.tolist())),
+        streams=Streams(0),
+    )
+    rate = counted_rate(prepared)  # type: ignore[arg-type]
+    assert rate is not None
+    assert rate.n % sum(parts.sizes) == 0
+    assert rate.low <= 1 <= rate.high <= 1.05
+    assert (rate.low == rate.high) == (drawing != "poisson")

@@ -123,6 +123,9 @@ class Log:
         about.update(
             time=time.time(), command=command, python=".".join(map(str, sys.version_info[:3]))
         )
+        if "multiprocessing.process" in sys.modules:
+            current = sys.modules["multiprocessing.process"].current_process()
+            about["identity"] = list(getattr(current, "_identity", ()))
         _write(self._files[0], (json.dumps(about) + "\n").encode())
         return self._files
 

@@ -14,6 +14,8 @@ from .draws.python_draws import PythonDraws
 from .errors import RecorderError
 from .log import Log, Sites
 from .player import SEEDED, WORLD, Player, World, refuse_other_process, seed
+from .transports import grpc_calls, http_client, pipes, sockets
+from .transports.channels import Channels
 from .transports.zeromq import OtherTransport, record_sockets
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class Hooks:
             "jax.random": self._jax,
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
         }
+        if self._player is None and not options["transport"]:
+            self.then.update(self._channels())
         if options["transport"]:
             import runpy
 
@@ -73,6 +77,19 @@ class Hooks:
             adapter = runpy.run_path(options["transport"], run_name="_dpaudit_transport")
             sent = OtherTransport(log, self._sites)
             self.then[adapter["MODULE"]] = lambda found: adapter["hook"](found, sent)
+
+    def _channels(self) -> dict[str, Callable[[ModuleType], None]]:
+        """Transports whose messages are recorded, and which an audit does not see."""
+        channels = Channels(self._log, self._sites)
+        return {
+            "multiprocessing.connection": lambda found: pipes.hook_connections(found, channels),
+            "multiprocessing.queues": lambda found: pipes.hook_queues(found, channels),
+            "socket": lambda found: sockets.hook_sockets(found, channels),
+            "ssl": lambda found: sockets.hook_sending(found.SSLSocket, channels),
+            "http.client": lambda found: http_client.hook_http(found, channels),
+            "grpc": lambda found: grpc_calls.hook_grpc(found, channels),
+            "grpc.aio": lambda found: grpc_calls.hook_grpc(found, channels),
+        }
 
     def install(self) -> None:
         """Hook what this process has imported already, and the rest when it is imported."""

@@ -5,7 +5,7 @@
 Each environment is made by the Python of its version, which is looked for on PATH and among those
 of pyenv, and keeps what pip has installed for the next time. A program of torch.distributed is
 recorded, and every message must be on its link, in order and bit for bit, as its receivers wrote it
-down. The NumPy example is audited: its fault must be found, and its right twin not be accused. A
+down. So are programs that send by pipes, queues, sockets, HTTP and gRPC. The NumPy example is audited: its fault must be found, and its right twin not be accused. A
 table is printed, and the exit code is 1 if anything differs.
 """
 
@@ -20,7 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "capture"))
 
-from sheets import GUESTS, assert_every_message_on_its_link, assert_every_sum
+from sheets import (
+    GUESTS,
+    assert_every_message_on_its_channel,
+    assert_every_message_on_its_link,
+    assert_every_sum,
+)
 
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.run import Options, capture
@@ -46,9 +51,8 @@ class Environment:
     requirements: tuple[str, ...]
     lacks: tuple[str, ...] = ()  # ways of sending
 
-    @property
-    def has_torch(self) -> bool:
-        return any(one.startswith("torch") for one in self.requirements)
+    def has(self, package: str) -> bool:
+        return any(one.startswith(package) for one in self.requirements)
 
 
 OLD_GLOO = ("functional_collectives", "gathers_into", "reduce_scatters", "exchanges")
@@ -57,6 +61,7 @@ MATRIX = (
     Environment("numpy-1.26", "3.9", ("numpy==1.26.4",)),
     Environment("numpy-1.26-of-3.12", "3.12", ("numpy==1.26.4",)),
     Environment("numpy-2", "3.13", ("numpy>=2.2",)),
+    Environment("grpc", "3.12", ("grpcio>=1.60", "numpy==1.26.4")),
     Environment("torch-1.13", "3.8", ("torch==1.13.1", "numpy==1.24.4"), OLD_GLOO),
     Environment("torch-2.4", "3.8", ("torch==2.4.1", "numpy==1.24.4"), ("exchanges",)),
     Environment("torch-2.13", "3.11", ("torch==2.13.0", "numpy>=2.2")),
@@ -95,6 +100,23 @@ def recorded(python: Path, environment: Environment, scratch: Path) -> str:
     return f"{len(recording.events)} messages bit for bit"
 
 
+def routed(python: Path, environment: Environment, scratch: Path) -> str:
+    """Whether every array was recorded on its channel, of all kinds of channels."""
+    os.chdir(GUESTS)
+    kinds = ["fork", "spawn", "socket", "http", *(["grpc"] if environment.has("grpc") else [])]
+    for kind in kinds:
+        printed, own = scratch / f"{kind}.txt", os.dup(1)
+        with open(printed, "wb") as file:
+            os.dup2(file.fileno(), 1)
+        try:
+            options = Options(seconds=300, python=python)
+            recording = capture(["python", "channels.py", kind], scratch / kind, options)
+        finally:
+            os.dup2(own, 1)
+        assert_every_message_on_its_channel(recording, printed.read_text())
+    return f"arrays by {', '.join(kinds)}"
+
+
 def audited(python: Path, folder: str, script: str, right: tuple[str, str], scratch: Path) -> str:
     """Whether the fault of an example is found, and the same without the fault not accused."""
     example, verdicts = EXAMPLES / folder, []
@@ -117,7 +139,8 @@ def audited(python: Path, folder: str, script: str, right: tuple[str, str], scra
 def checks(python: Path, environment: Environment, scratch: Path) -> Iterator[Callable[[], str]]:
     right = (OF_THE_BATCH, OF_EACH_RECORD)
     yield lambda: audited(python, "numpy-gossip", "tapped.py", right, scratch)
-    if environment.has_torch:
+    yield lambda: routed(python, environment, scratch)
+    if environment.has("torch"):
         yield lambda: recorded(python, environment, scratch)
 
 

@@ -33,6 +33,7 @@ class ProcessLine(TypedDict):
     time: float
     command: list[str]
     python: _Name
+    identity: NotRequired[list[_Rank]]  # among the processes of multiprocessing
 
 
 @with_config(_STRICT)
@@ -81,6 +82,33 @@ class AddressedLine(LinkLine):
 
 
 @with_config(_STRICT)
+class PostedLine(LinkLine):
+    """A message on a channel whose reader is known when all processes have written down theirs."""
+
+    kind: Literal["posted"]
+    channel: _Name
+    crc32: NonNegativeInt | None
+    back: bool
+
+
+@with_config(_STRICT)
+class TookLine(TypedDict):
+    """A process reads from a channel, perhaps a message."""
+
+    kind: Literal["took"]
+    channel: _Name
+    crc32: NonNegativeInt | None
+
+
+@with_config(_STRICT)
+class PairedLine(TypedDict):
+    """Two channels, of which each has what is written to the other."""
+
+    kind: Literal["paired"]
+    channels: tuple[_Name, _Name]
+
+
+@with_config(_STRICT)
 class ReceivedLine(TypedDict):
     kind: Literal["received"]
     group: _Name
@@ -126,6 +154,9 @@ _LINE: TypeAdapter[Any] = TypeAdapter(
         | NoteLine
         | SentLine
         | AddressedLine
+        | PostedLine
+        | TookLine
+        | PairedLine
         | ReceivedLine
         | DrawnLine
         | BatchLine

@@ -31,6 +31,7 @@ from dpaudit.recorder.player import RAW
 from dpaudit.recorder.start import OPTIONS
 from dpaudit.text import one_line
 
+from .channels import routed
 from .ended import guarded
 from .interpreter import in_environment, with_python
 from .process_logs import (
@@ -80,7 +81,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         hooks = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
         started = with_python(options.python, command)
         code = _run(started, in_environment(options.python, hooks), raw, options)
-        processes = addressed(processes_in(raw))
+        processes, left_out = routed(addressed(processes_in(raw)))
         _refuse_failure(command, code, processes, most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         sent, drawn = write_transcript(processes, out), draws_of(processes)
@@ -90,7 +91,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
             rounds = rounds_of(sent, drawn, options.round_starts_at)
     write_lines(out / EVENTS, numbered(sent, rounds))
     write_lines(out / DRAWS, numbered(drawn, rounds))
-    if unseen := unseen_by(processes):
+    if unseen := [*unseen_by(processes), *left_out]:
         write_whole(out / UNSEEN, "".join(f"{line}\n" for line in unseen).encode())
     return CaptureFolder(out, warning if code else None)
 
@@ -242,8 +243,9 @@ def _refuse_failure(
         raise RunError(
             "DPA059",
             f"{_said(command)}: no message was seen; expected a program that sends by "
-            "torch.distributed or calls dpaudit.tap.send, and whose Python is not started with "
-            "-E, -I or -S" + "".join(f"; {text}" for text in unseen_by(processes)),
+            "torch.distributed, pipes, sockets or gRPC, or calls dpaudit.tap.send, and whose "
+            "Python is not started with -E, -I or -S"
+            + "".join(f"; {text}" for text in unseen_by(processes)),
         )
 
 

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpaudit.capture import program
@@ -65,3 +67,14 @@ def _forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if not is_slow and "started_servers" not in request.fixturenames:
         instead = SimpleNamespace(**{**vars(subprocess), "Popen": ForkedServer})
         monkeypatch.setattr(program, "subprocess", instead)
+
+
+@pytest.fixture(scope="session")
+def numpy_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment into which nothing was installed: NumPy is a link."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    for place in Path(np.__file__).parents[1].glob("numpy*"):
+        (site / place.name).symlink_to(place)
+    return folder / "bin" / "python"

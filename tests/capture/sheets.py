@@ -76,3 +76,29 @@ def _bytes(tensor: Tensor) -> bytes:
 def _line(call_site: str) -> str:
     file, _, number = call_site.rpartition(":")
     return linecache.getline(str(GUESTS / file), int(number))
+
+
+def assert_every_message_on_its_channel(recording: CaptureFolder, printed: str) -> None:
+    """Of the guest channels.py: what receivers printed was sent, to them, and nothing else."""
+    got = sorted(line for line in printed.splitlines() if " got " in line)
+    server = {e.source for e in recording.events} & {
+        to for e in recording.events for to in e.destinations if len(_asking(recording, to)) > 1
+    }
+    assert len(server) == 1
+    clients: dict[int, int] = {}  # by rank
+    sent = []
+    for event in recording.events:
+        content = recording.content(event.tensors[-1])
+        if content.dtype != torch.float64:
+            continue  # the length before an array
+        value, (to,) = float(content[0]), event.destinations
+        answers = event.source in server
+        rank, client = (to, value / 20) if answers else (event.source, value / 10)
+        assert clients.setdefault(rank, int(client)) == int(client)
+        sent.append(f"{clients[rank] if answers else 0} got {value:g}")
+    assert sorted(sent) == got
+    assert sorted(clients.values()) == [1, 2]
+
+
+def _asking(recording: CaptureFolder, rank: int) -> set[int]:
+    return {event.source for event in recording.events if rank in event.destinations}

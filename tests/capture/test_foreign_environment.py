@@ -2,7 +2,6 @@
 
 import runpy
 import subprocess
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -34,23 +33,12 @@ OF_EACH_RECORD = """\
 """
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment into which nothing was installed: NumPy is a link."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, symlinks=True)
-    [site] = folder.glob("lib/python*/site-packages")
-    for place in Path(np.__file__).parents[1].glob("numpy*"):
-        (site / place.name).symlink_to(place)
-    return folder / "bin" / "python"
-
-
 def test_the_environment_has_numpy_and_neither_torch_nor_dpaudit(
-    python: Path, tmp_path: Path
+    numpy_alone: Path, tmp_path: Path
 ) -> None:
     code = "import numpy, importlib.util as u; print(*map(u.find_spec, ('torch', 'dpaudit')))"
     done = subprocess.run(
-        [python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        [numpy_alone, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "None None\n"
 
@@ -64,12 +52,12 @@ def test_the_tapped_example_is_the_unchanged_one_with_four_lines() -> None:
     assert len(tapped) == len(unchanged) + 4
 
 
-def audited(tmp_path: Path, python: Path, text: str) -> AuditResult:
+def audited(tmp_path: Path, numpy_alone: Path, text: str) -> AuditResult:
     (tmp_path / "tapped.py").write_text(text)
     (tmp_path / "captured.toml").write_text(
         (EXAMPLE / "captured.toml")
         .read_text()
-        .replace('# python = "env/bin/python"', f'python = "{python}"')
+        .replace('# python = "env/bin/python"', f'python = "{numpy_alone}"')
         .replace("runs = 100", "runs = 0")
     )
     config = CapturedConfig.from_toml(tmp_path / "captured.toml")
@@ -81,9 +69,11 @@ def largest_mu(result: AuditResult) -> float | None:
     return measured.value(Name.LARGEST_MU_OF_A_ROUND)
 
 
-def test_a_planted_fault_is_found_where_there_is_no_torch(tmp_path: Path, python: Path) -> None:
+def test_a_planted_fault_is_found_where_there_is_no_torch(
+    tmp_path: Path, numpy_alone: Path
+) -> None:
     """The largest of what a record moves in the first round, whatever it becomes, in closed form."""
-    result = audited(tmp_path, python, (EXAMPLE / "tapped.py").read_text())
+    result = audited(tmp_path, numpy_alone, (EXAMPLE / "tapped.py").read_text())
     assert result.verdict is Verdict.UNSUPPORTED
     example = runpy.run_path(str(EXAMPLE / "gossip.py"))
     x, y = example["records_of"](np.random.default_rng(1))
@@ -100,10 +90,10 @@ def test_a_planted_fault_is_found_where_there_is_no_torch(tmp_path: Path, python
     assert mu >= max(moved) * (1 - 1e-6) > 1
 
 
-def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, python: Path) -> None:
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, numpy_alone: Path) -> None:
     right = (EXAMPLE / "tapped.py").read_text().replace(OF_THE_BATCH, OF_EACH_RECORD)
     assert OF_EACH_RECORD in right
-    result = audited(tmp_path, python, right)
+    result = audited(tmp_path, numpy_alone, right)
     assert largest_mu(result) == pytest.approx(1.0, abs=1e-6)
     assert result.verdict is not Verdict.UNSUPPORTED
     assert "does not contradict it" in result.claims[0].reason
@@ -125,12 +115,15 @@ tap.send(0, 1, "x", [np.ones(2, np.float16), 1.5, {"b": np.arange(3)}])
 
 
 def test_draws_are_recorded_and_changed_in_no_bit(
-    tmp_path: Path, python: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, numpy_alone: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    recording = capture(["python", "-c", DRAWS], tmp_path / "out", Options(python=python))
+    recording = capture(["python", "-c", DRAWS], tmp_path / "out", Options(python=numpy_alone))
     recorded = capfd.readouterr().out
     alone = DRAWS.replace("from dpaudit_recorder import tap", "").partition("tap.send")[0]
-    assert subprocess.run([python, "-c", alone], capture_output=True, text=True).stdout == recorded
+    assert (
+        subprocess.run([numpy_alone, "-c", alone], capture_output=True, text=True).stdout
+        == recorded
+    )
     assert recorded.endswith("] True True\n")
     found = [(draw.operator, draw.shape, draw.parameters) for draw in recording.draws]
     assert found == [
@@ -155,14 +148,14 @@ def test_draws_are_recorded_and_changed_in_no_bit(
 
 
 def test_a_draft_names_the_interpreter(
-    tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, numpy_alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLE)
     out = str(tmp_path / "out")
-    command = ["capture", "--python", str(python), "--out", out, "--", "python", "tapped.py"]
+    command = ["capture", "--python", str(numpy_alone), "--out", out, "--", "python", "tapped.py"]
     ended = CliRunner().invoke(app, command)
     assert ended.exit_code == 0, ended.output
-    assert CapturedConfig.from_toml(tmp_path / "out" / DRAFT).program.python == python
+    assert CapturedConfig.from_toml(tmp_path / "out" / DRAFT).program.python == numpy_alone
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Messages on channels whose other end is found when all processes have written down theirs.
+
+A channel has a name that both of its ends know: the number of a pipe, or the addresses of a
+connection. Who reads from a channel says so, and is who messages on it are for.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..log import Content, Log, Sites
+
+
+class Channels:
+    """Writes what passes on the channels of one process."""
+
+    def __init__(self, log: Log, sites: Sites) -> None:
+        self._log, self._sites = log, sites
+        self._thread = threading.local()
+
+    @contextmanager
+    def within(self) -> Iterator[bool]:
+        """Whether a call is the outermost one: libraries send through each other."""
+        outermost = not getattr(self._thread, "is_within", False)
+        self._thread.is_within = True
+        try:
+            yield outermost
+        finally:
+            if outermost:
+                self._thread.is_within = False
+
+    def site(self) -> str:
+        return self._sites.here()
+
+    def posted(
+        self,
+        operator: str,
+        channel: str,
+        contents: Sequence[Content],
+        site: str | None = None,
+        crc32: int | None = None,
+        back: bool = False,
+    ) -> None:
+        """A message.
+
+        Args:
+            crc32: by which it is found among what several processes have read.
+            back: it came from the other end, which does not record what it sends.
+        """
+        site = self.site() if site is None else site
+        with self._log.lock:
+            about = self._log.begun("posted", operator, site, (operator, site))
+            about.update(group="transport", number=None, tag=None)
+            self._log.write({**about, "channel": channel, "crc32": crc32, "back": back}, contents)
+
+    def took(self, channel: str, data: Any = None) -> None:
+        """This process reads from a channel; ``data``: what it has read, a message."""
+        crc32 = None if data is None else zlib.crc32(data)
+        if crc32 is not None or not self._log.count(("took", channel)):
+            self._log.write({"kind": "took", "channel": channel, "crc32": crc32})
+
+    def paired(self, one: str, other: str) -> None:
+        """What is written to one of two channels is read from the other."""
+        self._log.write({"kind": "paired", "channels": [one, other]})
+
+    def unseen(self, text: str) -> None:
+        self._log.unseen(text)

@@ -1,0 +1,118 @@
+"""Pipes and queues of ``multiprocessing``.
+
+What is sent is read as the object that the program hands over, arrays and tensors with their own
+bytes. An object that holds no numbers is recorded as it is pickled, and never unpickled.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import zlib
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RecorderError
+from ..log import NOWHERE, Content
+from ..values import content_of, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .channels import Channels
+
+_sending = threading.local()  # the object that this thread hands over
+_waiting: defaultdict[str, deque[Any]] = defaultdict(deque)  # by channel, for a queue's own thread
+
+
+def hook_connections(connection: Any, channels: Channels) -> None:
+    """See every ``Connection`` send and receive."""
+    kind = connection.Connection
+    send, send_bytes, receive, pipe = (
+        kind.send,
+        kind._send_bytes,
+        kind._recv_bytes,
+        connection.Pipe,
+    )
+
+    def sent(self: Any, value: Any) -> Any:
+        _sending.value = (value,)
+        try:
+            return send(self, value)
+        finally:
+            _sending.value = None
+
+    def sent_bytes(self: Any, data: Any) -> Any:
+        channel = channel_of(self.fileno())
+        held, site = getattr(_sending, "value", None), channels.site()
+        if held is None and site == NOWHERE and _waiting[channel]:
+            *held, site = _waiting[channel].popleft()
+        parts = None if held is None else _contents(held[0])
+        whole = bytes(data)
+        contents = parts or [Content("0", (len(whole),), "uint8", whole)]
+        channels.posted("pipe", channel, contents, site, zlib.crc32(whole))
+        with channels.within():
+            return send_bytes(self, data)
+
+    def received(self: Any, *given: Any, **named: Any) -> Any:
+        with channels.within():
+            result = receive(self, *given, **named)
+        channels.took(channel_of(self.fileno()), result.getbuffer())
+        return result
+
+    @functools.wraps(pipe)
+    def piped(duplex: bool = True) -> Any:
+        ends = pipe(duplex)
+        if duplex:
+            channels.paired(*(channel_of(end.fileno()) for end in ends))
+        return ends
+
+    kind.send, kind._send_bytes, kind._recv_bytes = sent, sent_bytes, received
+    connection.Pipe = piped
+
+
+def hook_queues(queues: Any, channels: Channels) -> None:
+    """Keep the lines at which objects are put into queues, whose own threads send them."""
+
+    def putting(own: Any, is_later: bool) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def put(self: Any, value: Any, *given: Any, **named: Any) -> Any:
+            if not is_later:
+                _sending.value = (value,)
+                try:
+                    return own(self, value, *given, **named)
+                finally:
+                    _sending.value = None
+            waiting = _waiting[channel_of(self._writer.fileno())]
+            waiting.append((value, channels.site()))
+            try:
+                return own(self, value, *given, **named)
+            except BaseException:
+                waiting.pop()
+                raise
+
+        return put
+
+    os.register_at_fork(after_in_child=_waiting.clear)  # the parent's thread sends these
+    for kind in (queues.Queue, queues.JoinableQueue):
+        kind.put = putting(kind.put, True)
+    queues.SimpleQueue.put = putting(queues.SimpleQueue.put, False)
+
+
+def channel_of(file: int) -> str:
+    """Both ends of a pipe have one number, in whatever process."""
+    return f"pipe:{os.fstat(file).st_ino}"
+
+
+def _contents(value: Any) -> list[Content]:
+    """The numbers that an object holds; none if it holds more than these and texts."""
+    found = []
+    for name, part in parts_of(value):
+        if isinstance(part, (str, type(None))):
+            continue
+        try:
+            found.append(content_of(part, name))
+        except RecorderError:
+            return []
+    return found

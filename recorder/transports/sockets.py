@@ -1,0 +1,90 @@
+"""Sockets of TCP, as the bytes that a program writes in one call."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ..log import NOWHERE
+from .decoding import contents_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .channels import Channels
+
+
+def hook_sockets(socket: Any, channels: Channels) -> None:
+    """See every socket of the process connect, accept and send."""
+    kind = socket.socket
+
+    def joined(own: Any) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def connect(self: Any, address: Any) -> Any:
+            try:
+                return own(self, address)
+            finally:  # also where the connection is not there yet
+                note_end(self, channels)
+
+        return connect
+
+    accept = kind.accept
+
+    @functools.wraps(accept)
+    def accepted(self: Any) -> Any:
+        new, address = accept(self)
+        note_end(new, channels)
+        return new, address
+
+    kind.connect, kind.connect_ex = joined(kind.connect), joined(kind.connect_ex)
+    kind.accept = accepted
+    hook_sending(kind, channels)
+
+
+def hook_sending(kind: Any, channels: Channels) -> None:
+    """Of sockets, or of those of ``ssl``, whose bytes are not yet encrypted there."""
+
+    def sending(own: Any, name: str) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def send(self: Any, data: Any, *given: Any, **named: Any) -> Any:
+            with channels.within() as outermost:
+                result = own(self, data, *given, **named)
+            channel = channel_of(self) if outermost else None
+            if channel is None:
+                return result
+            whole = b"".join(map(bytes, data)) if name == "sendmsg" else bytes(memoryview(data))
+            sent = whole if result is None else whole[:result]
+            site = channels.site()
+            if sent and site != NOWHERE:
+                note_end(self, channels)
+                channels.posted("socket", channel, contents_in(sent), site)
+            return result
+
+        return send
+
+    for name in ("send", "sendall", "sendmsg"):
+        if hasattr(kind, name):
+            setattr(kind, name, sending(getattr(kind, name), name))
+
+
+def note_end(socket: Any, channels: Channels) -> None:
+    """What comes from the other end is read here."""
+    channel = channel_of(socket)
+    if channel is not None:
+        there, _, here = channel.partition(">")
+        channels.took(f"{here}>{there}")
+
+
+def channel_of(socket: Any) -> str | None:
+    """The addresses of both ends, the own one first; None of what is no connection of TCP."""
+    try:
+        here, there = socket.getsockname(), socket.getpeername()
+        is_tcp = socket.type == 1 and isinstance(here, tuple) and isinstance(there, tuple)
+    except (OSError, AttributeError):
+        return None
+    return f"{_said(here)}>{_said(there)}" if is_tcp else None
+
+
+def _said(address: Any) -> str:
+    host, port = address[:2]
+    return f"{host[len('::ffff:') :] if host.startswith('::ffff:') else host}:{port}"

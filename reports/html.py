@@ -16,11 +16,22 @@ from markupsafe import Markup
 from dpaudit.codes import entries
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.files.verdict import MEANING, NEXT_STEP
+from dpaudit.files.verdict import MEANING
 from dpaudit.text import lines
 
+from .claims import PREMISES, SIGNS, next_step, noticed
 from .figures.graph import graph_drawing
-from .numbers import as_json, estimate, exact, metric_name, number, span
+from .numbers import (
+    as_json,
+    at_least,
+    at_most,
+    estimate,
+    exact,
+    hundredths,
+    metric_name,
+    number,
+    span,
+)
 from .reconstructions import metric_names
 from .run import Run
 from .tables import CROWD, filled
@@ -60,7 +71,18 @@ def pages() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, estimate, span, metric_name, as_json, exact, filled)
+    filters = (
+        number,
+        at_least,
+        at_most,
+        hundredths,
+        estimate,
+        span,
+        metric_name,
+        as_json,
+        exact,
+        filled,
+    )
     found.filters |= {f.__name__: f for f in filters} | {"is_infinite": math.isinf}
     script = (TEMPLATES / "audit.js").read_text(encoding="utf-8")
     found.globals |= {
@@ -71,7 +93,10 @@ def pages() -> Environment:
         "longest_table": LONGEST_TABLE,
         "meaning": MEANING,
         "pages_of_codes": entries(),
-        "next_step": NEXT_STEP,
+        "next_step": next_step,
+        "noticed": noticed,
+        "premises": PREMISES,
+        "premise_signs": SIGNS,
         "Role": Role,
         "metric_names": metric_names,
         "Name": Name,

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from markupsafe import Markup
 
@@ -41,6 +42,28 @@ def number(x: float | None) -> str:
     short = f"{x:.3g}"
     exact = float(short) == x  # 2.00 says that it is not quite 2
     return (short if exact else f"{x:#.3g}".rstrip(".")).replace("-", "−")
+
+
+def at_most(x: float) -> str:
+    """Three digits, rounded up: an upper end stays one."""
+    return _rounded(x, ROUND_CEILING)
+
+
+def at_least(x: float) -> str:
+    """Three digits, rounded down: a lower end stays one."""
+    return _rounded(x, ROUND_FLOOR)
+
+
+def _rounded(x: float, direction: str) -> str:
+    if x == 0 or not math.isfinite(x):
+        return number(x)
+    last = Decimal(1).scaleb(math.floor(math.log10(abs(x))) - 2)
+    return number(float(Decimal(repr(x)).quantize(last, direction)))
+
+
+def hundredths(x: float) -> str:
+    """Two decimals, where there is no room for more."""
+    return f"{x:z.2f}".replace("-", "−") if math.isfinite(x) else number(x)
 
 
 def estimate(metric: Metric) -> Markup:

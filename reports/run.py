@@ -13,19 +13,40 @@ from typing import Any
 from markupsafe import Markup
 
 from dpaudit.codes import entries
-from dpaudit.files.finding import Column, Finding, Metric, Role
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 
 from . import reconstructions
+from .claims import claimed_epsilon
 from .figures.curves import AXIS, training_curve
 from .figures.drawing import Drawn
 from .figures.evidence import accounting_figures, empirical_figures, sensitivity_figures
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
+from .figures.range import RangeDrawing, range_drawing
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many
 
 LONGEST = 40  # characters of a title in an address
+UNPICKED = 2  # images' widths of a strip whose targets have no rows
+HEADLINES = (  # of a finding the first of these that it has stands beside its name
+    Name.EPSILON,
+    Name.EPSILON_LOWER_BOUND,
+    Name.MEASURED_OVER_STATED,
+    Name.MOVED_OVER_DECLARED,
+    Name.NOISE_OVER_DECLARED,
+    Name.SAMPLING_RATE,
+    Name.FOUND,
+    Name.MEASURED,
+    Name.LARGEST_MU,
+    Name.MU_LOWER_BOUND,
+    Name.NOISE_FACTOR,
+    Name.AUC,
+    Name.INFORMATION,
+    Name.M_NMI,
+    Name.VARIANCE_EXPLAINED,
+    Name.ROUNDS,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +82,27 @@ class Run:
         """The adversaries that claims are made against, in order."""
         return list(dict.fromkeys(claim.threat_model for claim in self.result.claims))
 
+    @property
+    def other_claims(self) -> list[JudgedClaim]:
+        """The claims and adversaries beside the one that decided on the verdict."""
+        return [claim for claim in self.result.claims if claim is not self.result.decided_by]
+
+    def range_of(self, claim: JudgedClaim) -> RangeDrawing | None:
+        """The figure of what is known of a claim's epsilon; None where nothing is accounted."""
+        if claim.range is None:
+            return None
+        return range_drawing(claimed_epsilon(self.result, claim), claim.range)
+
+    @staticmethod
+    def headline(finding: Finding) -> str | None:
+        """The metric that stands beside a finding's name; the others are folded below it."""
+        return next((name for name in HEADLINES if name in finding.metrics), None)
+
+    @staticmethod
+    def context(finding: Finding) -> list[str]:
+        """What tells a finding from others of its name: adversary and message."""
+        return [part for part in (finding.threat_model, finding.message) if part]
+
     def decisive_figures(self, claim: JudgedClaim) -> list[Drawn]:
         """What there is to draw of the finding that decided on a claim."""
         findings, name = self.result.findings, f"run{self.number}-decisive"
@@ -73,11 +115,16 @@ class Run:
 
     @cached_property
     def shared_notes(self) -> list[str]:
-        """The notes that every scored attack carries, such as PSNR's range: said once."""
-        found = (entry.finding for scenario in self.scenarios for entry in scenario.entries)
+        """The notes that every scored attack carries, or every share of targets: said once."""
+        found = [entry.finding for scenario in self.scenarios for entry in scenario.entries]
         attacks = [f.notes for f in found if f.metrics and f.world != "blind"]
-        first = dict.fromkeys(attacks[0] if attacks else ())
-        return [note for note in first if all(note in notes for notes in attacks)]
+        shares = [f.notes for f in self.result.findings if f.role is Role.RECONSTRUCTED_SHARE]
+        return [
+            note
+            for every in (attacks, shares if len(shares) > 1 else [])
+            for note in dict.fromkeys(every[0] if every else ())
+            if all(note in notes for notes in every)
+        ]
 
     @property
     def picks_targets(self) -> bool:
@@ -229,6 +276,31 @@ class Run:
         several = len({scenario.key.attack for scenario in shown}) > 1
         labelled = [(_row_label(s.key, with_attack=several), s) for s in shown]
         return ssim_intervals(labelled, name, f"SSIM of reconstructions by {adversary}")
+
+    @cached_property
+    def ssim_of_all(self) -> list[tuple[str | None, Drawn]]:
+        """The figures of ``ssim_figures`` of every adversary, each captioned with its name."""
+        return [
+            (who, figure._replace(caption=f"{figure.caption}, by {who or 'an unnamed adversary'}"))
+            for who in self.adversaries
+            for figure in self.ssim_figures(who)
+        ]
+
+    @property
+    def images_in_a_row(self) -> int:
+        """Of the widest scenario: the targets that are shown of each round."""
+        rows = (
+            sum(len(scenario.picks(k)) or UNPICKED for k in scenario.rounds)
+            for scenario in self.scenarios
+            if scenario.scored
+        )
+        return max(rows, default=1)
+
+    @staticmethod
+    def lead(scenario: ReconstructionGroup) -> Metric | None:
+        """By how much a scenario's best reconstruction under the defense exceeds a blind guess."""
+        best = reconstructions.most_revealing([scenario])
+        return None if best is None else best.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
 
     def search_figures(self, scenario: ReconstructionGroup) -> list[Drawn]:
         """How the searches of a scenario went, by iteration, a figure for each round."""

@@ -29,7 +29,8 @@
     rows.sort(([a], [b]) => inOrder(a, b, falling));
     table.tBodies[0].append(...rows.map(([, row]) => row));
   };
-  const tables = all("main table").filter((table) => table.tHead && !table.matches(".grid"));
+  const tables = all("main table").filter(
+    (table) => table.tHead && !table.matches(".grid, .premises") && !table.closest(".finding"));
   for (const table of tables) {
     const spanned = table.querySelector("[rowspan]") || table.tHead.rows.length > 1;
     if (spanned || table.tBodies.length !== 1 || table.tBodies[0].rows.length < 3) continue;
@@ -68,6 +69,16 @@
     });
     behind.querySelector("summary").after(button);
   }
+  for (const command of all("main .command")) {
+    const button = make("button", "Copy", { type: "button" });
+    button.setAttribute("aria-label", `Copy ${command.textContent}`);
+    button.addEventListener("click", async () => {
+      await copy(command.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = "Copy"), 2000);
+    });
+    command.after(" ", button);
+  }
 
   // Choosing an adversary, a claim, a round, a value of an axis; finding rows.
   const controls = document.querySelector(".controls");
@@ -84,6 +95,7 @@
     }
     const words = search.value.trim().toLowerCase();
     const rows = tables.flatMap((table) => [...table.tBodies].flatMap((body) => [...body.rows]));
+    rows.push(...all("main .finding"));
     const found = rows.filter((row) => row.textContent.toLowerCase().includes(words));
     for (const row of rows) row.classList.toggle("missed", !found.includes(row));
     controls.querySelector("output").textContent = words ? `${found.length} of ${rows.length} rows` : "";
@@ -91,9 +103,12 @@
   };
   const showWhatIsLinked = () => {
     const linked = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (!controls || !linked || linked.getClientRects().length) return;
-    for (const choice of [...choices, search]) choice.value = "";
-    show();
+    if (!controls || !linked) return;
+    for (let at = linked; at; at = at.parentElement?.closest("details")) at.open = true;
+    if (!linked.getClientRects().length) {
+      for (const choice of [...choices, search]) choice.value = "";
+      show();
+    }
     linked.scrollIntoView();
   };
 

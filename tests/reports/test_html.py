@@ -8,8 +8,8 @@ import matplotlib
 import pytest
 
 from dpaudit.files.finding import Metric, Role
-from dpaudit.files.result import AuditResult, Curve
-from dpaudit.files.verdict import MEANING, Verdict
+from dpaudit.files.result import AuditResult, Curve, EpsilonRange
+from dpaudit.files.verdict import AGAINST, MEANING, Verdict
 from dpaudit.reports.figures.graph import graph_drawing
 from dpaudit.reports.html import render
 from dpaudit.reports.numbers import estimate
@@ -40,40 +40,78 @@ def test_the_top_of_the_page_says_claim_adversaries_and_what_leaked(
     assert all(model.name in text for model in golden.threat_models)
     defended = [f for f in golden.findings if f.world == "defense" and f.metrics]
     best = max(defended, key=lambda f: f.metrics["ssim over blind"].value)
-    assert f"Reading {best.message}, {best.threat_model} reached SSIM" in text
-    assert f"best of {len(defended)} reconstructions" in text
-    assert estimate(best.metrics["ssim"]).striptags() in text
-    assert estimate(best.metrics["ssim over blind"]).striptags() in text
-    assert "gave away more than a blind guess" in text
+    assert "Better than guessing" in text
     assert len(list(hero.every("img"))) == 4  # the truth and three worlds
+    more = page.by_id("reconstruction").text()
+    assert f"Reading {best.message}, {best.threat_model} reached SSIM" in more
+    assert f"best of {len(defended)} reconstructions" in more
+    assert estimate(best.metrics["ssim"]).striptags() in more
+    assert estimate(best.metrics["ssim over blind"]).striptags() in more
+
+
+def test_the_first_screen_answers_four_questions_in_order(page: Page) -> None:
+    (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
+    asked = [e.text() for e in hero.every("h3")]
+    assert asked[:4] == [
+        "What was promised?",
+        "What did we see?",
+        "So what?",
+        "What should you do next?",
+    ]
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_the_next_step_of_each_verdict_has_a_command(
+    golden: AuditResult, tmp_path: Path, verdict: Verdict
+) -> None:
+    result = claimed_with_controls(golden, verdict)
+    code = {"codes": ("DPA113",)}
+    result = result.model_copy(update={"claims": (result.claims[0].model_copy(update=code),)})
+    page = Page(render(result, tmp_path))
+    command = next(e.text() for e in page.root.every("code") if "command" in e.classes())
+    supported = verdict is Verdict.SUPPORTED
+    assert command == ("dpaudit verify ." if supported else "dpaudit explain DPA113")
+
+
+def test_statistics_stand_behind_details(page: Page) -> None:
+    plain = page.root.text(frozenset({"style", "svg", "head", "script", "details"})).lower()
+    for words in ("log wealth", "trials needed", "ceiling", "p-value", "false positives"):
+        assert words not in plain
+    assert "verdict" in plain
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "words"),
+    ("value", "low", "high", "words"),
     [
-        (0.01, 0.2, "gave away more than a blind guess"),
-        (-0.01, 0.2, "cannot be distinguished from 0"),
-        (-0.2, -0.01, "worse than the blind guess"),
-        (math.nan, math.nan, "cannot be distinguished from 0"),
+        (0.1, 0.01, 0.2, "Better than guessing"),
+        (0.1, -0.01, 0.2, "No better than guessing"),
+        (-0.1, -0.2, -0.01, "No better than guessing"),
+        (0.1, math.nan, math.nan, "No better than guessing"),
+        (-0.1, None, None, "No better than guessing"),
+        (0.1, None, None, "Too few targets to tell it from a guess"),
     ],
 )
 def test_the_words_about_the_leak_follow_the_interval(
-    golden: AuditResult, tmp_path: Path, low: float, high: float, words: str
+    golden: AuditResult, tmp_path: Path, value: float, low: float, high: float, words: str
 ) -> None:
-    over = Metric(value=0.1, low=low, high=high, n=8)
+    over = Metric(value=value, low=low, high=high, n=2)
     ssim = Metric(value=0.3, low=0.2, high=0.4, n=8)
     finding = small_finding(metrics={"ssim": ssim, "ssim over blind": over})
-    text = visible(Page(render(with_findings(golden, finding), tmp_path)))
-    phrases = ("gave away more", "cannot be distinguished", "worse than the blind")
-    assert words in text
-    assert sum(phrase in text for phrase in phrases) == 1
+    page = Page(render(with_findings(golden, finding), tmp_path))
+    (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
+    (card,) = (e for e in page.root.every("section") if "scenario" in e.classes())
+    phrases = {"Better than guessing", "No better than guessing", "Too few targets"}
+    for place in (hero, card, page.by_id("reconstruction")):
+        said = [e.text().rstrip(".") for e in place.every("strong")]
+        assert words in said
+        assert len({x for x in said if any(x.startswith(p) for p in phrases)}) == 1
 
 
 def test_every_verdict_in_favour_says_that_it_is_no_proof(html: str, comparison: str) -> None:
     for text in (html, comparison):
         for badge in (e for e in Page(text).root.every("span") if "badge" in e.classes()):
             assert badge.parent is not None
-            if "not refuted" in badge.text() or "underpowered" in badge.text():
+            if badge.text().partition(" ")[2] not in AGAINST:
                 assert NO_PROOF in badge.parent.text()
 
 
@@ -129,7 +167,7 @@ def test_the_page_begins_with_the_reason_that_decided_and_no_other(
     result = with_findings(golden, claims=(first, second), verdict=Verdict.REFUTED)
     hero = Page(render(result, tmp_path)).by_id("verdict").parent
     assert hero is not None
-    assert "It fell. Odds rise 2-fold." in hero.text()
+    assert hero.text().index("It fell.") < hero.text().index("Odds rise 2-fold.")
     assert "It stood." not in hero.text()
     assert result.sentence == f"It fell. Odds rise 2-fold. {MEANING[Verdict.REFUTED]}"
     for meaning in MEANING.values():
@@ -158,23 +196,25 @@ def test_the_heading_says_of_what_the_verdict_is_the_worst(
     assert next(heading.every("span")).text() == said
 
 
-def test_several_claims_are_a_table_by_adversary(golden: AuditResult, tmp_path: Path) -> None:
+def test_the_claims_that_did_not_decide_are_rows(golden: AuditResult, tmp_path: Path) -> None:
+    known = EpsilonRange(certified=0.25, accounted=3.5, measured=math.inf)
     one = golden.claims[0].model_copy(update={"because": (), "threat_model": "all"})
-    other = one.model_copy(update={"claim": 1, "sentence": "Another claim", "threat_model": "few"})
-    page = Page(render(with_findings(golden, claims=(one, other)), tmp_path))
+    other = {"claim": 1, "sentence": "Another claim", "threat_model": "few", "range": known}
+    judged = (one, one.model_copy(update=other), one.model_copy(update={"threat_model": "few"}))
+    page = Page(render(with_findings(golden, claims=judged), tmp_path))
     (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
     (table,) = (e for e in hero.every("table") if "Another claim" in e.text())
     rows = [[cell.text() for cell in row.content if not isinstance(cell, str)]
             for row in table.every("tr")]  # fmt: skip
-    assert rows[0] == ["claimed", "against all", "against few"]
-    assert [cell == "–" for cell in rows[1][1:]] == [False, True]
-    assert [cell == "–" for cell in rows[2][1:]] == [True, False]
+    assert rows[0][:3] == ["claimed", "against", "verdict"]
+    assert rows[1][:2] == ["Another claim", "few"]
+    assert rows[1][3:] == ["0.25", "3.5", "∞", "–"]
+    assert rows[2][:2] == [one.sentence, "few"]
+    assert rows[2][3:] == ["–"] * 4
 
 
-def test_the_evidence_that_decided_stands_beside_the_verdict(
-    golden: AuditResult, tmp_path: Path
-) -> None:
-    """And a reconstruction only where it is better than a blind guess."""
+def test_what_decided_is_named_and_its_figures_fold(golden: AuditResult, tmp_path: Path) -> None:
+    """And a reconstruction is shown at the top only where it is better than a blind guess."""
     moved = small_finding(
         role=Role.SENSITIVITY,
         kind="sensitivity",
@@ -186,14 +226,13 @@ def test_the_evidence_that_decided_stands_beside_the_verdict(
         over = Metric(value=0.1, low=low, high=0.2, n=8)
         guess = small_finding(metrics={"ssim": Metric(value=0.5, n=8), "ssim over blind": over})
         result = with_findings(golden, moved, guess, claims=(claim,))
-        (hero,) = (
-            e for e in Page(render(result, tmp_path)).root.every("section") if "hero" in e.classes()
-        )
+        page = Page(render(result, tmp_path))
+        (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
         figures = [e for e in hero.every("figure") if "revealing" in e.classes()]
         assert [bool(figures)] == [leads]
-        (shown,) = (e for e in hero.every("figure") if "decisive" in e.classes())
-        assert "What decided: How far x moves" in shown.text()
-        assert "15.2" in shown.text()
+        (folded,) = page.by_id("claims").every("details")
+        assert "What decided: How far x moves" in folded.text()
+        assert "15.2" in folded.text()
 
 
 def test_a_control_that_does_what_it_must_is_not_marked_as_refuted(
@@ -208,7 +247,7 @@ def test_a_control_that_does_what_it_must_is_not_marked_as_refuted(
          ("false alarm", "not found out")),
     ):  # fmt: skip
         page = Page(render(result.model_copy(update={"findings": findings}), tmp_path))
-        rows = [e.text() for e in page.by_id("control").every("tr")][1:]
+        rows = [e.text() for e in page.by_id("control").every("summary")]
         assert [row.endswith(said) for row, said in zip(rows, words, strict=True)] == [True, True]
         assert "refuted" not in [e.text() for e in page.by_id("control").every("span")]
 
@@ -269,7 +308,7 @@ def test_a_message_that_an_adversary_does_not_see_is_said_to_be_unavailable(page
         e
         for e in page.root.every("section")
         if "scenario" in e.classes() and "momentum-exact, batch size 1" in e.text()
-        if "agent 1" in next(e.every("h4")).text()
+        if "agent 1" in next(e.every("h3")).text()
     )
     assert "Not reconstructed: not available to this adversary" in scenario.text()
     assert list(scenario.every("table")) == []
@@ -323,7 +362,7 @@ def test_a_second_truth_row_appears_only_where_a_world_has_another_truth() -> No
 def test_a_batch_is_said_to_be_shown_by_its_first_record(page: Page) -> None:
     scenes = [e for e in page.root.every("section") if "scenario" in e.classes()]
     said = {
-        next(e.every("h4")).text(): "first record of each target's batch" in e.text()
+        next(e.every("h3")).text(): "first record of each target's batch" in e.text()
         for e in scenes
     }
     assert all(said[title] == ("batch size 16" in title) for title in said)

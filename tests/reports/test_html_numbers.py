@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit.files.finding import Metric
 from dpaudit.files.result import AuditResult
-from dpaudit.reports.numbers import estimate, number, span
+from dpaudit.reports.numbers import at_least, at_most, estimate, number, span
 from dpaudit.reports.run import finding_links
 from tests.reports.pages import Page, visible
 
@@ -114,6 +114,24 @@ def test_each_metric_stands_in_the_row_of_its_finding(page: Page, golden: AuditR
 )
 def test_a_number_is_shown_with_three_digits(x: float | None, text: str) -> None:
     assert number(x) == text
+
+
+@pytest.mark.parametrize(
+    ("x", "low", "high"),
+    [
+        (0.1, "0.1", "0.1"),
+        (0.0, "0", "0"),
+        (3.621, "3.62", "3.63"),
+        (5.9996, "5.99", "6"),
+        (341.2, "341", "342"),
+        (12345.6, "12,300", "12,400"),
+        (1.2345e-7, "1.23e−07", "1.24e−07"),
+        (math.inf, "∞", "∞"),
+        (math.nan, "undefined", "undefined"),
+    ],
+)
+def test_an_end_of_a_range_is_rounded_outward(x: float, low: str, high: str) -> None:
+    assert (at_least(x), at_most(x)) == (low, high)
 
 
 @pytest.mark.parametrize(

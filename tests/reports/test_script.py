@@ -57,7 +57,8 @@ def shown(page: Any, selector: str) -> int:
 
 
 def test_a_heading_sorts_its_table_up_and_down(page: Any) -> None:
-    table = page.locator(".scenario > .scroll > table:not(.grid)").first
+    page.locator(".scenario summary").first.click()
+    table = page.locator(".scenario details > .scroll > table").first
     button = table.locator("th", has_text="PSNR").locator("button")
     column = "rows => rows.map(row => parseFloat(row.cells[4].textContent.replace('−', '-')))"
     for order in (1, -1):
@@ -72,11 +73,13 @@ def test_a_heading_sorts_its_table_up_and_down(page: Any) -> None:
 def test_one_adversary_one_round_and_rows_with_a_word_can_be_seen_alone(
     page: Any, result: AuditResult
 ) -> None:
-    first, second = (model.name for model in result.threat_models[:2])
+    second = result.threat_models[1].name
+    page.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
     everything = shown(page, "main article")
     page.select_option("[data-choose=adversary]", label=second)
-    assert not page.get_by_role("heading", name=f"By {first}", exact=True).is_visible()
-    assert page.get_by_role("heading", name=f"By {second}", exact=True).is_visible()
+    headings = page.locator(".scenario h3:visible").all_inner_texts()
+    assert headings
+    assert all(heading.endswith(f"by {second}") for heading in headings)
     assert 0 < shown(page, "main article") < everything
     page.select_option("[data-choose=adversary]", "")
     page.select_option("[data-choose=round]", "3")
@@ -88,6 +91,7 @@ def test_one_adversary_one_round_and_rows_with_a_word_can_be_seen_alone(
     rows = shown(page, "main tbody tr")
     page.fill("input[type=search]", "no-defense")
     assert 0 < shown(page, ".scenario table:not(.grid) tbody tr") < rows
+    assert not shown(page, ".finding")  # no-defense is in none of them
     assert "rows" in page.locator(".controls output").inner_text()
 
 
@@ -130,6 +134,24 @@ def test_what_is_copied_behind_a_figure_is_what_is_exported(
     for row, expected in zip(copied, exported, strict=True):
         assert row["world"] == expected["world"]
         assert float(row["loss"]) == expected["loss"]  # every digit
+
+
+def test_the_command_of_the_next_step_is_copied(browser: Browser, written: Path) -> None:
+    with browser.open(written, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        command = opened.page.locator(".hero .command")
+        opened.page.get_by_role("button", name=f"Copy {command.inner_text()}").click()
+        opened.page.wait_for_function(
+            "document.querySelector('.hero').textContent.includes('Copied')"
+        )
+        assert opened.page.evaluate("navigator.clipboard.readText()") == command.inner_text()
+
+
+def test_a_link_opens_the_finding_that_it_leads_to(page: Any, result: AuditResult) -> None:
+    folded = [i for i, f in enumerate(result.findings) if f.kind == "accounting"]
+    link = finding_links(result.findings, result.claims)[folded[0]]
+    assert not page.locator(f"[id='{link}'] .more").is_visible()
+    page.evaluate("link => location.hash = link", link)
+    page.locator(f"[id='{link}'] .more").wait_for(state="visible")
 
 
 def test_an_image_is_enlarged_by_keyboard_and_escape_closes_it(page: Any) -> None:

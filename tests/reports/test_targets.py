@@ -80,31 +80,37 @@ def drawn(tmp_path: Path) -> tuple[AuditResult, str]:
     return result, render(result, tmp_path)
 
 
+def target_rows(html: str) -> list[list[str]]:
+    (table,) = (e for e in Page(html).root.every("table") if "targets-table" in e.classes())
+    return [[cell.text() for cell in row.every("td")] for row in table.every("tr")][1:]
+
+
 def test_the_same_three_targets_stand_in_every_row_with_their_figures(
     drawn: tuple[AuditResult, str],
 ) -> None:
     page = Page(drawn[1])
     (grid,) = (e for e in page.root.every("table") if "grid" in e.classes())
     shown = [row.text(frozenset({"svg"})) for row in grid.every("tr")][1:]
-    assert [row for row in shown if "agent 1" in row and "agent 2" in row and "agent 0" in row]
-    for ssim in ((0.911, 0.511, 0.311), (0.713, 0.714, 0.912)):
-        (row,) = (row for row in shown if f"SSIM {ssim[0]}" in row)
-        places = [row.index(f"SSIM {x}") for x in ssim]
-        assert places == sorted(places)
+    assert [row for row in shown if "best median worst" in row]
+    for ssim in ("0.91 0.51 0.31", "0.71 0.71 0.91"):
+        assert [row for row in shown if ssim in row]
     windows = [e.attributes.get("viewbox") for e in grid.every("svg")]
     assert [w for w in windows if w] == ["7 0 5 8", "14 0 5 8", "0 0 5 8"] * 3
+    agents = [row[:4] for row in target_rows(drawn[1]) if row[1] == "defense"]
+    assert agents == [
+        ["3", "defense", "best, agent 1", "0.911"],
+        ["3", "defense", "median, agent 2", "0.511"],
+        ["3", "defense", "worst, agent 0", "0.311"],
+    ]
     for words in ("scores has the truth", "the attacker cannot", "median"):
         assert words in visible(page)
 
 
 def test_the_chosen_restart_is_marked(drawn: tuple[AuditResult, str]) -> None:
-    (grid,) = (e for e in Page(drawn[1]).root.every("table") if "grid" in e.classes())
-    said = [e.text() for e in grid.every("small") if "loss by restart" in e.text()]
-    assert said == [
-        "loss by restart: 0.750 , 0.850",
-        "loss by restart: 0.750 , ∞",
-        "loss by restart: 0.750, 0.650",
-    ]
+    (table,) = (e for e in Page(drawn[1]).root.every("table") if "targets-table" in e.classes())
+    losses = [row[6] for row in target_rows(drawn[1]) if row[1] == "defense"]
+    assert losses == ["0.750 , 0.850", "0.750 , ∞", "0.750, 0.650"]
+    assert [e.text() for e in table.every("strong")] == ["0.750", "0.750", "0.650"]
 
 
 def test_ids_are_unique_and_every_use_has_its_image(drawn: tuple[AuditResult, str]) -> None:

@@ -112,9 +112,9 @@ class ClaimCase:
         """What that test certifies beyond it of noise of the declared family; "" if no more."""
         test = self.best_test
         known = 0.0 if test is None else test.value(Name.EPSILON_OF_DECLARED_SHAPE) or 0.0
-        return (
-            f" ({known:.3g} if the noise is of the declared family)" if known > self.bound else ""
-        )
+        if known <= self.bound or f"{known:.3g}" == f"{self.bound:.3g}":
+            return ""
+        return f" ({known:.3g} if the noise is of the declared family)"
 
     @property
     def not_examined(self) -> str:

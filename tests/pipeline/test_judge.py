@@ -96,7 +96,9 @@ def test_a_bound_above_the_claim_that_other_tests_leave_in_doubt_refutes_nothing
     assert "8.17-fold" not in found.meaning  # e^2.1
 
 
-@pytest.mark.parametrize(("bound", "shown"), [(1.0, True), (0.0, True), (1.9, False)])
+@pytest.mark.parametrize(
+    ("bound", "shown"), [(1.0, True), (0.0, True), (1.9, False), (1.699, False)]
+)
 def test_a_larger_bound_of_the_declared_family_stands_beside_it(bound: float, shown: bool) -> None:
     test = certified(bound, 0.6)
     of_family = {"epsilon lower bound, declared shape": Metric(value=1.7)}

@@ -16,7 +16,8 @@ from dpaudit.training.run_directory import RunDirectory
 from .question import Question
 
 KNOWN = {"knows_draws": True}
-MOST = 4 * 10**5  # entries of a matrix of a view that is written
+MOST = 4 * 10**5  # entries of the noise of a view that is written; of more it is whitened
+LARGE = 10**7  # entries of a record's effects beyond which none are written
 ONCE = {"count": 1}
 
 
@@ -78,7 +79,7 @@ def with_matrices(finding: Finding, question: Question, run: RunDirectory) -> Fi
     view = question.algebra.linear_view(MOST)
     if k is not None:
         view = view.only(range((k - 1) * leak.batches + 1, k * leak.batches + 1))
-    if view.record.size > MOST:
+    if view.record.size > LARGE:
         return finding
     name, content = view.file(game.displacement, game.filled)
     run.write(name, content)

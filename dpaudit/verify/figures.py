@@ -99,6 +99,8 @@ def claimed_delta(claim: Claim) -> float:
 def flaws(finding: Finding, where: str, claim: Claim, audit: Audit) -> Iterator[Flaw]:
     """What is wrong with a finding that bears on a claim."""
     check = CHECKS.get(finding["role"])
+    if finding["claim"] not in (None, claim["claim"]):
+        yield Flaw(where, "it is of another claim", True)
     for what in check(finding, claim, audit) if check else ():
         yield Flaw(where, what.removeprefix("missing: "), not what.startswith("missing: "))
     own = {"claimed epsilon": claimed_epsilon, "claimed mu": claimed_mu, "delta": claimed_delta}
@@ -207,6 +209,8 @@ def derived(finding: Finding, claim: Claim, alpha: float) -> tuple[Ends, ...] | 
     claimed = claimed_epsilon(claim) if mu is None else mu
     bounds = [counts.largest(one, alpha) for one in (p, perfect)]
     if mu is not None:
+        if not isclose(bounds[0], metric(finding, "mu lower bound") or 0.0, abs_tol=STEP):
+            raise ValueError(f"its mu is {bounds[0]:.6g}")
         bounds = [gaussian_epsilon(delta, bound) for bound in bounds]
     ends = p(claimed - 1e-7) * (1 - 1e-4), p(claimed + STEP) * (1 + 1e-4)
     return ends, *map(about, bounds)
@@ -268,7 +272,12 @@ def _controlled(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
     if "false positives" not in finding["metrics"] or not levels:
         yield "missing: the counts behind its bound"
         return
-    for name, p in zip(FIGURES[1:], _of_runs(finding, claimed_delta(claim), False), strict=True):
+    try:
+        found = _of_runs(finding, claimed_delta(claim), False)
+    except ValueError as error:
+        yield f"its figures cannot be derived: {error}"
+        return
+    for name, p in zip(FIGURES[1:], found, strict=True):
         own = [about(counts.largest(p, level)) for level in levels]
         if not any(low <= (metric(finding, name) or 0.0) <= high for low, high in own):
             yield f"its counts give {name} {own[0][1]:.6g}"

@@ -83,6 +83,7 @@ def _checked(result: Mapping[str, Any], i: int, refuted: bool, folder: Path | No
     for j, finding in zip(claim["because"], evidence, strict=True):
         found += flaws(finding, f"findings[{j}]", claim, audit)
     found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(claim, evidence)]
+    found += _restated(claim, evidence)
     found += premises.flaws(claim, evidence, _certified(claim, evidence, refuted))
     derived = derive(claim, evidence, refuted)
     named = (claim["text"], claim["threat_model"], claim["verdict"])
@@ -95,6 +96,21 @@ def _of_config(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
     for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text"):
         if asked.get(key) != claim[key]:
             yield Flaw(f"claims.{key}", f"{claim[key]!r} is not {asked.get(key)!r}", True)
+    if claim["confidence"] not in (None, 1 - FALSE):
+        yield Flaw("claims.confidence", f"{claim['confidence']} is not {1 - FALSE}", True)
+    if claim["decisive"] is not None and claim["decisive"] not in claim["because"]:
+        yield Flaw("claims.decisive", "it is none of the evidence", True)
+
+
+def _restated(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
+    """A claim on one record and the whole run is restated as what is declared."""
+    restated = claim["restated"]
+    same = claim["scope"] == "run" and restated and restated["adjacency"] == claim["adjacency"]
+    for finding in evidence if same and not restated["void"] else ():
+        if finding["role"] == "declared" and len(finding["releases"]) == 2:
+            own = finding["metrics"]["epsilon"], metric(finding, "delta")
+            if own != (restated["epsilon"], restated["delta"]):
+                yield Flaw("claims.restated", "it is not what is declared", True)
 
 
 def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:

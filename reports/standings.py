@@ -38,7 +38,9 @@ PUBLISHED = {  # by the column of the exported table, the heading of published r
     **{key: key for key in ("adjacency", "scope")},
     "accounted_epsilon_low": "accounted, least",
     "accounted_epsilon_high": "accounted, most",
+    "measured_epsilon": "measured, at most",
     "verdict": "verdict",
+    "missing": "missing premise",
 }
 IN_MARKDOWN = (  # figures of the table for a page, if some row has them
     "certified_epsilon",
@@ -132,6 +134,8 @@ class Standing(NamedTuple):
     agreeing: int  # seeds that have this verdict
     accounted: Metric | None  # from the least to the largest end in any seed, which is its value
     void: str | None  # what falsifies accounting in some seed
+    measured: float | None  # epsilon as claimed, at most, in any seed; None: some seed has none
+    missing: str  # of a seed with this verdict what keeps it from being supported
     figures: Mapping[str, Metric]  # those of ``FIGURES`` that some seed has
 
     def lacks(self, key: str) -> str:
@@ -144,6 +148,8 @@ def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence
     verdict = worst([one.claim.verdict for one in judged])
     found = [one.accounted.metric.ends for one in judged if one.accounted.metric is not None]
     low, high = (end([ends[i] for ends in found], default=0.0) for i, end in enumerate((min, max)))
+    ranges = [one.claim.range for one in judged if one.claim.range is not None]
+    deciding = [one.claim for one in judged if one.claim.verdict is verdict]
     figures = {key: [s.figures[key] for s in seeds if key in s.figures] for key in FIGURES}
     return Standing(
         values=values,
@@ -155,6 +161,8 @@ def _standing(values: tuple[str, ...], seeds: Sequence[AuditRow], gaps: Sequence
         agreeing=sum(one.claim.verdict is verdict for one in judged),
         accounted=Metric(value=high, low=low, high=high) if found else None,
         void=next((one.accounted.void for one in judged if one.accounted.void), None),
+        measured=max(r.measured for r in ranges) if judged and len(ranges) == len(judged) else None,
+        missing=deciding[0].lacking if deciding else "",
         figures={k: over_seeds(x, FIGURES[k].limits) for k, x in figures.items() if x},
     )
 
@@ -359,7 +367,9 @@ def as_rows(axes: Sequence[str], rows: Sequence[Standing]) -> Iterator[Row]:
             "accounted_epsilon_low": accounted and accounted.low,
             "accounted_epsilon_high": accounted and (math.inf if void else accounted.high),
             "accounting_void": void,
+            "measured_epsilon": row.measured,
             "verdict": row.verdict and row.verdict.value,
+            "missing": row.missing or None,
             "seeds": len(row.seeds),
             "seeds_of_this_verdict": row.agreeing,
         }
@@ -408,7 +418,8 @@ def as_markdown(axes: Sequence[str], rows: Sequence[Standing]) -> str:
     """
     shown = [key for key in IN_MARKDOWN if any(key in row.figures for row in rows)]
     several = len({row.adversary for row in rows if row.seeds}) > 1
-    head = [*axes, *["adversary"] * several, "claimed epsilon", "accounted", "verdict"]
+    head = [*axes, *["adversary"] * several, "claimed epsilon", "accounted"]
+    head += ["measured, at most", "verdict", "missing premise"]
     head += [FIGURES[key].heading for key in shown]
     table = [
         [*row.values, *[row.adversary] * several, *_judged(row), *(_figure(row, k) for k in shown)]
@@ -418,14 +429,16 @@ def as_markdown(axes: Sequence[str], rows: Sequence[Standing]) -> str:
 
 
 def _judged(row: Standing) -> list[str]:
-    """What is claimed, what accounting gives, and the verdict, or why there is none."""
+    """What is claimed, accounted and measured, and the verdict with what is missing."""
     claim, n = row.claim, len(row.seeds)
     if claim is None:
-        return ["", "", "no claim" if n else row.gaps[0].why]
+        return ["", "", "", "no claim" if n else row.gaps[0].why, ""]
     claimed = f"mu {number(claim.mu)}" if claim.epsilon is None else number(claim.epsilon)
     accounted = "" if row.accounted is None else "void" if row.void else span(row.accounted)
     share = f" in {row.agreeing} of {n} seeds" if row.agreeing < n else ""
-    return [f"{claimed}, {claim.adjacency}, {claim.scope}", accounted, f"{row.verdict}{share}"]
+    measured = "" if row.measured is None else number(row.measured)
+    claimed = f"{claimed}, {claim.adjacency}, {claim.scope}"
+    return [claimed, accounted, measured, f"{row.verdict}{share}", row.missing]
 
 
 def _figure(row: Standing, key: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
 from dpaudit.text import one_line
 
 if TYPE_CHECKING:
@@ -160,11 +160,25 @@ def claims(result: AuditResult) -> Iterator[Row]:
     for claim in result.claims:
         restated = claim.restated.epsilon if claim.restated else None
         yield {
-            **claim.model_dump(exclude={"restated", "because"}),
+            **claim.model_dump(exclude={"restated", "because", "premises", "range"}),
             "restated_epsilon_low": restated and restated.low,
             "restated_epsilon_high": restated and restated.high,
+            **dict.fromkeys(f"{end}_epsilon" for end in EpsilonRange.model_fields),
+            **{f"{end}_epsilon": value for end, value in claim.range or ()},
             "because": " ".join(map(str, claim.because)),
         }
+
+
+def premises(result: AuditResult) -> Iterator[Row]:
+    """A row for each claim, adversary and premise."""
+    for claim in result.claims:
+        about = claim.model_dump(include={"claim", "text", "threat_model", "verdict"})
+        for premise in claim.premises:
+            findings = " ".join(map(str, premise.findings))
+            yield {
+                **about, "premise": premise.name, "status": premise.status, "says": premise.says,
+                "findings": findings,
+            }  # fmt: skip
 
 
 def columns(result: AuditResult, kind: str) -> Iterator[Row]:
@@ -204,6 +218,7 @@ def training_of_many(result: AuditResult) -> Iterator[Row]:
 
 TABLES: Mapping[str, Callable[[AuditResult], Iterator[Row]]] = {  # of a result, by name
     "claims": claims,
+    "premises": premises,
     "findings": lambda result: metric_rows(enumerate(result.findings)),
     "series": lambda result: columns(result, "series"),
     "traces": lambda result: columns(result, "trace"),

@@ -18,7 +18,8 @@ from pydantic import field_validator
 from dpaudit.errors import ConfigError
 from dpaudit.files.file_problems import read_model
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
+from dpaudit.files.verdict import AGAINST, Verdict
 from dpaudit.files.whole import write_whole
 from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
@@ -57,6 +58,7 @@ class CheckBaseline(Strict):
     config: str  # hash of the audit as it is written, without its seed
     seed: int
     claims: dict[str, str]  # claim, against whom: verdict
+    ranges: dict[str, EpsilonRange] = {}  # by the same; none in version 1
     metrics: dict[str, Metric]
 
     @field_validator("metrics", mode="after")
@@ -102,7 +104,7 @@ class Ledger(Strict):
 class Baseline(Strict):
     """The file."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     dpaudit: str = __version__
     checks: dict[str, CheckBaseline]
     ledger: Ledger = Ledger()
@@ -110,18 +112,22 @@ class Baseline(Strict):
 
     @classmethod
     def read(cls, path: Path) -> "Baseline":
-        """Read it. Raises ConfigError if it is missing, damaged or of another schema version."""
+        """Read one of this version, or of version 1, which had no ranges.
 
-        def of_version_1(content: dict[str, Any]) -> dict[str, Any]:
-            if content.get("schema_version") != 1:
+        Raises ConfigError if it is missing, damaged or of another schema version.
+        """
+
+        def newest(content: dict[str, Any]) -> dict[str, Any]:
+            version = content.get("schema_version")
+            if version not in (1, 2):
                 raise ConfigError(
                     "DPA010",
-                    f"{path}: schema_version {content.get('schema_version')!r}, this dpaudit reads "
-                    "version 1; write it anew with --update-baseline",
+                    f"{path}: schema_version {version!r}, this dpaudit reads versions 1 and 2; "
+                    "write it anew with --update-baseline",
                 )
-            return content
+            return {**content, "schema_version": 2}
 
-        return read_model(path, cls, "a baseline", ConfigError, of_version_1)
+        return read_model(path, cls, "a baseline", ConfigError, newest)
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all. Raises RunError."""
@@ -143,9 +149,32 @@ def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseli
     return CheckBaseline(
         config=config_hash(audit),
         seed=result.provenance.seed,
-        claims={claim_label(c.sentence, c.threat_model): c.verdict for c in result.claims},
+        claims={label: claim.verdict for label, claim in labelled(result)},
+        ranges={label: c.range for label, c in labelled(result) if c.range is not None},
         metrics={key.label: key.metric for key in key_metrics(result)},
     )
+
+
+def labelled(result: AuditResult) -> list[tuple[str, JudgedClaim]]:
+    """Each claim of a result with the label that it has in a baseline."""
+    return [(claim_label(c.sentence, c.threat_model), c) for c in result.claims]
+
+
+def other_verdicts(
+    old: CheckBaseline, result: AuditResult
+) -> list[tuple[JudgedClaim, str, EpsilonRange | None]]:
+    """Claims that are supported now and were not, or that were and are no longer.
+
+    With the verdict and the range that each had. Other changes are a matter of chance, and what
+    speaks against a claim is a statement of its own.
+    """
+    return [
+        (claim, before, old.ranges.get(label))
+        for label, claim in labelled(result)
+        if (before := old.claims.get(label, claim.verdict)) != claim.verdict
+        and Verdict.SUPPORTED in (before, claim.verdict)
+        and claim.verdict not in AGAINST
+    ]
 
 
 def key_metrics(result: AuditResult) -> list[KeyMetric]:

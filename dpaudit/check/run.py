@@ -12,7 +12,7 @@ from typing import Any
 from dpaudit.errors import ConfigError, Problem, RunError, nearest
 from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
-from dpaudit.files.finding import Name, Role
+from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.kinds import audit_kind
 from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import artifact_file
@@ -21,7 +21,7 @@ from dpaudit.pipeline.processes import Order, Waiting, share_of_memory, side_by_
 from dpaudit.source import hash_of, own_source
 from dpaudit.version import __version__
 
-from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics
+from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, labelled
 from .cache import AuditCache, Seal, machine_key
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .one_audit import AuditJob
@@ -243,6 +243,7 @@ class _Finished:
     def _checked(self, source: Source, baseline: Baseline | None) -> Checked:
         old = baseline.checks.get(source.name) if baseline is not None else None
         before = {} if old is None else old.metrics
+        ranges = {} if old is None else old.ranges
         result, entry = self.results[source.name], self.cache.entry(source.key)
         picture = _picture(result)
         return Checked(
@@ -253,6 +254,15 @@ class _Finished:
             figures=tuple(
                 KeyFigure(label=key.label, now=key.metric, before=before.get(key.label))
                 for key in key_metrics(result)
+            )
+            + tuple(
+                KeyFigure(
+                    label=f"epsilon measured at most | {label}",
+                    now=Metric(value=claim.range.measured),
+                    before=Metric(value=ranges[label].measured) if label in ranges else None,
+                )
+                for label, claim in labelled(result)
+                if claim.range is not None
             ),
             picture=None if picture is None else str(artifact_file(entry, picture)),
             report=str(entry / "report.html"),

@@ -14,11 +14,11 @@ from dpaudit.files.claims_file import (
     ThresholdSubject,
 )
 from dpaudit.files.finding import Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
-from .baseline import Baseline, compare, not_compared
+from .baseline import Baseline, compare, not_compared, other_verdicts
 from .evidence import AGAINST, Accumulated, History, Stake, accumulated, by_history, stakes_of
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
@@ -89,7 +89,7 @@ class _Speaker(NamedTuple):
             p, random = min(1.0, max(1, len(p_values)) * smallest), True
         message = (
             f'"{claim.sentence}" against adversary "{claim.threat_model}" is {claim.verdict}: '
-            f"{claim.reason}"
+            f"{claim.reason}{_range_and_premise(claim)}"
         )
         warns = against or claim.verdict is Verdict.UNDERPOWERED
         subject = (claim.sentence, claim.threat_model)
@@ -98,6 +98,20 @@ class _Speaker(NamedTuple):
             "claim", subject, "warning" if warns else "holds", claim.verdict, message, code
         )
         return Tentative(said, p, self.check.significance, random, claim.verdict, message)
+
+    def beside(self, claim: JudgedClaim, before: str, earlier: EpsilonRange | None) -> Statement:
+        """A claim that had another verdict in the baseline, and the range that it had there."""
+        better = claim.verdict is Verdict.SUPPORTED
+        was = "" if earlier is None else f" with {earlier.sentence}"
+        lacks = "" if better else f". What is missing now: {claim.lacking}"
+        message = (
+            f'"{claim.sentence}" against adversary "{claim.threat_model}" got '
+            f"{'better' if better else 'worse'}: it is {claim.verdict} and was {before} in the "
+            f"baseline{was}{lacks}"
+        )
+        subject, outcome = (claim.sentence, claim.threat_model), "holds" if better else "fails"
+        verdict = "better" if better else "worse"
+        return self.says("baseline", subject, outcome, verdict, message, "DPA142")
 
     def limits(self, threshold: Threshold) -> Iterator[Tentative]:
         """One test for each finding that a threshold selects and that has its metric."""
@@ -159,6 +173,17 @@ class _Speaker(NamedTuple):
         )
 
 
+def _range_and_premise(claim: JudgedClaim) -> str:
+    """What is known of the claim's epsilon, and the first premise that is missing; or nothing."""
+    if claim.range is None:
+        return ""
+    said = f" {claim.range.sentence[0].upper()}{claim.range.sentence[1:]}."
+    if claim.missing:
+        first = claim.missing[0]
+        said += f" Missing premise: {first.name} ({first.status})."
+    return said
+
+
 def _speakers(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[_Speaker]:
     checks = enumerate(file.claims.check)
     return [_Speaker(c, file.line(("check", i)), results[c.name]) for i, c in checks]
@@ -205,13 +230,15 @@ def beside_baseline(
             )
             found.append(speaker.says("baseline", (w.label, ""), "fails", "worse", message))
         about = ("baseline", "")
+        old = baseline.checks[speaker.check.name]
+        found += [speaker.beside(*change) for change in other_verdicts(old, speaker.result)]
         if not mine:
             message = (
                 f"no key metric got worse by more than its error: {compared} were compared at "
                 f"level {level:.2g}"
             )
             found.append(speaker.says("baseline", about, "holds", "not worse", message))
-        if left := not_compared(baseline.checks[speaker.check.name], speaker.result):
+        if left := not_compared(old, speaker.result):
             message = (
                 f"{len(left)} key metrics were not compared: the baseline or this audit lacks them "
                 f"or their errors ({'; '.join(left[:3])}{'; ...' if left[3:] else ''}). If that is "

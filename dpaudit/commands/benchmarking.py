@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.run import Runtime
 
 MOST_CELLS = 1000
-COLUMNS = ("verdict", "accounted", "certified", "accuracy", "cell")
+COLUMNS = ("verdict", "accounted", "measured", "certified", "accuracy", "cell", "missing premise")
 
 
 def benchmark(
@@ -156,15 +156,17 @@ def _print_cells(result: BenchmarkResult, out: Path) -> None:
     from dpaudit.reports.comparison import compared_runs
     from dpaudit.reports.run import Run
 
-    rows = []  # verdict, figures of the claim that may lose most, mean accuracy over agents, name
+    rows = []  # figures are of the claim that may lose most, accuracy is the mean over agents
     for cell in (cell for cell in result.cells if cell.state == "done"):
         folder = out / "cells" / cell.name
         found = AuditResult.read(folder / "audit.json")
         [run] = compared_runs([Run(cell.name, 0, found, folder)])
         final = run.utility.get("defense")
         accuracy = None if final is None or final.accuracy is None else final.accuracy.value
-        figures = run.worst_accounted.compared, run.certified.compared, accuracy
-        rows.append((found.verdict or "no claim", *map(_shown, figures), cell.name))
+        measured = max((c.range.measured for c in found.claims if c.range), default=None)
+        figures = run.worst_accounted.compared, measured, run.certified.compared, accuracy
+        lacking = found.decided_by.lacking if found.decided_by else ""
+        rows.append((found.verdict or "no claim", *map(_shown, figures), cell.name, lacking))
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     for row in (COLUMNS, *rows) if rows else ():
         say("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())

@@ -69,7 +69,7 @@ def audit(
     device: options.Device = "cpu",
     resume: Annotated[bool, Option("--resume", help="Finish an interrupted run.")] = False,
     strict: Annotated[
-        bool, Option("--strict", help="Treat an underpowered claim as an error.")
+        bool, Option("--strict", help="Demand that each claim is supported or not refuted.")
     ] = False,
     data_root: options.DataRoot = None,
     download: Annotated[
@@ -164,7 +164,9 @@ def check(
         Option(help="The folder of finished audits; default: .dpaudit-cache beside CLAIMS."),
     ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Repeat audits that are in the cache.")] = False,
-    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="Treat warnings, as of underpowered claims, as errors.")
+    ] = False,
     device: options.Device = "cpu",
     data_root: options.DataRoot = None,
     workers: options.Workers = None,
@@ -372,7 +374,9 @@ def main() -> None:
 def _exit_code(result: AuditResult, strict: bool) -> int:
     underpowered = result.verdict is Verdict.UNDERPOWERED
     if underpowered:
-        complain("a claim could not be tested: underpowered", "error" if strict else "warning")
+        complain(
+            "a claim is neither settled nor tested: underpowered", "error" if strict else "warning"
+        )
     return 1 if strict and underpowered else result.exit_code
 
 

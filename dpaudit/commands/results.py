@@ -194,7 +194,7 @@ def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> lis
 
 
 def write_tables(result: AuditResult, folder: Path) -> list[Path]:
-    """claims.csv, metrics.csv, series.csv, traces.csv and training.csv: a row for each number.
+    """claims.csv, premises.csv, metrics.csv, series.csv, traces.csv and training.csv.
 
     Raises:
         RunError: a file cannot be written.

@@ -1,7 +1,7 @@
 """audit.json: all that a report or a CI system reads. Nothing here imports torch."""
 
 from collections.abc import Mapping, Sized
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -52,6 +52,11 @@ class Premise(Strict):
     says: str  # how it was examined and what an examination resolves, or what is missing
     findings: tuple[NonNegativeInt, ...] = ()  # indices of the evidence
 
+    @property
+    def sentence(self) -> str:
+        """Its name, whether it was examined, and how."""
+        return f"{self.name} {self.status}: {self.says}"
+
 
 class EpsilonRange(Strict):
     """What an audit knows of a claim's epsilon, from what is proven to what could be overlooked."""
@@ -59,6 +64,16 @@ class EpsilonRange(Strict):
     certified: Number  # by attacks or algebra: it is at least this
     accounted: Number  # by what is declared, at most
     measured: Number  # by what was measured, at its unfavourable confidence ends, at most
+
+    @property
+    def sentence(self) -> str:
+        """All three ends, and what each rests on."""
+        accounted, measured = (
+            "no upper end" if end == inf else f"at most {end:.4g}"
+            for end in (self.accounted, self.measured)
+        )
+        certified = f"at least {self.certified:.4g} (by attacks or algebra)"
+        return f"epsilon {certified}, {accounted} (accounted), {measured} (measured)"
 
 
 class JudgedClaim(Strict):
@@ -83,6 +98,23 @@ class JudgedClaim(Strict):
     meaning: str = ""  # for the person whose record it is: how far an adversary's odds can rise
     premises: tuple[Premise, ...] = ()  # of accounting; none: there is none, or an older version
     range: EpsilonRange | None = None  # None: there is no accounting, or an older version
+
+    @property
+    def missing(self) -> tuple[Premise, ...]:
+        """The premises that were not examined, or failed."""
+        return tuple(premise for premise in self.premises if premise.status != "examined")
+
+    @property
+    def lacking(self) -> str:
+        """What keeps the claim from being supported; "" if nothing does."""
+        if self.verdict is Verdict.SUPPORTED:
+            return ""
+        if self.range is None:
+            return "no premise was examined"
+        if self.missing:
+            return self.missing[0].sentence
+        settled = self.epsilon is not None and self.range.accounted <= self.epsilon
+        return "no premise is missing" if settled else "accounting does not settle the claim"
 
 
 class ThreatModelSummary(Strict):
@@ -241,7 +273,7 @@ class AuditResult(Strict):
         return self._in_a_notebook().figures
 
     def to_frame(self, table: str = "claims") -> "pd.DataFrame":
-        """Its "claims", "findings" (a row for each metric), "series", "traces" or "training".
+        """Its "claims", "premises", "findings" (each metric), "series", "traces" or "training".
 
         Raises ConfigError for another name.
         """

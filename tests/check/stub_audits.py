@@ -60,7 +60,7 @@ def check(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, 
     auditor = Auditor((sys.executable, str(STUB), "audit"), source=())
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("dpaudit.files.captured_file.AuditConfig", Config)
+        patch.setattr("dpaudit.files.kinds.AuditConfig", Config)
         for name, value in {"GITHUB_ACTIONS": "", **environment}.items():
             patch.setenv(name, value)
         done = CliRunner().invoke(app, ["check", "claims.toml", *arguments], obj=auditor)

@@ -21,7 +21,7 @@ from dpaudit.check.baseline import (
 )
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange
 from dpaudit.statistics.bounds import bound_error, epsilon_lower_bound, from_scores
 from dpaudit.statistics.p_values import p_worse
 
@@ -184,7 +184,11 @@ def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monke
     "text, expected",
     [
         ("{", "not a baseline"),
-        ('{"schema_version": 2}', "schema_version 2, this dpaudit reads version 1; write it anew"),
+        (
+            '{"schema_version": 3}',
+            "schema_version 3, this dpaudit reads versions 1 and 2; write it",
+        ),
+        ('{"schema_version": 2}', "checks: Field required"),
         ('{"schema_version": 1}', "checks: Field required"),
         ("[]", "not a baseline (expected an object, found list)"),
     ],
@@ -197,6 +201,20 @@ def test_a_damaged_baseline_or_one_of_another_version_is_one_line(tmp_path, text
     assert str(error.value).startswith(f"{path}: ")
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_baseline_of_version_1_has_verdicts_and_no_ranges() -> None:
+    old = Baseline.read(Path(__file__).parents[1] / "example_project" / "baseline.json")
+    [check] = old.checks.values()
+    assert (list(check.claims.values()), check.ranges) == (["not refuted"], {})
+
+
+def test_a_baseline_remembers_the_range_of_each_claim(tmp_path) -> None:
+    known = EpsilonRange(certified=0.5, accounted=2.0, measured=math.inf)
+    claim = GOLDEN.claims[0].model_copy(update={"range": known})
+    written = baseline_of(GOLDEN.model_copy(update={"claims": (claim, GOLDEN.claims[1])}))
+    written.write(tmp_path / "baseline.json")
+    assert [*Baseline.read(tmp_path / "baseline.json").checks["c"].ranges.values()] == [known]
 
 
 def test_the_hash_of_a_config_leaves_out_the_seed_and_where_the_data_lies() -> None:

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.check.statements import statements
+from dpaudit.check.baseline import Baseline, check_baseline
+from dpaudit.check.statements import beside_baseline, statements
 from dpaudit.errors import ConfigError
 from dpaudit.files.claims_file import Claims, ClaimsFile, Statement
 from dpaudit.files.finding import Finding, Metric, Role
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange, Premise
 from dpaudit.files.verdict import Verdict
 
+HELD = Premise(name="distance", status="examined", says="in all 5 rounds")
+MISSING = Premise(name="completeness", status="not examined", says="exceptions were not looked for")
 GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 
 
@@ -76,11 +79,60 @@ def test_what_speaks_against_a_claim_fails_with_the_reason_that_decided(verdict:
 
 
 @pytest.mark.parametrize(
-    "verdict, outcome", [(Verdict.NOT_REFUTED, "holds"), (Verdict.UNDERPOWERED, "warning")]
+    "verdict, outcome",
+    [
+        (Verdict.SUPPORTED, "holds"),
+        (Verdict.NOT_REFUTED, "holds"),
+        (Verdict.UNDERPOWERED, "warning"),
+    ],
 )
 def test_other_verdicts_do_not_fail(verdict: Verdict, outcome: str) -> None:
     [said] = statements(file_of(), {"c": audit_of(verdict, empirical(0.001), confidence=0.95)})
     assert said.outcome == outcome
+
+
+def accounted(verdict: Verdict, *premises: Premise, measured: float = inf) -> AuditResult:
+    known = EpsilonRange(certified=0.25, accounted=0.5, measured=measured)
+    return audit_of(verdict, premises=premises, range=known)
+
+
+def test_a_claim_is_said_with_its_range_and_the_first_missing_premise() -> None:
+    other = MISSING.model_copy(update={"name": "state"})
+    found = accounted(Verdict.UNDERPOWERED, HELD, MISSING, other)
+    [said] = statements(file_of(), {"c": found})
+    assert said.message.endswith(
+        "is underpowered: The reason. Epsilon at least 0.25 (by attacks or algebra), at most 0.5 "
+        "(accounted), no upper end (measured). Missing premise: completeness (not examined)."
+    )
+    [said] = statements(file_of(), {"c": accounted(Verdict.SUPPORTED, HELD, measured=0.5125)})
+    assert said.message.endswith("at most 0.5 (accounted), at most 0.5125 (measured).")
+
+
+@pytest.mark.parametrize(
+    "before, now, outcome",
+    [
+        (Verdict.SUPPORTED, Verdict.UNDERPOWERED, "fails"),
+        (Verdict.SUPPORTED, Verdict.NOT_REFUTED, "fails"),
+        (Verdict.UNDERPOWERED, Verdict.SUPPORTED, "holds"),
+        (Verdict.NOT_REFUTED, Verdict.SUPPORTED, "holds"),
+        (Verdict.SUPPORTED, Verdict.SUPPORTED, None),
+        (Verdict.NOT_REFUTED, Verdict.UNDERPOWERED, None),  # which may be chance
+        (Verdict.SUPPORTED, Verdict.REFUTED, None),  # which the claim says itself
+    ],
+)
+def test_a_claim_that_is_no_longer_supported_got_worse(before, now, outcome) -> None:
+    old = check_baseline({}, accounted(before, HELD, measured=0.5125))
+    found = {"c": accounted(now, HELD, *[MISSING] * (now is not Verdict.SUPPORTED))}
+    said = beside_baseline(file_of(), found, Baseline(checks={"c": old}), "content")
+    about = [s for s in said if s.adversary]
+    assert [s.outcome for s in about] == [outcome] * (outcome is not None)
+    if outcome == "fails":
+        assert about[0].code == "DPA142"
+        assert about[0].message.endswith(
+            f"got worse: it is {now} and was supported in the baseline with epsilon at least 0.25 "
+            "(by attacks or algebra), at most 0.5 (accounted), at most 0.5125 (measured). What is "
+            "missing now: completeness not examined: exceptions were not looked for"
+        )
 
 
 def test_a_limit_on_a_void_figure_is_broken() -> None:

@@ -3,6 +3,7 @@
 import csv
 import re
 import shutil
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.commands.results import write_figures, write_tables
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange, Premise
 from dpaudit.reports import tables
 from dpaudit.reports.figures.drawing import _DRAWN, FORMATS, THEME
 from dpaudit.reports.html import render
@@ -69,6 +70,7 @@ def test_nothing_is_kept_afterwards_and_the_page_is_the_same(page: str) -> None:
 def test_tables_have_every_number_of_the_result(tmp_path: Path) -> None:
     assert [path.name for path in write_tables(RESULT, tmp_path)] == [
         "claims.csv",
+        "premises.csv",
         "metrics.csv",
         "series.csv",
         "traces.csv",
@@ -122,6 +124,26 @@ def test_numbers_stay_numbers_in_a_table(value: object) -> None:
     assert tables.cell(value) is value
 
 
+def test_premises_have_a_row_for_each_claim_and_adversary(tmp_path: Path) -> None:
+    held = Premise(name="noise", status="examined", says="in all 5 rounds", findings=(0, 2))
+    missing = Premise(name="state", status="not examined", says="not played again")
+    ends = EpsilonRange(certified=0.25, accounted=0.5, measured=inf)
+    update = {"premises": (held, missing), "range": ends}
+    claims = tuple(claim.model_copy(update=update) for claim in RESULT.claims)
+    result = RESULT.model_copy(update={"claims": (claims[0], RESULT.claims[1])})
+    write_tables(result, tmp_path)
+    found = [[*row.values()][1:] for row in rows(tmp_path / "premises.csv")]
+    about = [claims[0].text, claims[0].threat_model, claims[0].verdict]
+    assert found == [
+        [*about, "noise", "examined", "in all 5 rounds", "0 2"],
+        [*about, "state", "not examined", "not played again", ""],
+    ]
+    first, second = rows(tmp_path / "claims.csv")
+    assert (first["accounted_epsilon"], first["measured_epsilon"]) == ("0.5", "inf")
+    assert second["measured_epsilon"] == ""
+    assert result.to_frame("premises").status.tolist() == ["examined", "not examined"]
+
+
 def test_without_findings_a_table_is_empty(tmp_path: Path) -> None:
     bare = RESULT.model_copy(update={"findings": (), "claims": (), "utility": {}})
     for path in write_tables(bare, tmp_path):
@@ -133,7 +155,7 @@ def test_the_command_writes_both_beside_its_report(tmp_path: Path) -> None:
     asked = ["report", tmp_path, "--figures", tmp_path / "f", "--tables", tmp_path / "t"]
     done = CliRunner().invoke(app, [str(argument) for argument in asked])
     assert done.exit_code == 0, done.output
-    assert len(list((tmp_path / "t").iterdir())) == 5
+    assert len(list((tmp_path / "t").iterdir())) == 6
     assert len(list((tmp_path / "f").glob("*.pdf"))) > 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from dpaudit.commands.pytest_plugin import PrivacyAudit
 from dpaudit.errors import ConfigError
 from dpaudit.files.finding import Finding, Metric, Role
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, Premise
 from dpaudit.files.verdict import Verdict
 
 pytest_plugins = ["pytester"]
@@ -69,7 +69,7 @@ def test_claims_are_tests_and_the_summary_says_what_was_found(pytester: pytest.P
         [
             "ours: (0.0001, 1e-05)-DP for the whole run, *; against eavesdropper: UNSUPPORTED. C*",
             "*= privacy audits =*",
-            "*::test_generous: UNDERPOWERED  ours: (5, 1e-05)-DP for the whole run*",
+            "*::test_generous: SUPPORTED  ours: (5, 1e-05)-DP for the whole run*",
         ]
     )
     done.stdout.fnmatch_lines(["*::test_bold: UNSUPPORTED  ours: (0.0001, 1e-05)-DP*"])
@@ -81,7 +81,7 @@ def test_slow_audits_run_when_asked_and_weak_ones_lack_power(pytester: pytest.Py
         "-p", "no:cacheprovider", "-W", "ignore", "--privacy-audit-slow", "-k", "long", "--strict-markers"
     )  # fmt: skip
     done.assert_outcomes(failed=1, deselected=2)
-    done.stdout.fnmatch_lines(["*UNDERPOWERED. *"])
+    done.stdout.fnmatch_lines(["*the certified bound reaches 0 of the claim, min_power = 0.5"])
 
 
 def test_a_path_is_relative_to_the_test_and_bad_input_is_one_line(pytester) -> None:
@@ -120,19 +120,26 @@ def test_what_speaks_against_a_claim_fails_every_assertion(verdict: Verdict) -> 
             getattr(judged(verdict, bound=1.0), assertion)()
 
 
-def test_support_needs_accounting_within_the_claim() -> None:
-    claim = GOLDEN.claims[0].model_copy(
-        update={"verdict": Verdict.UNDERPOWERED, "because": (0,), "epsilon": 2.0}
+def test_support_fails_with_each_premise_that_is_missing_or_the_reason() -> None:
+    """Whatever the verdict is otherwise: without power, or with it."""
+    premises = (
+        Premise(name="distance", status="examined", says="in all 5 rounds"),
+        Premise(name="noise", status="not examined", says="its law was not confirmed of x"),
+        Premise(name="state", status="not examined", says="rounds were not played again"),
     )
-    for epsilon, fails in ((1.9, False), (2.1, True)):
-        metrics = {"epsilon": Metric(value=epsilon), "claimed epsilon": Metric(value=2.0)}
-        finding = Finding(role=Role.DECLARED, kind="accounting", title="t", metrics=metrics)
-        audit = PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,), "findings": (finding,)}))
-        if fails:
-            with pytest.raises(pytest.fail.Exception, match=r"epsilon up to 2.1, 2 is claimed"):
+    missing = (
+        "noise not examined: its law was not confirmed of x; state not examined: rounds were not "
+        "played again"
+    )
+    for verdict in (Verdict.UNDERPOWERED, Verdict.NOT_REFUTED):
+        for known, said in ((premises, f"Missing premises: {missing}"), ((), "The reason.")):
+            update = {"verdict": verdict, "premises": known, "reason": "The reason."}
+            claim = GOLDEN.claims[0].model_copy(update=update)
+            audit = PrivacyAudit(GOLDEN.model_copy(update={"claims": (claim,)}))
+            with pytest.raises(pytest.fail.Exception) as failed:
                 audit.assert_supported()
-        else:
-            audit.assert_supported()
+            assert str(failed.value).endswith(f": {verdict.upper()}, not supported. {said}")
+    judged(Verdict.SUPPORTED, bound=0.0).assert_supported()
 
 
 def test_an_audit_without_claims_asserts_nothing() -> None:

@@ -7,7 +7,15 @@ from typing import Any
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.claim import Adjacency
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, claim_column
-from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated, ThreatModelSummary
+from dpaudit.files.result import (
+    AuditResult,
+    Curve,
+    EpsilonRange,
+    JudgedClaim,
+    Premise,
+    Restated,
+    ThreatModelSummary,
+)
 from dpaudit.files.verdict import Verdict
 from tests.reports.pages import small_finding
 
@@ -60,6 +68,8 @@ def _claim(
     verdict: Verdict = Verdict.NOT_REFUTED,
     claimed: float = 2.0,
     adjacency: Adjacency = "add-remove",
+    known: EpsilonRange | None = None,
+    premises: tuple[Premise, ...] = (),
 ) -> JudgedClaim:
     high = float("inf") if void else epsilon
     restated = Restated(
@@ -70,6 +80,7 @@ def _claim(
         claim=0, text="ours", sentence="ours: epsilon 2", epsilon=claimed, delta=1e-5, mu=None,
         scope="run", adjacency=adjacency, threat_model="eavesdropper", restated=restated,
         verdict=verdict, confidence=None, because=(0,), reason="because",
+        range=known, premises=premises,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpaudit.files.finding import Role
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange, Premise
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.standings import (
     FIGURES,
@@ -67,6 +67,34 @@ def test_seeds_of_one_combination_are_one_row(golden: AuditResult, tmp_path: Pat
     assert one.accounted is not None
     assert (one.accounted.low, one.accounted.high) == (0.5, 1.5)  # from the least to the largest
     assert (one.verdict, one.agreeing) == (Verdict.REFUTED, 1)
+
+
+def test_a_row_has_the_largest_measured_epsilon_and_what_is_missing(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    held = Premise(name="noise", status="examined", says="in all 10 rounds")
+    missing = Premise(name="state", status="not examined", says="not played again")
+
+    def found(verdict: Verdict, measured: float, *premises: Premise) -> AuditResult:
+        known = EpsilonRange(certified=0.25, accounted=1.5, measured=measured)
+        return audited(golden, verdict=verdict, known=known, premises=premises)
+
+    written(tmp_path, {
+        "a": found(Verdict.SUPPORTED, 1.625, held),
+        "b": found(Verdict.SUPPORTED, 1.75, held),
+        "c": found(Verdict.UNDERPOWERED, math.inf, held, missing),
+        "d": audited(golden),
+    })  # fmt: skip
+    a, b, c, d = (cell(name, seed=i) for i, name in enumerate("abcd"))
+    says = "state not examined: not played again"
+    for seeds, measured, lacks in (
+        ((a, b), 1.75, None),
+        ((a, c), math.inf, says),
+        ((a, d), None, "no premise was examined"),  # of an older version
+    ):
+        [row] = as_rows(AXES, rows_of(tmp_path, *seeds))
+        assert (row["measured_epsilon"], row["missing"]) == (measured, lacks)
+    assert says in as_markdown(AXES, rows_of(tmp_path, a, c))
 
 
 def test_values_that_are_alike_as_text_are_rows_of_their_own(

@@ -101,17 +101,14 @@ class _Speaker(NamedTuple):
 
     def beside(self, claim: JudgedClaim, before: str, earlier: EpsilonRange | None) -> Statement:
         """A claim that had another verdict in the baseline, and the range that it had there."""
-        better = claim.verdict is Verdict.SUPPORTED
+        subject, now = (claim.sentence, claim.threat_model), claim.verdict
         was = "" if earlier is None else f" with {earlier.sentence}"
-        lacks = "" if better else f". What is missing now: {claim.lacking}"
-        message = (
-            f'"{claim.sentence}" against adversary "{claim.threat_model}" got '
-            f"{'better' if better else 'worse'}: it is {claim.verdict} and was {before} in the "
-            f"baseline{was}{lacks}"
-        )
-        subject, outcome = (claim.sentence, claim.threat_model), "holds" if better else "fails"
-        verdict = "better" if better else "worse"
-        return self.says("baseline", subject, outcome, verdict, message, "DPA142")
+        was = f"it is {now} and was {before} in the baseline{was}"
+        about = f'"{claim.sentence}" against adversary "{claim.threat_model}" got'
+        if now is Verdict.SUPPORTED:
+            return self.says("baseline", subject, "holds", "better", f"{about} better: {was}")
+        message = f"{about} worse: {was}. What is missing now: {claim.lacking}"
+        return self.says("baseline", subject, "fails", "worse", message, "DPA142")
 
     def limits(self, threshold: Threshold) -> Iterator[Tentative]:
         """One test for each finding that a threshold selects and that has its metric."""

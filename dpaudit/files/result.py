@@ -72,8 +72,9 @@ class EpsilonRange(Strict):
             "no upper end" if end == inf else f"at most {end:.4g}"
             for end in (self.accounted, self.measured)
         )
-        certified = f"at least {self.certified:.4g} (by attacks or algebra)"
-        return f"epsilon {certified}, {accounted} (accounted), {measured} (measured)"
+        certified = "infinite" if self.certified == inf else f"at least {self.certified:.4g}"
+        ends = f"{certified} (by attacks or algebra)", f"{accounted} (accounted)"
+        return f"epsilon {', '.join(ends)}, {measured} (measured)"
 
 
 class JudgedClaim(Strict):

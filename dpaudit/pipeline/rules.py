@@ -417,9 +417,11 @@ def _of_measured(finding: Finding, case: ClaimCase) -> str:
 
 
 def _stands(what: str, finding: Finding, case: ClaimCase) -> str:
-    supports = float(finding.metrics[Name.EPSILON].high or 0) <= case.claimed
-    stands = "supports the claim" if supports else "does not settle the claim"
-    return f"{what} {stands} ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
+    """A figure beside the claim; that it supports the claim is said where the premises held."""
+    stands = "supports" if case.is_supported else "stays within"
+    if float(finding.metrics[Name.EPSILON].high or 0) > case.claimed:
+        stands = "does not settle"
+    return f"{what} {stands} the claim ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
 
 
 def meaning(case: ClaimCase, verdict: Verdict) -> str:

@@ -86,7 +86,7 @@ def test_only_accounting_of_the_very_adjacency_supports_a_claim(
     finding = accounting_finding(0, claim, EAVESDROPPER, found)
     (judged,) = judge([Judging(0, claim, EAVESDROPPER, found, (0,))], [finding])
     assert judged.verdict is Verdict.UNDERPOWERED
-    assert ("Accounting supports the claim" in judged.reason) is supports
+    assert ("Accounting stays within the claim" in judged.reason) is supports
     if not supports:
         assert "Accounting does not settle the claim (epsilon at least" in judged.reason
 

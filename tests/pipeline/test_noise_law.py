@@ -296,7 +296,7 @@ def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
 @pytest.mark.parametrize(
     ("defense", "verdict", "begins"),
     [
-        (BoxMuller(), Verdict.UNDERPOWERED, "Accounting supports the claim"),
+        (BoxMuller(), Verdict.UNDERPOWERED, "Accounting stays within the claim"),
         pytest.param(
             Louder(),
             Verdict.UNDERPOWERED,

@@ -4,7 +4,7 @@
         privacy_audit("audit.toml").assert_supported()
 
     def test_our_noise(mechanism_audit):
-        mechanism_audit(noised, epsilon=3, delta=1e-5, shape=(784, 10)).assert_not_refuted()
+        mechanism_audit(noised, epsilon=3, delta=1e-5, shape=(784, 10)).assert_supported()
 
 Nothing heavy is imported before a test asks for an audit.
 """

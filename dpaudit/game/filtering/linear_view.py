@@ -38,15 +38,15 @@ class LinearView(NamedTuple):
 
     @classmethod
     def whitened(cls, rounds: Sequence[Columns]) -> "LinearView":
-        """From the columns of each round's innovations."""
+        """From the columns of each round's innovations, turned to have as few rows as columns."""
         uses = list(dict.fromkeys(use for columns in rounds for use in columns))
-        place = {use: i for i, use in enumerate(uses)}
-        sizes = [len(next(iter(columns.values()), ())) for columns in rounds]
-        record = np.zeros((sum(sizes), len(uses)))
-        for columns, first in zip(rounds, np.cumsum([0, *sizes]), strict=False):
-            for use, column in columns.items():
-                record[first : first + len(column), place[use]] = column.numpy()
-        return cls(uses, record, None)
+        place, rows = {use: i for i, use in enumerate(uses)}, [np.zeros((0, len(uses)))]
+        for columns in rounds:
+            if columns:
+                turned = np.linalg.qr(np.stack([c.numpy() for c in columns.values()], 1), mode="r")
+                rows.append(np.zeros((len(turned), len(uses))))
+                rows[-1][:, [place[use] for use in columns]] = turned
+        return cls(uses, np.concatenate(rows), None)
 
     def only(self, inclusions: range) -> "LinearView":
         """Of a record that is used by these alone."""

@@ -117,7 +117,7 @@ def measured(claim: Claim, search: Search, exceptions: int, n_calls: int) -> Mea
     move = search.moves[0]
     family, source = noise.draw.family, noise.draw.name
     notes = (
-        f"{calls} calls compose as that many releases: {source} draws anew in each of them",
+        f"calls compose as releases do, here {calls} of them: {source} draws anew in each",
         f"in {n_calls:,} calls the output was a fixed value plus {source} times {_scale(noise)}",
         f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
     )

@@ -18,7 +18,7 @@ MOST_COORDINATES = 64  # of a likelihood ratio by coordinates
 FEW_COORDINATES = 16  # of a covariance
 BINS = 24  # of one coordinate's density
 FEW_VALUES = 64  # of a number that is counted value by value
-DOUBT = 3.0  # errors more than were seen, by which a score is judged that was chosen by them
+DOUBT = 2.0  # standard deviations of a rate by which scores are chosen
 CONSTANT = 1e-9  # of the size of a number: a deviation below it is rounding
 PER_OUTCOME = 4  # runs for each distinct output, where whole outputs are counted
 
@@ -65,7 +65,7 @@ def best(found: list[Score], choosing: tuple[Array, Array], delta: float) -> tup
 
 
 def promise(values0: Array, values1: Array, delta: float) -> float:
-    """The largest log odds of any threshold in either direction, with ``DOUBT`` more errors."""
+    """The largest log odds of any threshold in either direction, less what luck may add."""
     values0, values1 = (np.round(values, SCORE_DECIMALS) for values in (values0, values1))
     if not (np.isfinite(values0).all() and np.isfinite(values1).all()):
         return 0.0
@@ -74,13 +74,18 @@ def promise(values0: Array, values1: Array, delta: float) -> float:
         np.searchsorted(np.sort(values), places, side="right") / len(values)
         for values in (values0, values1)
     )
-    doubt, largest = DOUBT / min(len(values0), len(values1)), 0.0
+    n, largest = min(len(values0), len(values1)), 0.0
     above0, above1 = 1 - below0, 1 - below1
     ways = ((above1, above0), (above0, above1), (below1, below0), (below0, below1))
     for found, false in ways:
-        sure = np.maximum(found - doubt - delta, 1e-12)
-        largest = max(largest, float(np.log(sure / (false + doubt)).max()))
+        sure = np.maximum(found - _doubt(found, n) - delta, 1e-12)
+        largest = max(largest, float(np.log(sure / (false + _doubt(false, n))).max()))
     return largest
+
+
+def _doubt(rate: Array, n: int) -> Array:
+    """By how much a rate of n runs may be off, where the best of many was chosen by it."""
+    return DOUBT * (np.sqrt(rate * (1 - rate) / n) + 1 / n)
 
 
 def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) -> Iterator[Score]:

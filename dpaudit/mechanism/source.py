@@ -33,6 +33,10 @@ from .neighbours import SCALES, Neighbours
 from .probes import probed
 from .search import Search
 
+SAYS = (
+    "The adversary reads all that the function returns. It knows the function, its public "
+    "parameters and both inputs, and nothing of what is drawn."
+)
 EXAMINED = 24  # inputs on which the function is examined before
 REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
 OVERHEAD = 5_000  # calls beside the counted ones, about
@@ -154,6 +158,7 @@ class FunctionSource:
             provenance_of(_values(config.mechanism), self.code, config.seed, device),
             tuple(_notes(search)),
             {"runs": time.perf_counter() - began},
+            sentences={READER.name: SAYS},
         )
 
 
@@ -205,11 +210,12 @@ def _values(options: MechanismOptions) -> str:
 def _notes(search: Search) -> Iterator[Note]:
     """What to know before any number."""
     options = search.function.options
+    times = "one call" if options.calls == 1 else f"{options.calls} calls"
     yield Note(
         "DPA135",
-        f"A function was audited alone, on {len(search.moves)} pairs of inputs, for "
-        f"{options.calls} calls with one value. Its surroundings were not: who calls it how often, "
-        "and what is sent beside its output.",
+        f"A function was audited alone, on {len(search.moves)} pairs of inputs, for {times} with "
+        "one value. Its surroundings were not: who calls it how often, and what is sent beside "
+        "its output.",
     )
     if search.follows:
         yield Note(

@@ -194,6 +194,7 @@ class Evidence(NamedTuple):
     timing: dict[str, float]
     calibrated: Mapping[str, Any] = {}  # of a defense
     utility: Mapping[str, Curve] = {}  # of trained models
+    sentences: Mapping[str, str] = {}  # of adversaries that read no link, by name
 
 
 def audited(
@@ -230,7 +231,7 @@ def concluded(config: AnyConfig, run: RunDirectory, evidence: Evidence) -> Audit
         threat_models=tuple(
             ThreatModelSummary(
                 name=model.name,
-                sentence=model.sentence(),
+                sentence=evidence.sentences.get(model.name) or model.sentence(),
                 agents=model.agents,
                 links=tuple(link for link in graph.links if model.sees(*link)),
             )

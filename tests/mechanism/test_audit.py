@@ -88,10 +88,10 @@ def test_noise_that_sometimes_is_missing_supports_no_claim() -> None:
 
 
 def test_noise_from_a_pool_is_found() -> None:
-    pool = np.random.default_rng(0).normal(0, 4.0, (200, 6))
+    pool = np.random.default_rng(0).normal(0, 4.0, (40, 6))
 
     def pooled(x: np.ndarray) -> np.ndarray:
-        return clipped(x) + pool[np.random.randint(200)]
+        return clipped(x) + pool[np.random.randint(40)]
 
     assert found(pooled)[0].verdict is Verdict.REFUTED
 

@@ -90,7 +90,8 @@ def _discrete_gaussian(scale: float, claimed: float, mistake: str) -> Iterator[E
     def noised(x: Array) -> Array:
         return np.asarray(x + np.random.choice(at, x.shape, p=weight / weight.sum()))
 
-    yield Entry("discrete Gaussian", mistake, noised, epsilon, known, DELTA, INTEGER)
+    options = {**INTEGER, "runs": 20_000}
+    yield Entry("discrete Gaussian", mistake, noised, epsilon, known, DELTA, options)
 
 
 def _gaussian_weight(scale: float, x: Array) -> Array:

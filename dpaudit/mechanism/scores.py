@@ -57,11 +57,13 @@ def scores(
     return found
 
 
-def best(found: list[Score], choosing: tuple[Array, Array], delta: float) -> tuple[Score, float]:
-    """The score that promises most by outputs of other runs, and the epsilon that it promises."""
-    promises = [promise(score.of(choosing[0]), score.of(choosing[1]), delta) for score in found]
-    i = int(np.argmax(promises))
-    return found[i], promises[i]
+def best(
+    found: list[Score], choosing: tuple[Array, Array], merit: Callable[[Array, Array], float]
+) -> tuple[Score, float]:
+    """The score of the largest merit by outputs of other runs, and that merit."""
+    merits = [merit(*(score.of(outputs) for outputs in choosing)) for score in found]
+    i = int(np.argmax(merits))
+    return found[i], merits[i]
 
 
 def promise(values0: Array, values1: Array, delta: float) -> float:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.statistics.bounds import Scores
+from dpaudit.statistics.bounds import Scores, from_scores
 
 from .function import AuditedFunction
 from .neighbours import NEAR, PLAIN_SCALES, SCALES, Neighbours, Pair
-from .scores import Score, best, scores
+from .scores import Score, best, promise, scores
 from .shifts import SEEDS, Noise, recognised, shift
 
 PILOT = 200  # runs that make a score of a pair, and as many that choose it
@@ -153,12 +153,15 @@ class Search:
         else:
             some = _spread(self.moves, MOST_PAIRS)
             pilot = self.few(min(PILOT, max(LEAST_PILOT, runs // 10)))
-            promises = [self._chosen(move, pilot, pilot)[1] for move in some]
+            promises = [self._chosen(move, pilot, pilot, self._promised)[1] for move in some]
             order = np.argsort(promises)[::-1][:FINALISTS]
             finalists = [some[i] for i in order]
         fit = self.few(min(MOST_FIT, max(PILOT, runs // 2)))
         choose = max(min(LEAST_CHOOSING, runs // 2), runs // 10)
-        found = [(move, *self._chosen(move, fit, self.few(choose))) for move in finalists]
+        found = [
+            (move, *self._chosen(move, fit, self.few(choose), self._certified))
+            for move in finalists
+        ]
         move, score, promise = max(found, key=lambda one: one[2])
         choosing = self._scored(move.pair, score, choose, on_run)
         counted = self._scored(move.pair, score, runs, on_run)
@@ -168,7 +171,19 @@ class Search:
         """So many runs, or as many as outputs can be held of."""
         return int(np.clip(NUMBERS // (self.start.shape[1] * self.function.calls), 50, n))
 
-    def _chosen(self, move: Move, fit: int, choose: int) -> tuple[Score, float]:
+    def _promised(self, values0: Array, values1: Array) -> float:
+        return promise(values0, values1, self.delta)
+
+    def _certified(self, values0: Array, values1: Array) -> float:
+        """What these runs would certify, had they not chosen the threshold themselves."""
+        if not (np.isfinite(values0).all() and np.isfinite(values1).all()):
+            return 0.0
+        found = from_scores(values0, values1, self.delta, ALPHA, (values0, values1))
+        return found.value + 1e-3 * self._promised(values0, values1)
+
+    def _chosen(
+        self, move: Move, fit: int, choose: int, merit: Callable[[Array, Array], float]
+    ) -> tuple[Score, float]:
         pair = move.pair
         flat = [
             np.concatenate([a.ravel() for a in v]).astype(float)
@@ -176,7 +191,7 @@ class Search:
         ]
         moved = None if move.moved is None else np.tile(move.moved, self.function.calls)
         found = scores(*self.outputs(pair, fit), moved, (flat[0], flat[1]))
-        return best(found, self.outputs(pair, choose), self.delta)
+        return best(found, self.outputs(pair, choose), merit)
 
     def outputs(self, pair: Pair, n: int) -> tuple[Array, Array]:
         """[n, calls * n_out] of either input, played in turn."""

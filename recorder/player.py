@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import PROTOCOL, batches
@@ -227,9 +228,24 @@ def rank_here() -> int | None:
 
 
 def seed(module: str, number: int) -> None:
-    """Seed the generator that programs use without asking for one of their own, of a library."""
+    """Seed the generator that programs use without asking for one of their own, of a library.
+
+    Left alone, torch begins with one seed in every process, and NumPy and random with another in
+    each: what agents draw from these must not be the same numbers.
+    """
     if module in SEEDED:
-        getattr(sys.modules[module], SEEDED[module])(number)
+        own = number if module == "torch" else _seed_here(number)
+        getattr(sys.modules[module], SEEDED[module])(own)
+
+
+def _seed_here(number: int) -> int:
+    """The seed of this process: in every run the same, and of each rank or child another."""
+    rank = next((os.environ[name] for name in _RANK if name in os.environ), "0")
+    processes = sys.modules.get("multiprocessing.process")
+    name = "MainProcess" if processes is None else processes.current_process().name
+    if (rank, name) == ("0", "MainProcess"):
+        return number
+    return zlib.crc32(f"{number}/{rank}/{name}".encode())
 
 
 def refuse_other_process(world: World) -> None:

@@ -136,6 +136,7 @@ def start() -> None:
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
     Hooks(log, options).install()
+    _note_what_is_started_without(log)
     _note_what_ends_it(log)
     _note_that_it_is_over(log)
 
@@ -175,6 +176,20 @@ def player_here() -> Player | None:
     if (world := _players[0].world) is not None:
         refuse_other_process(world)
     return _players[0]
+
+
+def _note_what_is_started_without(log: Log) -> None:
+    """A program that is started with another environment is not recorded, and named."""
+
+    def seen(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
+            return
+        given = arguments[-1]
+        if given is not None and not any(os.fsdecode(name) == OPTIONS for name in given):
+            started = os.path.basename(os.fsdecode(arguments[0] or "it"))
+            log.unseen(f"{started} is started with another environment, and is not recorded")
+
+    sys.addaudithook(seen)
 
 
 def _note_what_ends_it(log: Log) -> None:

@@ -58,6 +58,12 @@ class Process:
         return next(ranks, None)
 
     @cached_property
+    def only_rank(self) -> int | None:
+        """Its rank; None of a simulation, which sends as several agents."""
+        sources = {record["source"] for record in self.of_kind("sent")}
+        return None if len(sources) > 1 else self.rank
+
+    @cached_property
     def sent(self) -> dict[int, Record]:
         """Its messages by their sequence numbers."""
         return {record["sequence"]: record for record in self.of_kind("sent")}
@@ -143,7 +149,7 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
         [
             Draw(
                 process=number,
-                rank=record.get("rank", process.rank),
+                rank=record.get("rank", process.only_rank),
                 round=None,
                 call_site=record["site"],
                 **{key: record[key] for key in _OF_DRAW},

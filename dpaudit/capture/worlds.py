@@ -268,11 +268,7 @@ def _refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
     for site in config.noise.sites:
         if site not in {draw.name for draw in plain.draws}:
             names = ", ".join(plain.drawing_lines) or "none"
-            hint = "; draws of NumPy and random are seen by tap.noise alone"
-            hint = hint if config.program.ranks else ""
-            raise RunError(
-                "DPA064", f'noise.sites: "{site}" is never reached; drawn were: {names}{hint}'
-            )
+            raise RunError("DPA064", f'noise.sites: "{site}" is never reached; drawn were: {names}')
     if plain.summed and len(config.record.victims) > 1:
         raise RunError(
             "DPA005", 'record.victims: expected one with messages.reductions = "sum only"'

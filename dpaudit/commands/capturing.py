@@ -78,7 +78,7 @@ def _said(recording: "CaptureFolder", state: str) -> Iterator[str]:
     if raced:
         yield f"{raced} messages were changed while they were on their way: see the page"
     for line in recording.unseen:
-        yield f"not recorded: {line}"
+        yield f"warning: {line}"
     if recording.warning is not None:
         yield recording.warning
     yield f"draft of an audit, {state}" + (f": {out / DRAFT}" if (out / DRAFT).exists() else "")

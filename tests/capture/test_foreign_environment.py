@@ -18,6 +18,7 @@ from dpaudit.files.finding import Name, Role
 from dpaudit.files.recorded import DRAFT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.recorder import player
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy-gossip"
@@ -180,3 +181,86 @@ def test_an_interpreter_that_does_not_start_is_one_line(
     assert said in str(error.value)
     assert str(error.value).startswith(f"--python: {path}: ")
     assert "\n" not in str(error.value)
+
+
+RING = Path(__file__).parent / "programs" / "ring.py"
+
+
+def ring(tmp_path: Path, python: Path, draw: str) -> AuditResult:
+    """The audit of two processes, whose noise is drawn at a line."""
+    lines = RING.read_text().splitlines()
+    [number] = [i for i, line in enumerate(lines, 1) if line.startswith(f'    "{draw}": lambda')]
+    config = CapturedConfig.model_validate(
+        {
+            "program": {
+                "command": ("python", "ring.py", draw),
+                "folder": RING.parent,
+                "python": python,
+                "ranks": 2,
+            },
+            "messages": {"round_starts_at": "w"},
+            "noise": {"sites": (f"ring.py:{number}",)},
+            "record": {"victims": (0,), "rounds": (1, 2), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "a round", "mu": 1.0, "scope": "round"},),
+        }
+    )
+    return run_captured(config, tmp_path / "out", cores=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", ["normal", "gauss"])
+def test_noise_at_a_line_of_numpy_or_random_is_replayed(
+    tmp_path: Path, numpy_alone: Path, draw: str
+) -> None:
+    """A record of norm at most 1 moves the message by itself, over noise of standard deviation 1."""
+    result = ring(tmp_path, numpy_alone, draw)
+    record = np.random.default_rng(50).normal(size=(4, 3))[0]
+    assert largest_mu(result) == pytest.approx(min(1.0, float(np.linalg.norm(record))), rel=1e-9)
+    assert result.verdict is not Verdict.UNSUPPORTED
+
+
+@pytest.mark.slow
+def test_laplace_noise_at_a_line_of_numpy_is_replayed(tmp_path: Path, numpy_alone: Path) -> None:
+    """Its epsilon is the L1 norm of the clipped record: in the first round all else is fixed."""
+    result = ring(tmp_path, numpy_alone, "laplace")
+    record = np.random.default_rng(50).normal(size=(4, 3))[0]
+    record /= max(1.0, np.linalg.norm(record))
+    assert f"epsilon {np.abs(record).sum():.3g}" in str(result.claims[0])
+
+
+@pytest.mark.slow
+def test_noise_of_a_state_that_forks_share_hides_nothing(tmp_path: Path, numpy_alone: Path) -> None:
+    assert ring(tmp_path, numpy_alone, "forked").verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("rank", "same"), [(None, True), ("0", True), ("1", False)], ids=["alone", "first", "second"]
+)
+def test_a_rank_has_a_seed_of_its_own_for_what_numpy_draws(
+    rank: str | None, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it would have if nothing seeded it; torch begins with one in all processes."""
+    for name in player._RANK:
+        monkeypatch.delenv(name, raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    assert (player._seed_here(7) == 7) is same
+    assert player._seed_here(7) == player._seed_here(7) != player._seed_here(8)
+
+
+DROPS = """
+import subprocess, sys
+from dpaudit_recorder import tap
+subprocess.run([sys.executable, "-c", "pass"], env={})
+subprocess.run([sys.executable, "-c", "pass"])
+tap.send(0, 1, "x", 1.0)
+"""
+
+
+def test_what_is_started_with_another_environment_is_named(
+    tmp_path: Path, numpy_alone: Path
+) -> None:
+    recording = capture(["python", "-c", DROPS], tmp_path / "out", Options(python=numpy_alone))
+    [said] = recording.unseen
+    assert said == "python is started with another environment, and is not recorded"

@@ -10,7 +10,14 @@ import pytest
 
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated
+from dpaudit.files.result import (
+    AuditResult,
+    Curve,
+    EpsilonRange,
+    JudgedClaim,
+    Premise,
+    Restated,
+)
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.comparison import ComparedRun, differing_keys, render_comparison
 from dpaudit.reports.run import Run
@@ -88,6 +95,20 @@ def test_a_claim_stands_beside_its_accounting_its_bounds_and_the_sensitivity(gol
     assert row[3] == "1"
     assert row[4].startswith("0.25 to 0.75 at delta")
     assert row[5:9] == ["0.25 to 0.75", "0.5 n = 900", "6", "1"]
+
+
+def test_a_supported_claim_has_its_word_premises_and_measured_end(golden) -> None:
+    known = EpsilonRange(certified=0.5, accounted=0.75, measured=0.8125)
+    made = (Premise(name="state", status="examined", says="all rounds"),)
+    result = run(golden)
+    supported = {"verdict": Verdict.SUPPORTED, "range": known, "premises": made}
+    claims = (result.claims[0].model_copy(update=supported),)
+    result = result.model_copy(update={"claims": claims, "verdict": Verdict.SUPPORTED})
+    page = compared(result, run(golden))
+    assert cells(page, "verdicts")[1][1] == "● supported not a proof of privacy"
+    first, second = cells(page, "claims")[1:]
+    assert first[9:] == ["0.813", "1 of 1 examined", "● supported not a proof of privacy"]
+    assert second[9:11] == ["–", "–"]
 
 
 def test_a_void_run_is_void_wherever_it_is_compared(golden: AuditResult) -> None:

@@ -5,11 +5,12 @@ import zlib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.recorded import Draw, Event, SentTensor
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, EpsilonRange, Premise, PremiseName
+from dpaudit.files.verdict import Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -95,6 +96,21 @@ def png(seed: int, width: int = 17, height: int = 8) -> bytes:
 
 def with_findings(result: AuditResult, *findings: Finding, **changes: Any) -> AuditResult:
     return result.model_copy(update={"findings": findings, "claims": (), "utility": {}, **changes})
+
+
+def with_premises(result: AuditResult, verdict: Verdict, *statuses: str) -> AuditResult:
+    """Every claim with a range of epsilon, and a premise of each status."""
+    names = get_args(PremiseName)
+    fields = {
+        "verdict": verdict,
+        "range": EpsilonRange(certified=0.5, accounted=0.75, measured=0.8125),
+        "premises": tuple(
+            Premise(name=name, status=status, says=f"says of {name}")
+            for name, status in zip(names, statuses, strict=False)
+        ),
+    }
+    claims = tuple(claim.model_copy(update=fields) for claim in result.claims)
+    return result.model_copy(update={"claims": claims, "verdict": verdict})
 
 
 def small_finding(**changes: Any) -> Finding:

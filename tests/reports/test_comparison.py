@@ -10,18 +10,18 @@ import pytest
 
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.result import (
-    AuditResult,
-    Curve,
-    EpsilonRange,
-    JudgedClaim,
-    Premise,
-    Restated,
-)
+from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.comparison import ComparedRun, differing_keys, render_comparison
 from dpaudit.reports.run import Run
-from tests.reports.pages import GOLDEN, Page, small_finding, visible, with_findings
+from tests.reports.pages import (
+    GOLDEN,
+    Page,
+    small_finding,
+    visible,
+    with_findings,
+    with_premises,
+)
 
 WHY = '"x" moves 15.1 times as far as its noise is made for'
 
@@ -98,12 +98,7 @@ def test_a_claim_stands_beside_its_accounting_its_bounds_and_the_sensitivity(gol
 
 
 def test_a_supported_claim_has_its_word_premises_and_measured_end(golden) -> None:
-    known = EpsilonRange(certified=0.5, accounted=0.75, measured=0.8125)
-    made = (Premise(name="state", status="examined", says="all rounds"),)
-    result = run(golden)
-    supported = {"verdict": Verdict.SUPPORTED, "range": known, "premises": made}
-    claims = (result.claims[0].model_copy(update=supported),)
-    result = result.model_copy(update={"claims": claims, "verdict": Verdict.SUPPORTED})
+    result = with_premises(run(golden), Verdict.SUPPORTED, "examined")
     page = compared(result, run(golden))
     assert cells(page, "verdicts")[1][1] == "● supported not a proof of privacy"
     first, second = cells(page, "claims")[1:]

@@ -1,18 +1,20 @@
 """The pages in a real browser: readable at each size and theme, by keyboard, and inert."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
 from dpaudit.reports import captured
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from dpaudit.reports.leaderboard import Leaderboard
 from tests.reports.benchmarks import benchmark, cell, written
 from tests.reports.browser import PHONE, WIDE, Browser, started
-from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile
+from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile, with_premises
 
 SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 PAGES = pytest.mark.parametrize("name", ["report", "comparison", "captured", "leaderboard"])
@@ -63,6 +65,27 @@ def test_axe_finds_nothing_serious(
 ) -> None:
     with browser.open(folder / f"{name}.html", size, color_scheme=theme) as opened:
         assert not opened.serious()
+
+
+@pytest.mark.parametrize(("theme", "size"), [("light", PHONE), ("dark", WIDE)])
+def test_premises_and_range_are_readable(
+    browser: Browser, golden: AuditResult, tmp_path: Path, theme: str, size: tuple[int, int]
+) -> None:
+    statuses = ("examined", "not examined", "failed") * 2
+    (page := tmp_path / "report.html").write_text(
+        render(with_premises(golden, Verdict.UNDERPOWERED, *statuses), tmp_path)
+    )
+    with browser.open(page, size, color_scheme=theme) as opened:
+        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert not opened.serious()
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        labels = opened.page.locator(".hero .range text").all()
+        boxes = [label.bounding_box() for label in labels]
+        assert len(boxes) >= 6  # four marks, two ticks
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= size[0] for box in boxes)
+        said = opened.page.locator(".hero .range text:not([style*='12px'])").all()
+        heights = sorted(label.bounding_box()["y"] for label in said)
+        assert all(b - a > 15 for a, b in pairwise(heights))  # none overlap
 
 
 @PAGES

@@ -6,10 +6,10 @@ import pytest
 
 from dpaudit.commands.results import write_figures
 from dpaudit.errors import DpauditError
-from dpaudit.files.result import AuditResult, EpsilonRange, Premise
+from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.notebook import Figures
-from tests.reports.pages import Page, with_findings
+from tests.reports.pages import Page, with_findings, with_premises
 from tests.reports.test_comparison import WHY, run
 
 
@@ -103,16 +103,12 @@ def test_a_cell_shows_verdict_claims_and_what_decided_without_script(golden: Aud
 
 
 def test_a_cell_shows_the_fifth_word_with_its_range_and_premises(golden: AuditResult) -> None:
-    known = EpsilonRange(certified=0.5, accounted=0.75, measured=0.8125)
-    made = (Premise(name="state", status="examined", says="all rounds"),)
-    result = run(golden)
-    supported = {"verdict": Verdict.SUPPORTED, "range": known, "premises": made}
-    claims = (result.claims[0].model_copy(update=supported),)
-    html = result.model_copy(update={"claims": claims, "verdict": Verdict.SUPPORTED})._repr_html_()
+    result = with_premises(run(golden), Verdict.SUPPORTED, "examined")
+    html = result._repr_html_()
     page = Page(html)
     assert "<b>supported</b>" in html
     assert "A fault that raises epsilon beyond 0.813 would have been noticed." in page.root.text()
-    assert "✓ State (examined)" in page.root.text()
+    assert "✓ Distance (examined)" in page.root.text()
     (figure,) = (e for e in page.root.every("svg") if "range" in e.classes())
     assert "measured: at most 0.813" in figure.text()
     assert "var(" not in html

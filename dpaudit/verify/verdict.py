@@ -13,7 +13,7 @@ from math import exp, inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import premises
+from . import coherence, premises
 from .counts import holm
 from .figures import FALSE, Audit, Claim, Finding, Flaw, claimed_epsilon, flaws, metric, number
 
@@ -57,6 +57,7 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
     worst = min(said, key=SEVERITY.index, default=None)
     if result["verdict"] != worst:
         yield Flaw("verdict", f'the worst of its claims is "{worst}"', True)
+    yield from coherence.flaws(result)
     asked = result["config"].get("claim") or []
     models = [model["name"] for model in result["config"].get("threat_model") or []]
     pairs = {
@@ -82,8 +83,9 @@ def _checked(result: Mapping[str, Any], i: int, refuted: bool, folder: Path | No
     audit, found = Audit(result["config"], tuple(proven), folder), list[Flaw]()
     for j, finding in zip(claim["because"], evidence, strict=True):
         found += flaws(finding, f"findings[{j}]", claim, audit)
-    found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(claim, evidence)]
+    found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(result, claim)]
     found += _restated(claim, evidence)
+    found += coherence.of_claim(claim, result["findings"])
     found += premises.flaws(claim, evidence, _certified(claim, evidence, refuted))
     derived = derive(claim, evidence, refuted)
     named = (claim["text"], claim["threat_model"], claim["verdict"])
@@ -172,25 +174,38 @@ def _certified(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> floa
     return max([bound if refuted else min(bound, claimed_epsilon(claim)), *lows])
 
 
-def _numbers(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
-    """Each number in the reason of a verdict is a figure of its evidence, or of the claim."""
-    known = set(_written(claimed_epsilon(claim)))
+def _numbers(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
+    """Each number in the sentences of a claim is a figure of its evidence, or of the claim."""
+    findings = result["findings"]
+    evidence = [findings[j] for j in claim["because"]]
+    spoken = [("reason", claim["reason"], evidence), ("meaning", claim["meaning"], evidence)]
+    spoken += [("sentence", claim["sentence"], [])]
+    for premise in claim["premises"]:
+        cited = [findings[j] for j in premise["findings"]]
+        spoken.append((f"premises.{premise['name']}", premise["says"], cited))
+    for where, text, some in spoken:
+        known = _known(claim, some) | {
+            str(n) for n in range(len(evidence) + 10) if where == "reason"
+        }
+        names = {claim["text"], claim["threat_model"], *(f["message"] or "" for f in some)}
+        for name in sorted(names, key=len, reverse=True):
+            text = text.replace(name, "") if name else text
+        unknown = [found for found in NUMBER.findall(text) if found not in known]
+        if unknown:
+            yield Flaw(where, f"{', '.join(unknown)}: in none of its evidence", True)
+
+
+def _known(claim: Claim, evidence: Sequence[Finding]) -> set[str]:
+    """The figures of a claim and its evidence, as sentences write them."""
     figures = [x for f in evidence for m in f["metrics"].values() for x in map(m.get, ENDS)]
     figures += [claim[key] for key in ("epsilon", "delta", "mu")]
-    values = [number(x) for x in figures if x is not None] + [1e-5, FALSE, 100 * (1 - FALSE)]
+    values = [number(x) for x in figures if x is not None] + [claimed_epsilon(claim)]
     values += [100 * (metric(f, "confidence") or 0.0) for f in evidence]
+    values += [1e-5, FALSE, 100 * (1 - FALSE)] if evidence else []
     certified = [metric(f, "epsilon lower bound") or 0.0 for f in evidence]
     values += [claimed_epsilon(claim) / bound for bound in certified if bound > 0]
-    for value in values:
-        known |= set(_written(value))
-    texts = " ".join(str(part) for f in evidence for part in (*f["not_examined"], f["title"]))
-    known |= set(NUMBER.findall(texts)) | {str(n) for n in range(len(evidence) + 10)}
-    reason = claim["reason"]
-    for name in (claim["threat_model"], *(f["message"] or "" for f in evidence)):
-        reason = reason.replace(name, "") if name else reason
-    unknown = [found for found in NUMBER.findall(reason) if found not in known]
-    if unknown:
-        yield Flaw("reason", f"{', '.join(unknown)}: in none of its evidence", True)
+    texts = [f[key] for f in evidence for key in ("not_examined", "unconfirmed", "title", "void")]
+    return set(NUMBER.findall(str(texts))).union(*map(_written, values))
 
 
 def _written(value: float) -> tuple[str, ...]:

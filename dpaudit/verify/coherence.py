@@ -1,0 +1,67 @@
+"""Numbers of an audit that stand in several places are the same, and within their range."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .figures import Claim, Finding, Flaw, metric, number
+
+NEVER_NEGATIVE = ("found", "rounds", "sampling rate", "noise over declared")
+ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
+CITED = {  # roles of the findings that examine a premise
+    "distance": ("sensitivity", "alignment"),
+    "noise": ("noise", "alignment"),
+    "records": ("records",),
+    "completeness": ("dependence",),
+    "composition": ("declared", "exact-leak", "alignment"),
+    "state": ("state",),
+}
+
+
+def flaws(result: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Where a number is not what another place says."""
+    config, options, made = result["config"], result["calibrated"], result["provenance"]
+    asked, sizes = config.get("defense") or {}, made["agent_sizes"]
+    same = {f"calibrated.{key}": (options[key], asked.get(key)) for key in options}
+    same["provenance.seed"] = made["seed"], config.get("seed")
+    if sizes:
+        same["config.data.n_agents"] = config["data"]["n_agents"], len(sizes)
+    for where, (said, own) in same.items():
+        if None not in (said, own) and said != own:
+            yield Flaw(where, f"{said} is not {own}", True)
+    for i, finding in enumerate(result["findings"]):
+        for what in _of_finding(finding, options.get("n_rounds")):
+            yield Flaw(f"findings[{i}]", what, True)
+
+
+def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
+    for name, found in finding["metrics"].items():
+        value, ends = number(found["value"]), [metric(finding, name, x) for x in ("low", "high")]
+        low, high = (value if end is None else end for end in ends)
+        if not low <= value <= high or (min(low, found["n"] or 0) < 0 and name in NEVER_NEGATIVE):
+            yield f"{name} {value:g} from {low:g} to {high:g} is out of its range"
+    rounds, n = metric(finding, "rounds"), metric(finding, "rounds", "n")
+    if rounds is not None and n is not None and (rounds > n or n_rounds not in (None, n)):
+        yield f"{rounds:g} of {n:g} rounds are not of {n_rounds}"
+
+
+def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
+    """Where a premise cites what does not examine it, or the declared rate is not the releases'."""
+    evidence = [findings[i] for i in claim["because"]]
+    for premise in claim["premises"]:
+        cited = premise["findings"]
+        roles = [findings[i]["role"] in CITED[premise["name"]] for i in cited]
+        if (
+            not all(roles)
+            or not set(cited) <= set(claim["because"])
+            or len(set(cited)) < len(cited)
+        ):
+            yield Flaw(f"premises.{premise['name']}", "it cites what does not examine it", True)
+    declared = next((f for f in evidence if f["role"] == "declared"), None)
+    drawn = [
+        r for r in (declared or {}).get("releases", {}).get("most", ()) if r["sampling"] != "none"
+    ]
+    rate = min((number(r["sampling_rate"]) for r in drawn), default=1.0)
+    for finding in evidence:
+        if metric(finding, "declared sampling rate") not in (None, rate):
+            yield Flaw("findings", f"the declared sampling rate is {rate:g} by the releases", True)

@@ -6,15 +6,15 @@ from typing import Any
 
 from .figures import Claim, Finding, Flaw, metric, number
 
-NEVER_NEGATIVE = ("found", "rounds", "sampling rate", "noise over declared")
+COUNTED = ("found", "rounds", "sampling rate", "noise over declared")  # not below 0
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
 CITED = {  # roles of the findings that examine a premise
-    "distance": ("sensitivity", "alignment"),
-    "noise": ("noise", "alignment"),
-    "records": ("records",),
-    "completeness": ("dependence",),
-    "composition": ("declared", "exact-leak", "alignment"),
-    "state": ("state",),
+    "distance": {"sensitivity", "alignment"},
+    "noise": {"noise", "alignment"},
+    "records": {"records"},
+    "completeness": {"dependence"},
+    "composition": {"declared", "exact-leak", "alignment"},
+    "state": {"state"},
 }
 
 
@@ -38,7 +38,7 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
     for name, found in finding["metrics"].items():
         value, ends = number(found["value"]), [metric(finding, name, x) for x in ("low", "high")]
         low, high = (value if end is None else end for end in ends)
-        if not low <= value <= high or (min(low, found["n"] or 0) < 0 and name in NEVER_NEGATIVE):
+        if not low <= value <= high or (min(low, found["n"] or 0) < 0 and name in COUNTED):
             yield f"{name} {value:g} from {low:g} to {high:g} is out of its range"
     rounds, n = metric(finding, "rounds"), metric(finding, "rounds", "n")
     if rounds is not None and n is not None and (rounds > n or n_rounds not in (None, n)):
@@ -47,21 +47,25 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
 
 def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
     """Where a premise cites what does not examine it, or the declared rate is not the releases'."""
-    evidence = [findings[i] for i in claim["because"]]
+    evidence, named = [findings[i] for i in claim["because"]], set(claim["because"])
     for premise in claim["premises"]:
-        cited = premise["findings"]
-        roles = [findings[i]["role"] in CITED[premise["name"]] for i in cited]
-        if (
-            not all(roles)
-            or not set(cited) <= set(claim["because"])
-            or len(set(cited)) < len(cited)
-        ):
-            yield Flaw(f"premises.{premise['name']}", "it cites what does not examine it", True)
-    declared = next((f for f in evidence if f["role"] == "declared"), None)
-    drawn = [
-        r for r in (declared or {}).get("releases", {}).get("most", ()) if r["sampling"] != "none"
-    ]
-    rate = min((number(r["sampling_rate"]) for r in drawn), default=1.0)
+        cited, where = premise["findings"], f"premises.{premise['name']}"
+        examine = {i for i in named if findings[i]["role"] in CITED[premise["name"]]}
+        some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed
+        if not examine - some <= {*cited} <= examine or len({*cited}) < len(cited):
+            yield Flaw(where, "it does not cite what examines it", True)
+        said = ROUNDS.search(premise["says"])
+        if said and said[0] not in {_rounds(findings[i]) for i in cited}:
+            yield Flaw(where, f"{said[0]}: by none of its findings", True)
+    declared = next(
+        (f["releases"].get("most", ()) for f in evidence if f["role"] == "declared"), ()
+    )
+    sampled = [number(r["sampling_rate"]) for r in declared if r["sampling"] != "none"]
     for finding in evidence:
-        if metric(finding, "declared sampling rate") not in (None, rate):
-            yield Flaw("findings", f"the declared sampling rate is {rate:g} by the releases", True)
+        if metric(finding, "declared sampling rate") not in (None, min(sampled, default=1.0)):
+            yield Flaw("findings", "the declared sampling rate is not that of the releases", True)
+
+
+def _rounds(finding: Finding) -> str:
+    value, n = metric(finding, "rounds") or 0, metric(finding, "rounds", "n") or 0
+    return f"all {n:g} rounds" if value >= n else f"{value:g} of {n:g} rounds"

@@ -25,7 +25,7 @@ def flaws(result: Mapping[str, Any]) -> Iterator[Flaw]:
     same = {f"calibrated.{key}": (options[key], asked.get(key)) for key in options}
     same["provenance.seed"] = made["seed"], config.get("seed")
     if sizes:
-        same["config.data.n_agents"] = config["data"]["n_agents"], len(sizes)
+        same["config.data.n_agents"] = (config.get("data") or {}).get("n_agents"), len(sizes)
     for where, (said, own) in same.items():
         if None not in (said, own) and said != own:
             yield Flaw(where, f"{said} is not {own}", True)
@@ -38,7 +38,7 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
     for name, found in finding["metrics"].items():
         value, ends = number(found["value"]), [metric(finding, name, x) for x in ("low", "high")]
         low, high = (value if end is None else end for end in ends)
-        if not low <= value <= high or (min(low, found["n"] or 0) < 0 and name in COUNTED):
+        if value < low or value > high or (low < 0 and name in COUNTED):
             yield f"{name} {value:g} from {low:g} to {high:g} is out of its range"
     rounds, n = metric(finding, "rounds"), metric(finding, "rounds", "n")
     if rounds is not None and n is not None and (rounds > n or n_rounds not in (None, n)):
@@ -57,12 +57,11 @@ def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
         said = ROUNDS.search(premise["says"])
         if said and said[0] not in {_rounds(findings[i]) for i in cited}:
             yield Flaw(where, f"{said[0]}: by none of its findings", True)
-    declared = next(
-        (f["releases"].get("most", ()) for f in evidence if f["role"] == "declared"), ()
-    )
-    sampled = [number(r["sampling_rate"]) for r in declared if r["sampling"] != "none"]
-    for finding in evidence:
-        if metric(finding, "declared sampling rate") not in (None, min(sampled, default=1.0)):
+    releases = (f["releases"].get("most") for f in evidence if f["role"] == "declared")
+    for some in releases:
+        sampled = [number(r["sampling_rate"]) for r in some or () if r["sampling"] != "none"]
+        rates = [metric(finding, "declared sampling rate") for finding in evidence]
+        if some and not {*rates} <= {None, min(sampled, default=1.0)}:
             yield Flaw("findings", "the declared sampling rate is not that of the releases", True)
 
 

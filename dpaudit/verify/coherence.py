@@ -48,7 +48,8 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
 def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
     """Where a premise cites what does not examine it, or the declared rate is not the releases'."""
     evidence, named = [findings[i] for i in claim["because"]], set(claim["because"])
-    for premise in claim["premises"]:
+    of_training = any(finding["role"] == "declared" for finding in evidence)
+    for premise in claim["premises"] if of_training else ():
         cited, where = premise["findings"], f"premises.{premise['name']}"
         examine = {i for i in named if findings[i]["role"] in CITED[premise["name"]]}
         some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed

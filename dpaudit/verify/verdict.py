@@ -180,7 +180,8 @@ def _numbers(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
     evidence = [findings[j] for j in claim["because"]]
     spoken = [("reason", claim["reason"], evidence), ("meaning", claim["meaning"], evidence)]
     spoken += [("sentence", claim["sentence"], [])]
-    for premise in claim["premises"]:
+    of_training = any(finding["role"] == "declared" for finding in evidence)
+    for premise in claim["premises"] if of_training else ():
         cited = [findings[j] for j in premise["findings"]]
         spoken.append((f"premises.{premise['name']}", premise["says"], cited))
     for where, text, some in spoken:

@@ -42,6 +42,8 @@ def scores(
         moved: [n_out], by how much the input moves the output, where that is known.
         inputs: both inputs as flat arrays, which outputs may show unchanged.
     """
+    if moved is not None:
+        moved = np.where(np.abs(moved) > CONSTANT * np.abs(moved).max(initial=0.0), moved, 0.0)
     gap = out1.mean(axis=0) - out0.mean(axis=0)
     width = np.sqrt((out0.var(axis=0) + out1.var(axis=0)) / 2 + 1e-300)
     apart = np.abs(gap) / width if moved is None else np.abs(moved) / width

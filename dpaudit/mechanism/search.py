@@ -157,7 +157,7 @@ class Search:
             order = np.argsort(promises)[::-1][:FINALISTS]
             finalists = [some[i] for i in order]
         fit = self.few(min(MOST_FIT, max(PILOT, runs // 2)))
-        choose = max(min(LEAST_CHOOSING, runs // 2), runs // 10)
+        choose = max(min(LEAST_CHOOSING, runs // 2), runs // 4)
         found = [
             (move, *self._chosen(move, fit, self.few(choose), self._certified))
             for move in finalists

@@ -169,7 +169,7 @@ def examined(
     (claim,), options = config.claim, config.mechanism
     called = AuditedFunction(function, options)
     neighbours = Neighbours(options, claim.adjacency, config.seed)
-    n_calls = (2 * options.runs + OVERHEAD) * options.calls
+    n_calls = (3 * options.runs + OVERHEAD) * options.calls
     examine(called, neighbours.examples[:EXAMINED], n_calls)
     search = Search(called, neighbours, claimed_delta(claim), config.seed)
     findings, accounted = _findings(claim, search, on_progress)

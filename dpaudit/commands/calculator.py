@@ -1,8 +1,11 @@
 """`dpaudit epsilon`: what noise adds up to, without an audit."""
 
 import math
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import Annotated, Literal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
@@ -10,19 +13,35 @@ from dpaudit.errors import ConfigError
 
 from .terminal import say
 
+if TYPE_CHECKING:
+    from dpaudit.accounting.releases import RecordAdjacency
+    from dpaudit.release import Release
+
 DIGITS = 4  # of an end of the interval, rounded outwards
 MOST_ROUNDS = 10**7
+PRECISION = 1e-5  # relative, of a noise multiplier that is solved for
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # between which it is looked for
 
 Sampling = Literal["poisson", "fixed", "none"]
+Family = Literal["gaussian", "laplace"]
+Tool = Literal["flower", "p2pfl"]
 
 
 def epsilon(
     noise_multiplier: Annotated[
-        float,
+        float | None,
         Option(help="Standard deviation or Laplace scale of the noise over the sensitivity."),
-    ],
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, Option(help="Solve for the noise multiplier that gives this epsilon.")
+    ] = None,
+    event: Annotated[
+        Path | None, Option(help="Account a DpEvent of dp-accounting, a JSON file.")
+    ] = None,
     rate: Annotated[float, Option(help="The share of the records that is in a batch.")] = 1.0,
-    rounds: Annotated[int, Option(min=1, max=MOST_ROUNDS, help="The number of rounds.")] = 1,
+    rounds: Annotated[
+        str, Option(help="The number of rounds, as 1000 or 1e3; several with commas.")
+    ] = "1",
     delta: Annotated[float, Option(help="The delta; 0 only for Laplace noise.")] = 1e-5,
     sampling: Annotated[
         Sampling | None,
@@ -31,32 +50,145 @@ def epsilon(
     adjacency: Annotated[
         Literal["add-remove", "replace-one"], Option(help="Which data sets are neighbours.")
     ] = "add-remove",
-    family: Annotated[
-        Literal["gaussian", "laplace"], Option(help="The distribution of the noise.")
-    ] = "gaussian",
+    family: Annotated[Family, Option(help="The distribution of the noise.")] = "gaussian",
+    like: Annotated[
+        Tool | None, Option(help="Print what the formula of this framework gives beside it.")
+    ] = None,
+    write_event: Annotated[
+        Path | None, Option(help="Write the releases as a DpEvent of dp-accounting, JSON.")
+    ] = None,
 ) -> None:
     """The epsilon that so much noise adds up to: an interval that is certain to hold it."""
+    counts = _counts(rounds)
     drawn: Sampling = sampling or ("none" if rate == 1 else "poisson")
-    _refuse(noise_multiplier, rate, drawn, delta)
+    _refuse(noise_multiplier, target_epsilon, event, rate, drawn, delta)
     from dpaudit.accounting import Release
     from dpaudit.accounting import epsilon as accounted
+    from dpaudit.files.dp_event import read_event
+    from dpaudit.files.dp_event import write_event as write
 
-    release = Release(
-        family=family,
-        noise_multiplier=noise_multiplier,
-        sampling=drawn,
-        sampling_rate=rate,
-        count=rounds,
+    def released(count: int, noise: float) -> list[Release]:
+        return [
+            Release(
+                family=family,
+                noise_multiplier=noise,
+                sampling=drawn,
+                sampling_rate=rate,
+                count=count,
+            )
+        ]
+
+    several = [read_event(event)] if event is not None else []
+    for count in counts if event is None else ():
+        noise = noise_multiplier
+        if noise is None:
+            assert target_epsilon is not None
+            noise = _noise(partial(released, count), target_epsilon, delta, adjacency)
+            say(f"noise multiplier {noise:.{DIGITS + 2}g} for epsilon {target_epsilon:g}:")
+        several.append(released(count, noise))
+    for releases in several:
+        low, high = accounted(releases, delta, adjacency)
+        after = f" after {releases[0].count:,} rounds" if len(counts) > 1 else ""
+        at = f"at delta {delta:g} ({adjacency} adjacency, in nats)"
+        say(f"epsilon {_interval(low, high)} {at}{after}")
+        if like is not None:
+            say(_by_formula(like, releases, delta, low))
+    say(f"assuming {_assumed(several[-1], adjacency)}")
+    if write_event is not None:
+        write(write_event, several[-1])
+
+
+def _counts(rounds: str) -> list[int]:
+    """The numbers of rounds. Raises ConfigError."""
+    try:
+        numbers = [float(part) for part in rounds.split(",")]
+    except ValueError:
+        numbers = [math.nan]
+    if not all(1 <= number <= MOST_ROUNDS and number == int(number) for number in numbers):
+        said = f'expected whole numbers from 1 to {MOST_ROUNDS:,} with commas, got "{rounds}"'
+        raise ConfigError("DPA014", f"--rounds: {said}")
+    return [int(number) for number in numbers]
+
+
+def _noise(
+    released: "Callable[[float], list[Release]]",
+    target: float,
+    delta: float,
+    adjacency: "RecordAdjacency",
+) -> float:
+    """The least noise multiplier that certainly gives no more. Raises ConfigError: none does."""
+    from dpaudit.accounting import epsilon as accounted
+
+    def is_enough(noise: float) -> bool:
+        return accounted(released(noise), delta, adjacency).high <= target
+
+    low = high = 1.0
+    while not is_enough(high) and high < MOST_NOISE:
+        low, high = high, 2 * high
+    while is_enough(low) and low > LEAST_NOISE:
+        low, high = low / 2, low
+    if not is_enough(high):
+        said = f"no noise multiplier up to {MOST_NOISE:g} gives {target:g} at delta {delta:g}"
+        raise ConfigError("DPA041", f"--target-epsilon: {said}")
+    while high > (1 + PRECISION) * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def _assumed(releases: "Sequence[Release]", adjacency: str) -> str:
+    """What an accounting of releases takes for granted, as a clause."""
+    release = releases[0]
+    batches = {
+        "none": "every record in every round",
+        "poisson": f"each record in a batch with probability {release.sampling_rate:g} (Poisson)",
+        "fixed": f"batches of a fixed share of {release.sampling_rate:g} of the records",
+    }[release.sampling]
+    change = "added or removed" if adjacency == "add-remove" else "replaced by another"
+    more = f"; and {len(releases) - 1} further kinds of release" if len(releases) > 1 else ""
+    name, n = release.family.capitalize(), release.count
+    fresh = "in one round" if n == 1 else f"fresh in each of {n:,} rounds"
+    return (
+        f"{batches}; {name} noise of {release.noise_multiplier:g} times the sensitivity to one "
+        f"record added or removed, {fresh}; neighbours with one record {change}; exact "
+        f"arithmetic{more}"
     )
-    low, high = accounted([release], delta, adjacency)
-    say(f"epsilon {_interval(low, high)} at delta {delta:g} ({adjacency} adjacency, in nats)")
 
 
-def _refuse(noise_multiplier: float, rate: float, sampling: Sampling, delta: float) -> None:
+def _by_formula(tool: Tool, releases: "Sequence[Release]", delta: float, exact: float) -> str:
+    """What a framework claims for such noise, which it calibrates by one formula for each call.
+
+    p2pfl 0.4 (``dp_strategy.py``) and Flower 1.x (``localdp_mod``): Gaussian noise of
+    C sqrt(2 ln(1.25 / delta)) / epsilon; p2pfl's Laplace noise of C / epsilon. Neither composes.
+    """
+    release = releases[0]
+    claimed = 1 / release.noise_multiplier if release.noise_multiplier else math.inf
+    if release.family == "gaussian":
+        if delta == 0:
+            raise ConfigError("DPA014", "--like: the formula has no value at delta 0")
+        claimed *= math.sqrt(2 * math.log(1.25 / delta))
+    elif tool == "flower":
+        raise ConfigError("DPA014", "--like: flower has no Laplace noise")
+    more = "less" if claimed < exact else "more"
+    return f"{tool} claims epsilon {claimed:.{DIGITS}g}, by its formula for one call: {more}"
+
+
+def _refuse(
+    noise_multiplier: float | None,
+    target: float | None,
+    event: Path | None,
+    rate: float,
+    sampling: Sampling,
+    delta: float,
+) -> None:
     """Raises ConfigError, with a line for each option that cannot be meant."""
     problems = []
-    if not 0 <= noise_multiplier < math.inf:
+    if sum(given is not None for given in (noise_multiplier, target, event)) != 1:
+        problems.append("expected one of --noise-multiplier, --target-epsilon and --event")
+    if noise_multiplier is not None and not 0 <= noise_multiplier < math.inf:
         problems.append(f"--noise-multiplier: expected at least 0, got {noise_multiplier:g}")
+    if target is not None and not 0 < target < math.inf:
+        problems.append(f"--target-epsilon: expected above 0, got {target:g}")
     if not 0 < rate <= 1:
         problems.append(f"--rate: expected above 0 and at most 1, got {rate:g}")
     elif sampling == "none" and rate != 1:

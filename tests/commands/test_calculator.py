@@ -1,21 +1,32 @@
 """`dpaudit epsilon`, and the same from Python without torch."""
 
+import json
 import re
 import subprocess
 import sys
 
 import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import pld_privacy_accountant
 from typer.testing import CliRunner
 
-from dpaudit.accounting import Release, epsilon, gaussian_epsilon
+from dpaudit.accounting import Release, epsilon, gaussian_epsilon, gaussian_mu
 from dpaudit.commands.cli import app
 from dpaudit.commands.terminal import answer
 from tests.said import without_help
 
 
 def said(*arguments: str) -> tuple[int, str]:
+    """The exit code, and the lines without the last one, which says what was assumed."""
+    code, lines = printed(*arguments)
+    if code == 0:
+        assert lines[-1].startswith("assuming ")
+    return code, "\n".join(lines[:-1] if code == 0 else lines)
+
+
+def printed(*arguments: str) -> tuple[int, list[str]]:
     done = CliRunner().invoke(app, ["epsilon", *arguments])
-    return done.exit_code, (done.stdout + without_help(done.stderr)).strip()
+    return done.exit_code, (done.stdout + without_help(done.stderr)).strip().split("\n")
 
 
 def test_an_interval_holds_what_the_library_gives() -> None:
@@ -89,3 +100,87 @@ def test_what_cannot_be_meant_is_one_line(arguments: list[str], expected: str) -
 def test_accounting_needs_no_torch() -> None:
     code = "import sys, dpaudit.accounting; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_was_assumed_is_said() -> None:
+    _, lines = printed("--noise-multiplier", "1.1", "--rate", "0.5", "--rounds", "1e1")
+    for part in ("probability 0.5 (Poisson)", "Gaussian noise of 1.1 times", "each of 10 rounds"):
+        assert part in lines[-1]
+    fixed = printed("--noise-multiplier", "1.1", "--rate", "0.5", "--sampling", "fixed")[1][-1]
+    assert "batches of a fixed share of 0.5" in fixed
+
+
+@pytest.mark.parametrize("family, delta", [("gaussian", "1e-6"), ("laplace", "0")])
+def test_a_noise_multiplier_is_solved_for(family: str, delta: str) -> None:
+    arguments = ("--family", family, "--delta", delta, "--rounds", "4")
+    first, second = said("--target-epsilon", "2", *arguments)[1].splitlines()
+    noise = float(re.fullmatch(r"noise multiplier (\S+) for epsilon 2:", first)[1])
+    exact = 2 / gaussian_mu(2.0, 1e-6) if family == "gaussian" else 4 / 2.0
+    assert exact * (1 - 1e-5) <= noise <= exact * (1 + 3e-5)
+    assert 1.999 <= float(second.split()[1]) <= 2
+
+
+def test_several_numbers_of_rounds_are_a_table() -> None:
+    lines = said("--noise-multiplier", "2", "--rounds", "1,1e2")[1].splitlines()
+    expected = [f"{gaussian_epsilon(1e-5, 0.5 * n**0.5):.4g}" for n in (1, 100)]
+    assert [line.split()[1] for line in lines] == expected
+    assert lines[1].endswith("after 100 rounds")
+
+
+@pytest.mark.parametrize("rounds", ["0", "1.5", "many", "1e9", "", "nan"])
+def test_a_number_of_rounds_that_cannot_be_meant(rounds: str) -> None:
+    code, line = said("--noise-multiplier", "2", "--rounds", rounds)
+    assert (code, line.startswith("error: --rounds: expected whole numbers")) == (2, True)
+
+
+def test_the_formula_of_p2pfl_claims_less_than_its_noise_gives() -> None:
+    """Issue 39: C sqrt(2 ln(1.25 / delta)) / 3 is 1.6149 C, at distance 2 C epsilon 5.618."""
+    arguments = ("--noise-multiplier", "1.61493", "--adjacency", "replace-one", "--like", "p2pfl")
+    first, second = said(*arguments)[1].splitlines()
+    assert first.split()[1] == "5.618"
+    assert second == "p2pfl claims epsilon 3, by its formula for one call: less"
+
+
+def as_event(content: dict):
+    """The same as dp-accounting makes of it."""
+    fields = {k: as_event(v) if isinstance(v, dict) else v for k, v in content.items()}
+    fields = {k: [as_event(x) for x in v] if isinstance(v, list) else v for k, v in fields.items()}
+    del fields["module_name"]
+    return getattr(dp_event, fields.pop("class_name"))(**fields)
+
+
+def test_an_event_is_the_one_of_dp_accounting(tmp_path) -> None:
+    file = tmp_path / "event.json"
+    arguments = ("--rate", "0.1", "--rounds", "50", "--write-event", str(file))
+    ours = said("--noise-multiplier", "1.5", *arguments)[1]
+    accountant = pld_privacy_accountant.PLDAccountant()
+    accountant.compose(as_event(json.loads(file.read_text())))
+    low, high = (float(x) for x in re.findall(r"\d\.\d+", ours)[:2])
+    assert low * 0.999 <= accountant.get_epsilon(1e-5) <= high * 1.001
+    assert said("--event", str(file))[1] == ours
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("{}", "it lacks 'class_name'"),
+        ("[]", "not a DpEvent"),
+        ('{"class_name": "ZCDpEvent", "rho": 1}', "ZCDpEvent has no release here"),
+        ('{"class_name": "GaussianDpEvent", "noise_multiplier": -1}', "not a DpEvent"),
+        ('{"class_name": "NoOpDpEvent"}', "expected 1 to 10,000 releases, got 0"),
+    ],
+)
+def test_an_event_that_is_none_is_refused(content: str, expected: str, tmp_path) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(content)
+    code, line = said("--event", str(file))
+    assert code == 2
+    assert expected in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("arguments", [(), ("--noise-multiplier", "1", "--target-epsilon", "1")])
+def test_one_of_noise_target_and_event_is_given(arguments) -> None:
+    code, line = said(*arguments)
+    assert code == 2
+    assert line == "error: expected one of --noise-multiplier, --target-epsilon and --event"

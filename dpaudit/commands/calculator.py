@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -27,36 +27,41 @@ Family = Literal["gaussian", "laplace"]
 Tool = Literal["flower", "p2pfl"]
 
 
+NoiseMultiplier = Annotated[
+    float | None,
+    Option(help="Standard deviation or Laplace scale of the noise over the sensitivity."),
+]
+TargetEpsilon = Annotated[
+    float | None, Option(help="Solve for the noise multiplier that gives this epsilon.")
+]
+EventFile = Annotated[Path | None, Option(help="Account a DpEvent of dp-accounting, a JSON file.")]
+Rounds = Annotated[str, Option(help="The number of rounds, as 1000 or 1e3; several with commas.")]
+Drawn = Annotated[
+    Sampling | None,
+    Option(help="How batches are drawn; default: poisson, or none where the rate is 1."),
+]
+Like = Annotated[
+    Tool | None, Option(help="Print what the formula of this framework gives beside it.")
+]
+EventOutput = Annotated[
+    Path | None, Option(help="Write the releases as a DpEvent of dp-accounting, JSON.")
+]
+
+
 def epsilon(
-    noise_multiplier: Annotated[
-        float | None,
-        Option(help="Standard deviation or Laplace scale of the noise over the sensitivity."),
-    ] = None,
-    target_epsilon: Annotated[
-        float | None, Option(help="Solve for the noise multiplier that gives this epsilon.")
-    ] = None,
-    event: Annotated[
-        Path | None, Option(help="Account a DpEvent of dp-accounting, a JSON file.")
-    ] = None,
+    noise_multiplier: NoiseMultiplier = None,
+    target_epsilon: TargetEpsilon = None,
+    event: EventFile = None,
     rate: Annotated[float, Option(help="The share of the records that is in a batch.")] = 1.0,
-    rounds: Annotated[
-        str, Option(help="The number of rounds, as 1000 or 1e3; several with commas.")
-    ] = "1",
+    rounds: Rounds = "1",
     delta: Annotated[float, Option(help="The delta; 0 only for Laplace noise.")] = 1e-5,
-    sampling: Annotated[
-        Sampling | None,
-        Option(help="How batches are drawn; default: poisson, or none where the rate is 1."),
-    ] = None,
+    sampling: Drawn = None,
     adjacency: Annotated[
         Literal["add-remove", "replace-one"], Option(help="Which data sets are neighbours.")
     ] = "add-remove",
     family: Annotated[Family, Option(help="The distribution of the noise.")] = "gaussian",
-    like: Annotated[
-        Tool | None, Option(help="Print what the formula of this framework gives beside it.")
-    ] = None,
-    write_event: Annotated[
-        Path | None, Option(help="Write the releases as a DpEvent of dp-accounting, JSON.")
-    ] = None,
+    like: Like = None,
+    write_event: EventOutput = None,
 ) -> None:
     """The epsilon that so much noise adds up to: an interval that is certain to hold it."""
     counts = _counts(rounds)
@@ -64,28 +69,19 @@ def epsilon(
     _refuse(noise_multiplier, target_epsilon, event, rate, drawn, delta)
     from dpaudit.accounting import Release
     from dpaudit.accounting import epsilon as accounted
-    from dpaudit.files.dp_event import read_event
-    from dpaudit.files.dp_event import write_event as write
+    from dpaudit.files import dp_event
 
     def released(count: int, noise: float) -> list[Release]:
-        return [
-            Release(
-                family=family,
-                noise_multiplier=noise,
-                sampling=drawn,
-                sampling_rate=rate,
-                count=count,
-            )
-        ]
+        common: dict[str, Any] = {"family": family, "sampling": drawn, "sampling_rate": rate}
+        return [Release(noise_multiplier=noise, count=count, **common)]
 
-    several = [read_event(event)] if event is not None else []
+    several = [dp_event.read_event(event)] if event is not None else []
     for count in counts if event is None else ():
         noise = noise_multiplier
-        if noise is None:
-            assert target_epsilon is not None
+        if target_epsilon is not None:
             noise = _noise(partial(released, count), target_epsilon, delta, adjacency)
             say(f"noise multiplier {noise:.{DIGITS + 2}g} for epsilon {target_epsilon:g}:")
-        several.append(released(count, noise))
+        several.append(released(count, noise or 0.0))
     for releases in several:
         low, high = accounted(releases, delta, adjacency)
         after = f" after {releases[0].count:,} rounds" if len(counts) > 1 else ""
@@ -95,7 +91,7 @@ def epsilon(
             say(_by_formula(like, releases, delta, low))
     say(f"assuming {_assumed(several[-1], adjacency)}")
     if write_event is not None:
-        write(write_event, several[-1])
+        dp_event.write_event(write_event, several[-1])
 
 
 def _counts(rounds: str) -> list[int]:

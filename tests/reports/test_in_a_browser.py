@@ -109,6 +109,11 @@ def test_the_first_screen_of_a_phone_holds_the_verdict(
         assert box["x"] + box["width"] <= PHONE[0]
 
 
+def test_a_report_is_short_before_anything_is_opened(browser: Browser, folder: Path) -> None:
+    with browser.open(folder / "report.html", (1280, 900)) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollHeight") < 6000
+
+
 @pytest.mark.parametrize("name", ["report", "leaderboard"])
 def test_all_is_there_without_script(browser: Browser, folder: Path, name: str) -> None:
     read = {}

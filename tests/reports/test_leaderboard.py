@@ -50,6 +50,17 @@ def headings(page: Page) -> list[str]:
     return [th.text() for th in next(page.by_id("rows").every("thead")).every("th")]
 
 
+def test_the_fifth_word_is_in_the_table_the_choices_and_the_figure(golden, tmp_path: Path) -> None:
+    written(tmp_path, {"a": audited(golden, verdict=Verdict.SUPPORTED)})
+    board = Leaderboard(benchmark(cell("a")), tmp_path)
+    page = Page(board.html())
+    [row] = [dict(zip(headings(page), row, strict=True)) for row in rows(page, "rows")]
+    assert row["verdict"] == "● supported not a proof of privacy"
+    assert board.choices["verdict"][1] == ["supported"]
+    assert "supported" in next(page.by_id("utility").every("svg")).text()
+    assert "supported" in as_markdown(board.axes, board.standings)
+
+
 def test_the_page_has_a_row_for_each_combination_and_names_gaps(board: Leaderboard) -> None:
     page = Page(board.html())
     found = [dict(zip(headings(page), row, strict=True)) for row in rows(page, "rows")]

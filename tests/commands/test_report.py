@@ -105,11 +105,11 @@ def truncated(text: str) -> str:
 
 
 def newer(text: str) -> str:
-    return text.replace('"schema_version": 2', '"schema_version": 3')
+    return text.replace('"schema_version": 3', '"schema_version": 4')
 
 
 def older(text: str) -> str:
-    return text.replace('"schema_version": 2', '"schema_version": 0')
+    return text.replace('"schema_version": 3', '"schema_version": 0')
 
 
 def misspelt(text: str) -> str:
@@ -124,8 +124,8 @@ def of_another_kind(text: str) -> str:
     "edit, said",
     [
         (truncated, "not an audit.json"),
-        (newer, "schema_version 3, this dpaudit reads versions 1 and 2"),
-        (older, "schema_version 0, this dpaudit reads versions 1 and 2"),
+        (newer, "schema_version 4, this dpaudit reads versions 1 to 3"),
+        (older, "schema_version 0, this dpaudit reads versions 1 to 3"),
         (misspelt, "verdi"),
         (of_another_kind, "graph.n_agents: Input should be a valid integer"),
     ],

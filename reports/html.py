@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dpaudit.codes import entries
+from dpaudit.errors import RunError
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import MEANING
@@ -51,8 +52,22 @@ def render(result: AuditResult, run_directory: Path) -> str:
         DpauditError: an artifact's path leads out of the run directory.
     """
     page = pages().get_template("audit.html.j2")
-    digest = hashlib.sha256(result.to_json().encode()).hexdigest()  # dpaudit verify compares it
+    digest = _digest(result, run_directory)  # dpaudit verify compares it
     return lines(page.render(run=Run("", 0, result, run_directory), digest=digest))
+
+
+def _digest(result: AuditResult, run_directory: Path) -> str:
+    """SHA-256 of the audit.json of the run, if it holds this result; else of what it will be.
+
+    One of an earlier version has other bytes than this version would write.
+    """
+    content = result.to_json()
+    file = run_directory / "audit.json"
+    try:
+        same = file.is_file() and AuditResult.read(file).to_json() == content
+    except RunError:
+        same = False
+    return hashlib.sha256(file.read_bytes() if same else content.encode()).hexdigest()
 
 
 def script_hash(script: str) -> str:

@@ -1,6 +1,7 @@
 """The HTML report: what a reader meets, where it stands, and runs side by side."""
 
 import base64
+import hashlib
 import math
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dpaudit.reports.html import render
 from dpaudit.reports.numbers import estimate
 from dpaudit.reports.reconstructions import NumberedFinding, Picture, scenarios
 from dpaudit.reports.run import finding_links
-from tests.reports.pages import Page, small_finding, visible, with_findings
+from tests.reports.pages import GOLDEN, Page, small_finding, visible, with_findings
 
 NO_PROOF = "not a proof of privacy"
 
@@ -58,6 +59,19 @@ def test_the_first_screen_answers_four_questions_in_order(page: Page) -> None:
         "So what?",
         "What should you do next?",
     ]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_the_page_names_the_bytes_that_lie_there(
+    golden: AuditResult, tmp_path: Path, version: int
+) -> None:
+    """Of any version, and however it is spaced; not those of another result."""
+    text = GOLDEN.read_text() if version == 1 else golden.to_json()
+    text = text.replace('"schema_version": 3', f'"schema_version": {version}') + "\n"
+    (tmp_path / "audit.json").write_text(text)
+    own = f"sha256-{hashlib.sha256(text.encode()).hexdigest()}"
+    assert f'content="{own}"' in render(AuditResult.read(tmp_path / "audit.json"), tmp_path)
+    assert f'content="{own}"' not in render(with_findings(golden), tmp_path)
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))

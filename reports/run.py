@@ -91,7 +91,8 @@ class Run:
         """The figure of what is known of a claim's epsilon; None where nothing is accounted."""
         if claim.range is None:
             return None
-        return range_drawing(claimed_epsilon(self.result, claim), claim.range)
+        void = claim.restated is not None and claim.restated.void is not None
+        return range_drawing(claimed_epsilon(self.result, claim), claim.range, void)
 
     @staticmethod
     def headline(finding: Finding) -> str | None:

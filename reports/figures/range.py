@@ -53,12 +53,15 @@ class RangeDrawing(NamedTuple):
         return next((mark for mark in self.marks if mark.name == name), None)
 
 
-def range_drawing(claimed: float | None, known: EpsilonRange) -> RangeDrawing:
+def range_drawing(claimed: float | None, known: EpsilonRange, void: bool = False) -> RangeDrawing:
     """The claim, and what is certified, accounted and measured; what is no number has no mark.
 
     Args:
         claimed: epsilon; None if the claim has none.
+        void: whether what is accounted was disproved: it has no upper end then.
     """
+    if void:
+        known = known.model_copy(update={"accounted": math.inf})
     values = {"claimed": claimed, **known.model_dump()}
     shown = {name: x for name, x in values.items() if x is not None and not math.isnan(x)}
     finite = [x for x in shown.values() if 0 < x < math.inf]
@@ -70,7 +73,8 @@ def range_drawing(claimed: float | None, known: EpsilonRange) -> RangeDrawing:
             at = END if x == math.inf else scale.place(max(x, 0.0))
             text = says.format(ROUNDED.get(name, number)(x))
             if x == math.inf and name != "certified":
-                text = f"{says.partition(':')[0]}: no upper end"
+                end = "void" if void and name == "accounted" else "no upper end"
+                text = f"{says.partition(':')[0]}: {end}"
             marks.append(Mark(name, text, round(at, 2), x == math.inf))
     ticks = [(round(scale.place(x), 2), number(x)) for x in scale.ticks()]
     return RangeDrawing(marks, ticks)

@@ -49,6 +49,12 @@ def test_what_is_infinite_is_an_arrow_at_the_end_without_a_number() -> None:
     assert leaks.says == "certified: at least ∞"
 
 
+def test_what_is_void_stands_at_no_number() -> None:
+    mark = range_drawing(1.0, known(0.5, 0.75, INF), void=True).mark("accounted")
+    assert mark is not None
+    assert (mark.at, mark.says) == (END, "accounted as declared: void")
+
+
 def test_a_claim_without_epsilon_and_what_is_no_number_have_no_mark() -> None:
     drawn = range_drawing(None, known(NAN, 2.0, 3.0))
     assert [mark.name for mark in drawn.marks] == ["accounted", "measured"]

@@ -303,7 +303,7 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, 
     if isinstance(check.audit, str):
         path = file.folder / check.audit
         content, text = read_toml(path)
-        refuse_other_kind(path, content, "audit", "program")
+        refuse_other_kind(path, content, "audit", "program", "mechanism")
     else:
         path, content, text = file.path, check.audit, file.text
         at = ("check", i, "audit")

@@ -233,7 +233,9 @@ def _flat(returned: Any, options: MechanismOptions) -> Array:
             )
         found.append(array.astype(np.float64).ravel())
     flat = found[0] if len(found) == 1 else np.concatenate(found)
-    if not np.isfinite(flat.sum()) and not np.isfinite(flat).all():
+    with np.errstate(invalid="ignore"):
+        total = flat.sum()
+    if not np.isfinite(total) and not np.isfinite(flat).all():
         n = int((~np.isfinite(flat)).sum())
         raise FunctionError("DPA075", f"the function returned NaN or infinity, in {n} numbers")
     return flat

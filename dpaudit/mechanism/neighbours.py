@@ -163,23 +163,30 @@ class Neighbours:
                     called = f"{direction.name}{name}, at distance {distance:g}"
                     yield Pair(called, self.value(low), self.value(high))
 
+    @property
+    def _ranges(self) -> list[tuple[float, float]]:
+        """The range of a number; of one without an end, up to some plain lengths."""
+        low, high = self.options.low, self.options.high
+        if low is not None and high is not None:
+            return [(low, high)]
+        if low is not None:
+            return [(low, low + length) for length in PLAIN_SCALES]
+        return [((high or 0.0) - length, high or 0.0) for length in PLAIN_SCALES]
+
     def _corners(self) -> Iterator[Pair]:
         """Of a range: every number at one end, and the same with others at the other end."""
-        o = self.options
-        low = o.low if o.low is not None else -(o.high or 1.0)
-        high = o.high if o.high is not None else -low
-        middle, half = (low + high) / 2, (high - low) / 2
-        n = len(self.directions[0].flat)
-        for direction in self.directions:
-            top = middle + half * np.sign(direction.flat)
-            without = np.zeros(n) if self.adjacency == "add-remove" else 2 * middle - top
-            yield Pair(
-                f"{direction.name} at the ends of the range", self.value(without), self.value(top)
-            )
-        alone = np.full(n, low)
-        alone[0] = high
-        without = np.zeros(n) if self.adjacency == "add-remove" else np.full(n, low)
-        yield Pair("one number at the other end", self.value(without), self.value(alone))
+        n, absent = len(self.directions[0].flat), self.adjacency == "add-remove"
+        for low, high in self._ranges:
+            middle, half = (low + high) / 2, (high - low) / 2
+            for direction in self.directions:
+                top = middle + half * np.sign(direction.flat)
+                without = np.zeros(n) if absent else 2 * middle - top
+                name = f"{direction.name} at the ends of {low:g} to {high:g}"
+                yield Pair(name, self.value(without), self.value(top))
+            alone = np.where(np.arange(n) == 0, high, low)
+            without = np.zeros(n) if absent else np.full(n, low)
+            name = f"one number at the other end of {low:g} to {high:g}"
+            yield Pair(name, self.value(without), self.value(alone))
 
     def _records(self) -> Iterator[Pair]:
         """One row changes among rows of zeros, rows like it, or rows against it."""

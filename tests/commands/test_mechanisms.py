@@ -73,3 +73,17 @@ def test_the_fixture_asserts_and_reports(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=1, failed=1)
     done.stdout.fnmatch_lines(["*privacy audits*", "*test_bold*UNSUPPORTED*"])
+
+
+@pytest.mark.slow
+def test_a_claims_file_checks_a_function_and_sees_its_change(folder: Path) -> None:
+    arguments = ["mechanism", "ours:noised", *CLAIM, "--shape", "4", "--runs", "200"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (folder / "runs" / "noised" / "config.toml").rename(folder / "noise.toml")
+    (folder / "claims.toml").write_text(
+        'import_from = "."\n[[check]]\nname = "noise"\naudit = "noise.toml"\n'
+    )
+    for source, code in ((OURS, 0), (OURS.replace("4.0", "0.1"), 1)):
+        (folder / "ours.py").write_text(source)
+        done = CliRunner().invoke(app, ["check", "claims.toml", "-q"])
+        assert done.exit_code == code, done.output

@@ -21,19 +21,21 @@ n_rounds = 2
 noise_multiplier = 1.0
 """,
     "program": '[program]\ncommand = ["python", "simulation.py"]\n',
+    "mechanism": '[mechanism]\nfunction = "ours:noised"\nshape = [4]\n',
     "check": '[[check]]\nname = "ours"\naudit = "audit.toml"\n',
     "benchmark": 'audit = "audit.toml"\n[[axis]]\nkey = "seed"\nvalues = [1, 2]\n',
 }
 CALLED = {
     "audit": "an audit file: dpaudit audit",
     "program": "the audit of a program: dpaudit audit",
+    "mechanism": "the audit of a function: dpaudit audit",
     "check": "a claims file: dpaudit check",
     "benchmark": "a benchmark file: dpaudit benchmark",
 }
 WRONG = [
     (command, kind)
     for command, kind in product(("audit", "check", "benchmark"), FILES)
-    if kind != command and (command, kind) != ("audit", "program")
+    if kind != command and (command, kind) not in [("audit", "program"), ("audit", "mechanism")]
 ]
 
 

@@ -111,6 +111,16 @@ def test_removed_records_are_fewer_rows() -> None:
         assert np.array_equal(pair.without[0], pair.having[0][1:])
 
 
+@pytest.mark.parametrize("ends", [{"low": 1.0}, {"high": -1.0}])
+def test_a_range_with_one_end_has_several_lengths(ends: dict) -> None:
+    options = MechanismOptions(function="a:b", shape=(2,), **ends)
+    values = [v[0] for pair in Neighbours(options, "replace-one", 0).fixed() for v in pair[1:]]
+    (end,) = ends.values()
+    lengths = {abs(float(x) - end) for value in values for x in value}
+    assert {0.0, 1.0, 1000.0} <= lengths
+    assert max(lengths) == 1000.0
+
+
 def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
     options = MechanismOptions(function="a:b", shape=(5,), low=0.0, high=3.0, dtype="int8")
     for pair in Neighbours(options, "replace-one", 0).fixed():

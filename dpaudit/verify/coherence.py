@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .figures import Claim, Finding, Flaw, metric, number
+from .figures import Evidence, Finding, Flaw, metric, number
 
 COUNTED = ("found", "rounds", "sampling rate", "noise over declared")  # not below 0
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
@@ -45,11 +45,10 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
         yield f"{rounds:g} of {n:g} rounds are not of {n_rounds}"
 
 
-def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
-    """Where a premise cites what does not examine it, or the declared rate is not the releases'."""
-    evidence, named = [findings[i] for i in claim["because"]], set(claim["because"])
-    of_training = any(finding["role"] == "declared" for finding in evidence)
-    for premise in claim["premises"] if of_training else ():
+def of_claim(evidence: Evidence, findings: list[Finding]) -> Iterator[Flaw]:
+    """Where a premise cites what does not examine it."""
+    claim, named = evidence.claim, evidence.claim["because"]
+    for premise in claim["premises"] if evidence.of("declared") else ():
         cited, where = premise["findings"], f"premises.{premise['name']}"
         examine = {i for i in named if findings[i]["role"] in CITED[premise["name"]]}
         some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed
@@ -58,12 +57,6 @@ def of_claim(claim: Claim, findings: list[Finding]) -> Iterator[Flaw]:
         said = ROUNDS.search(premise["says"])
         if said and said[0] not in {_rounds(findings[i]) for i in cited}:
             yield Flaw(where, f"{said[0]}: by none of its findings", True)
-    releases = (f["releases"].get("most") for f in evidence if f["role"] == "declared")
-    for some in releases:
-        sampled = [number(r["sampling_rate"]) for r in some or () if r["sampling"] != "none"]
-        rates = [metric(finding, "declared sampling rate") for finding in evidence]
-        if some and not {*rates} <= {None, min(sampled, default=1.0)}:
-            yield Flaw("findings", "the declared sampling rate is not that of the releases", True)
 
 
 def _rounds(finding: Finding) -> str:

@@ -7,7 +7,7 @@ and its ceiling that of a test without errors.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import exp, inf, isclose
 from pathlib import Path
@@ -32,22 +32,8 @@ NEGLIGIBLE = 1e-12  # in mu
 SENSITIVITY_ROUNDING = 1e-3  # of a measured distance over its stated bound
 NOISE_LEVEL = 1e-6  # p-value below which noise is not what is declared
 FALSE = 0.05  # probability of a false refutation, among all statements of an audit
-OWN = (
-    "likelihood-ratio",
-    "canaries",
-    "gradient-inversion",
-    "captured",
-    "mechanism",
-)  # alpha is FALSE if unset
+OWN = ("likelihood-ratio", "canaries", "gradient-inversion", "captured", "mechanism")  # at FALSE
 MATRICES = re.compile(r"artifacts/linear-view-[0-9a-f]{64}\.npz")
-
-
-class Audit(NamedTuple):
-    """What figures of a finding rest on beside it."""
-
-    config: Mapping[str, Any]
-    proven: tuple[float, ...] = ()  # what others of the same claim certify
-    folder: Path | None = None  # that artifacts lie in
 
 
 class Flaw(NamedTuple):
@@ -58,8 +44,35 @@ class Flaw(NamedTuple):
     contradicted: bool
 
 
+class Evidence(NamedTuple):
+    """A claim, the findings that bear on it, and what their figures rest on beside them."""
+
+    claim: Claim
+    epsilon: float  # that is claimed; of a claim on mu, that at delta 1e-5
+    delta: float
+    mu: float | None
+    findings: Sequence[Finding]
+    config: Mapping[str, Any]
+    folder: Path | None  # that artifacts lie in
+    verdict: str = ""  # as the evidence gives it
+    by_algebra: bool = True  # whether a premise rests on an exact leak
+
+    @property
+    def adjacency(self) -> str:
+        """The change of a record that is accounted; of a user, that of one record."""
+        return "replace-one" if self.claim["adjacency"] == "replace-one" else "add-remove"
+
+    def of(self, *roles: str) -> list[Finding]:
+        """The findings of these roles."""
+        return [finding for finding in self.findings if finding["role"] in roles]
+
+    def values(self, name: str, end: str, *roles: str) -> list[float]:
+        """A metric of those that have it."""
+        return [x for f in self.of(*roles) if (x := metric(f, name, end)) is not None]
+
+
 def number(value: object) -> float:
-    """A number of audit.json, whose texts "inf", "-inf" and "nan" are numbers."""
+    """A number of evidence.json, whose texts "inf", "-inf" and "nan" are numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a number, got {value!r}")
     return float(value)
@@ -80,38 +93,31 @@ def counted(finding: Finding, name: str, share: bool = False) -> tuple[int, int]
     return round(cases), int(n)
 
 
-def claimed_mu(claim: Claim) -> float | None:
-    """The mu that is claimed, if it is one."""
-    return None if claim["mu"] is None else number(claim["mu"])
+def evidence_of(
+    claim: Claim, findings: Sequence[Finding], result: Mapping[str, Any], folder: Path | None
+) -> Evidence:
+    """What an audit.json in a folder says of a claim."""
+    mu = None if claim["mu"] is None else number(claim["mu"])
+    at = DELTA_OF_MU if mu is not None else number(claim["delta"])
+    claimed = number(claim["epsilon"]) if mu is None else gaussian_epsilon(at, mu)
+    return Evidence(claim, claimed, at, mu, findings, result["config"], folder)
 
 
-def claimed_epsilon(claim: Claim) -> float:
-    """The claim as an epsilon at its delta; a claim on mu at delta 1e-5."""
-    mu = claimed_mu(claim)
-    return number(claim["epsilon"]) if mu is None else gaussian_epsilon(DELTA_OF_MU, mu)
-
-
-def claimed_delta(claim: Claim) -> float:
-    """The delta at which figures are held against the claim."""
-    return DELTA_OF_MU if claim["mu"] is not None else number(claim["delta"])
-
-
-def flaws(finding: Finding, where: str, claim: Claim, audit: Audit) -> Iterator[Flaw]:
+def flaws(finding: Finding, where: str, evidence: Evidence) -> Iterator[Flaw]:
     """What is wrong with a finding that bears on a claim."""
     check = CHECKS.get(finding["role"])
-    if finding["claim"] not in (None, claim["claim"]):
+    if finding["claim"] not in (None, evidence.claim["claim"]):
         yield Flaw(where, "it is of another claim", True)
-    for what in check(finding, claim, audit) if check else ():
+    for what in check(finding, evidence) if check else ():
         yield Flaw(where, what.removeprefix("missing: "), not what.startswith("missing: "))
-    own = {"claimed epsilon": claimed_epsilon, "claimed mu": claimed_mu, "delta": claimed_delta}
-    for name, of in own.items():
-        mine = of(claim)
+    own = {"claimed epsilon": evidence.epsilon, "delta": evidence.delta, "claimed mu": evidence.mu}
+    for name, mine in own.items():
         said = metric(finding, name)
         if mine and said is not None and not isclose(said, mine, rel_tol=1e-5):
             yield Flaw(where, f"{name} {said:g} is not {mine:g}", True)
 
 
-def _accounted(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
+def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
     low, high = metric(finding, "epsilon", "low"), metric(finding, "epsilon", "high")
     noiseless = finding["verdict"] == "refuted" and finding["message"] is not None
     if low is None or high is None:
@@ -121,37 +127,45 @@ def _accounted(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
     value, delta = metric(finding, "epsilon"), metric(finding, "delta")
     if not 0 <= low <= high or value not in (low, high):
         yield f"epsilon {value:g} from {low:g} to {high:g} is no interval"
-    exceeds = low > claimed_epsilon(claim) or (finding["role"] == "exact-leak" and noiseless)
+    exceeds = low > evidence.epsilon or (finding["role"] == "exact-leak" and noiseless)
     if (finding["verdict"] is not None) != exceeds and not finding["void"]:
         yield f"its verdict does not follow from epsilon {low:g} and the claim"
     for end, said, proves_nothing in (("least", low, 0.0), ("most", high, inf)):
         releases = finding["releases"].get(end)
         if releases is None:
-            known = (isclose(said, x, rel_tol=ROUNDING) for x in audit.proven)
-            if said != proves_nothing and not (finding["void"] and any(known)):
+            if said != proves_nothing and not (finding["void"] and _is_proven(said, evidence)):
                 yield f"missing: the releases behind the {end} epsilon"
             continue
-        adjacency = "replace-one" if claim["adjacency"] == "replace-one" else "add-remove"
-        own = epsilon(releases, claimed_delta(claim) if delta is None else delta, adjacency)
+        at = evidence.delta if delta is None else delta
+        own = epsilon(releases, at, evidence.adjacency)
         near, far = own.low * (1 - ROUNDING), own.low * (1 + LOOSE)
         if end == "most":
             near, far = max(near, own.high * (1 - TOLERANCE)), own.high * (1 + TOLERANCE)
         if not near - 1e-4 <= said <= far + 1e-4:
             yield f"its releases give {own.low:.6g} to {own.high:.6g} at {end}, not {said:.6g}"
     if finding["role"] == "exact-leak" and low > 0 and not noiseless:
-        yield from _seen(finding, audit)
+        yield from _seen(finding, evidence)
 
 
-def _seen(finding: Finding, audit: Audit) -> Iterator[str]:
+def _is_proven(value: float, evidence: Evidence) -> bool:
+    """Whether another finding of the claim, which is not void, certifies this epsilon."""
+    ends = ("epsilon", "low"), ("epsilon lower bound", "value")
+    sound = [f for f in evidence.findings if not f["void"]]
+    proven = [x for f in sound for name in ends if (x := metric(f, *name))]
+    return any(isclose(value, x, rel_tol=ROUNDING) for x in proven)
+
+
+def _seen(finding: Finding, evidence: Evidence) -> Iterator[str]:
     """Whether the releases of an exact leak are what the matrices of the view give."""
     name = finding["artifacts"].get("linear view")
-    if name is None or audit.folder is None or not (audit.folder / name).exists():
-        yield "missing: the matrices of the view"
+    if name is None or evidence.folder is None or not (evidence.folder / name).exists():
+        if name or evidence.by_algebra or finding["verdict"] == evidence.verdict:
+            yield "missing: the matrices of the view"
         return
     try:
         if not MATRICES.fullmatch(name):
             raise ValueError("they lie elsewhere")
-        own = [ends for ends in mus(audit.folder / name) if ends[1] > NEGLIGIBLE]
+        own = [ends for ends in mus(evidence.folder / name) if ends[1] > NEGLIGIBLE]
     except (KeyError, OSError, ValueError, BadZipFile) as error:
         yield f"the matrices of the view are none: {error}"
         return
@@ -165,33 +179,38 @@ def _seen(finding: Finding, audit: Audit) -> Iterator[str]:
         yield "its releases are not what the matrices of the view give"
 
 
-def _tested(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
-    if not finding["metrics"]:
+def _tested(finding: Finding, evidence: Evidence) -> Iterator[str]:
+    """Tests at the level that they name; controls, which are of epsilon, at one of the config's."""
+    control = finding["role"] != "test"
+    bound, confidence = metric(finding, "epsilon lower bound"), metric(finding, "confidence")
+    known = FALSE if finding["attack"] in OWN else None
+    asked = [a for a in evidence.config.get("attack") or () if a["name"] == finding["attack"]]
+    levels = [a.get("alpha", known) for a in asked] or [known]
+    levels = [number(level) for level in levels if level is not None]
+    if not finding["metrics"] or (control and bound is None):
         return
-    confidence, levels = metric(finding, "confidence"), _levels(finding, audit)
-    if confidence is None or not any(isclose(1 - confidence, x, rel_tol=ROUNDING) for x in levels):
+    if control:
+        evidence = evidence._replace(mu=None)
+        if (finding["verdict"] is not None) != ((bound or 0.0) > evidence.epsilon):
+            yield f"its verdict does not follow from its bound {bound:g}"
+    elif confidence is None or not any(isclose(1 - confidence, x, rel_tol=1e-6) for x in levels):
         unknown = "missing: " if confidence is None or not levels else ""
         yield f"{unknown}its confidence {confidence} is not what the config asks for"
         return
+    else:
+        levels = [1 - confidence]
     try:
-        own = derived(finding, claim, 1 - confidence)
+        own = [derived(finding, evidence, level) for level in levels]
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"its figures cannot be derived: {error}"
         return
-    if own is None:
+    if not own or not own[0]:
         yield "missing: what it counted"
-    for name, (low, high) in zip(FIGURES, own or (), strict=False):
+        return
+    for name, *ends in list(zip(FIGURES, *own, strict=True))[control:]:
         value = metric(finding, name)
-        if value is None or not low <= value <= high:
-            yield f"its evidence gives {name} {high:.6g}, not {value}"
-
-
-def _levels(finding: Finding, audit: Audit) -> list[float]:
-    """At which the config has tests of this attack err."""
-    known = FALSE if finding["attack"] in OWN else None
-    asked = [a for a in audit.config.get("attack") or () if a["name"] == finding["attack"]]
-    levels = [a.get("alpha", known) for a in asked] or [known]
-    return [number(level) for level in levels if level is not None]
+        if value is None or not any(low <= value <= high for low, high in ends):
+            yield f"its evidence gives {name} {ends[0][1]:.6g}, not {value}"
 
 
 def about(value: float) -> Ends:
@@ -199,60 +218,55 @@ def about(value: float) -> Ends:
     return value * (1 - 1e-5) - STEP, value * (1 + 1e-5) + 1e-7
 
 
-def derived(finding: Finding, claim: Claim, alpha: float) -> tuple[Ends, ...] | None:
-    """p-value, bound and ceiling of a test of this level; None: what it counted is not there."""
-    of = next((of for name, of in COUNTS.items() if name in finding["metrics"]), None)
-    if of is None:
-        return _of_bets(finding, claim, alpha) if finding["evidence"] else None
-    delta, mu = claimed_delta(claim), claimed_mu(claim)
-    p, perfect = of(finding, delta, mu is not None)
-    claimed = claimed_epsilon(claim) if mu is None else mu
-    bounds = [counts.largest(one, alpha) for one in (p, perfect)]
+def derived(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+    """p-value, bound and ceiling of a test of this level; none if what it counted is not there."""
+    delta, mu = evidence.delta, evidence.mu
+    found = p_values(finding, delta, mu is not None)
+    if found is None:
+        return _of_bets(finding, evidence, alpha) if finding["evidence"] else ()
+    claimed = evidence.epsilon if mu is None else mu
+    bounds = [counts.largest(p, alpha) for p in found]
     if mu is not None:
         if not isclose(bounds[0], metric(finding, "mu lower bound") or 0.0, abs_tol=STEP):
             raise ValueError(f"its mu is {bounds[0]:.6g}")
         bounds = [gaussian_epsilon(delta, bound) for bound in bounds]
-    ends = p(claimed - 1e-7) * (1 - 1e-4), p(claimed + STEP) * (1 + 1e-4)
+    ends = found[0](claimed - 1e-7) * (1 - 1e-4), found[0](claimed + STEP) * (1 + 1e-4)
     return ends, *map(about, bounds)
 
 
-def _of_runs(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValue]:
-    """Of the errors among runs, and of none among as many."""
-    (fp, n0), (fn, n1) = counted(finding, "false positives"), counted(finding, "false negatives")
-    p = partial(counts.errors_p_value, delta, of_mu)
-    return partial(p, (fp, fn, n0, n1)), partial(p, (0, 0, min(n0, n1), min(n0, n1)))
-
-
-def _of_guesses(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValue]:
-    right, r = counted(finding, "right guesses")
-    m = int(metric(finding, "epsilon lower bound", "n") or 0)
-    if metric(finding, "guesses") != r or r > m or of_mu:
-        raise ValueError("these are no guesses")
-    p = partial(counts.guesses_p_value, delta, m, r)
-    return partial(p, right), partial(p, r)
-
-
-def _of_successes(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValue]:
-    apart = "matched" in finding["metrics"]
+def p_values(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValue] | None:
+    """Of what a test counted, and of as many cases without an error. Raises ValueError."""
+    names = finding["metrics"]
+    if "false positives" in names:
+        fp, n0 = counted(finding, "false positives")
+        fn, n1 = counted(finding, "false negatives")
+        of_errors, n = partial(counts.errors_p_value, delta, of_mu), min(n0, n1)
+        return partial(of_errors, (fp, fn, n0, n1)), partial(of_errors, (0, 0, n, n))
+    if "guesses" in names:
+        right, r = counted(finding, "right guesses")
+        m = int(metric(finding, "epsilon lower bound", "n") or 0)
+        if metric(finding, "guesses") != r or r > m or of_mu:
+            raise ValueError("these are no guesses")
+        of_guesses = partial(counts.guesses_p_value, delta, m, r)
+        return partial(of_guesses, right), partial(of_guesses, r)
+    apart = "matched" in names
+    if not apart and "reconstructed" not in names:
+        return None
     kappa = metric(finding, "matched blindly" if apart else "reconstructed blindly, at most")
     hits, n = counted(finding, "matched" if apart else "reconstructed", share=True)
     if kappa is None or not 0 < kappa <= 1:
         raise ValueError("these are no successes")
-    p = partial(counts.successes_p_value, kappa, delta, of_mu, apart, n)
-    return partial(p, hits), partial(p, n)
+    of_successes = partial(counts.successes_p_value, kappa, delta, of_mu, apart, n)
+    return partial(of_successes, hits), partial(of_successes, n)
 
 
-COUNTS = {"false positives": _of_runs, "guesses": _of_guesses}  # by a metric of what was counted
-COUNTS |= dict.fromkeys(("matched", "reconstructed"), _of_successes)
-
-
-def _of_bets(finding: Finding, claim: Claim, alpha: float) -> tuple[Ends, ...]:
-    n, delta = int(metric(finding, "log wealth", "n") or 0), claimed_delta(claim)
+def _of_bets(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+    n, delta = int(metric(finding, "log wealth", "n") or 0), evidence.delta
     (against, wealth), *more = bets.wealths(finding["evidence"], n)
-    mu, bound = claimed_mu(claim), 0.0
+    mu, bound = evidence.mu, 0.0
     for e, d in against:  # each follows from the claim
         least = delta if mu is None else gaussian_delta(e, mu) * (1 - ROUNDING)
-        if d < least or (mu is None and e < claimed_epsilon(claim)):
+        if d < least or (mu is None and e < evidence.epsilon):
             raise ValueError("a bet is against more than is claimed")
     for points, own in more:
         ((bound, at),) = points
@@ -263,57 +277,24 @@ def _of_bets(finding: Finding, claim: Claim, alpha: float) -> tuple[Ends, ...]:
     return about(exp(-max(0.0, wealth.max()))), about(bound), about(bets.ceiling(n, delta, alpha))
 
 
-def _controlled(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
-    bound, levels = metric(finding, "epsilon lower bound"), _levels(finding, audit)
-    if bound is None:
-        return
-    if (finding["verdict"] is not None) != (bound > claimed_epsilon(claim)):
-        yield f"its verdict does not follow from its bound {bound:g}"
-    if "false positives" not in finding["metrics"] or not levels:
-        yield "missing: the counts behind its bound"
-        return
-    try:
-        found = _of_runs(finding, claimed_delta(claim), False)
-    except ValueError as error:
-        yield f"its figures cannot be derived: {error}"
-        return
-    for name, p in zip(FIGURES[1:], found, strict=True):
-        own = [about(counts.largest(p, level)) for level in levels]
-        if not any(low <= (metric(finding, name) or 0.0) <= high for low, high in own):
-            yield f"its counts give {name} {own[0][1]:.6g}"
-
-
-def _moved(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
+def _judged(finding: Finding, evidence: Evidence) -> Iterator[str]:
+    """Of distances, of what depends on data and of noise: whether the verdict follows from them."""
+    judged, ratio = finding["verdict"] is not None, metric(finding, "measured over stated")
     measured, stated = metric(finding, "measured"), metric(finding, "stated bound")
-    ratio = metric(finding, "measured over stated")
+    found, p = metric(finding, "found"), metric(finding, "p-value")
     if measured is not None and min(measured, stated or 0.0) < 0:
         yield "a distance is negative"
     if measured is not None and stated and ratio is not None:
         if not isclose(ratio, measured / stated, rel_tol=ROUNDING):
             yield f"measured over stated is {measured / stated:.6g}, not {ratio:.6g}"
-        if ratio > 1 + SENSITIVITY_ROUNDING and finding["verdict"] is None:
+        if ratio > 1 + SENSITIVITY_ROUNDING and not judged:
             yield f"it moves {ratio:.3g} times its bound and has no verdict"
-
-
-def _depends(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
-    found = metric(finding, "found")
-    if found is not None and (found > 0) != (finding["verdict"] is not None):
+    if found is not None and (found > 0) != judged:
         yield f"its verdict does not follow from the {found:g} that were found"
-
-
-def _noise(finding: Finding, claim: Claim, audit: Audit) -> Iterator[str]:
-    p = metric(finding, "p-value")
-    if p is not None and not (
-        0 <= p <= 1 and (p < NOISE_LEVEL) == (finding["verdict"] is not None)
-    ):
+    if p is not None and (not 0 <= p <= 1 or (p < NOISE_LEVEL) != judged):
         yield f"its verdict does not follow from p = {p:g}"
 
 
-CHECKS: Mapping[str, Callable[[Finding, Claim, Audit], Iterator[str]]] = {
-    **dict.fromkeys(("declared", "exact-leak", "measured"), _accounted),
-    **dict.fromkeys(("positive-control", "null-control"), _controlled),
-    "test": _tested,
-    "sensitivity": _moved,
-    "dependence": _depends,
-    "noise": _noise,
-}
+CHECKS = dict.fromkeys(("declared", "exact-leak", "measured"), _accounted)  # by role
+CHECKS |= dict.fromkeys(("test", "positive-control", "null-control"), _tested)
+CHECKS |= dict.fromkeys(("sensitivity", "dependence", "noise"), _judged)

@@ -4,71 +4,54 @@ Two proofs may stand behind the premises: the algebra of a step that is linear i
 rounds; or an alignment of all rounds, in which noise moves by no more than is declared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from math import inf, isclose
-from typing import Any
 
 from .accountant import epsilon
-from .figures import Claim, Finding, Flaw, claimed_delta, metric, number
+from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated
 AGAINST = ("refuted", "unsupported")
-NAMES = ("distance", "noise", "records", "completeness", "composition", "state")
-TOLERANCE = 5e-3  # relative, of epsilon at measured quantities
+SIZE = ("noise over declared", "low")
 
 
-def premises(claim: Claim, evidence: Sequence[Finding]) -> dict[str, bool]:
+def accounting(evidence: Evidence) -> Finding | None:
+    """What is declared; of a function what was measured, if that has an upper end."""
+    ended = [f for f in evidence.of("measured") if (metric(f, "epsilon", "high") or inf) < inf]
+    return next(iter(evidence.of("declared") + ended), None)
+
+
+def premises(evidence: Evidence) -> dict[str, bool]:
     """By name, whether each premise was examined and held; none without accounting."""
     declared = accounting(evidence)
-    return {} if declared is None else _examined(claim, evidence, declared)
-
-
-def accounting(evidence: Sequence[Finding]) -> Finding | None:
-    """What is declared; of a function what was measured, if that has an upper end."""
-    ended = [f for f in _of(evidence, "measured") if (metric(f, "epsilon", "high") or inf) < inf]
-    return next(iter(_of(evidence, "declared") + ended), None)
-
-
-def _examined(claim: Claim, evidence: Sequence[Finding], declared: Finding) -> dict[str, bool]:
-    change = "add-remove" if claim["adjacency"] == "user" else claim["adjacency"]
-    moved = [f for f in _of(evidence, "sensitivity") if f["adjacency"] in (None, change)]
-    noise, beside = _of(evidence, "noise"), _of(evidence, "dependence")
-    exact = [
-        metric(f, "epsilon", "high") or 0.0
-        for f in _of(evidence, "exact-leak")
-        if f["void"] is None and (claim["scope"] != "run" or _is_whole(f))
-    ]
-    bounds = [high for high in exact if 0 < high < inf] or [inf]
-    aligned = any(_aligns(finding, claim, declared) for finding in _of(evidence, "alignment"))
-    tested = any(metric(f, "rounds") is not None for f in noise)
+    if declared is None:
+        return {}
+    moved = [f for f in evidence.of("sensitivity") if f["adjacency"] in (None, evidence.adjacency)]
+    noise, beside, leaks = map(evidence.of, ("noise", "dependence", "exact-leak"))
+    of_part = evidence.claim["scope"] != "run"
+    whole = [f for f in leaks if f["void"] is None and (of_part or _is_whole(f))]
+    aligned = is_aligned(evidence)
+    highs = [x for f in whole if (x := metric(f, "epsilon", "high")) is not None and x < inf]
     unsure = any(f["unconfirmed"] or (f["claim"] is None and f["not_examined"]) for f in noise)
+    measured = moved and all(metric(f, "stated bound") is not None for f in moved)
     high = metric(declared, "epsilon", "high") or 0.0
-    looked = any(metric(f, "found") is not None for f in beside)
-    measured = bool(moved) and all(metric(f, "stated bound") is not None for f in moved)
+    fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {
-        "distance": aligned or (measured and any(_is_whole(f) for f in beside)),
-        "noise": aligned or (tested and not unsure and bounds[0] < inf),
-        "records": _is_complete(evidence, "records"),
-        "completeness": looked and not any(f["not_examined"] for f in beside),
-        "composition": declared["void"] is None
-        and high < inf
-        and (aligned or bounds[0] <= high * ALLOWED),
-        "state": _is_complete(evidence, "state"),
+        "distance": aligned or (measured and any(map(_is_whole, beside))),
+        "noise": aligned or (evidence.values("rounds", "value", "noise") and highs and not unsure),
+        "records": _is_complete(evidence.of("records")),
+        "completeness": evidence.values("found", "value", "dependence") and _is_complete(beside),
+        "composition": declared["void"] is None and fits,
+        "state": _is_complete(evidence.of("state")),
     }
     cited = {"distance": moved, "noise": noise, "completeness": beside}
-    cited["composition"] = [declared, *_of(evidence, "exact-leak")]
-    for name, some in cited.items():
-        held[name] &= not any(f["verdict"] in AGAINST for f in some)
-    return held
+    cited["composition"] = [declared, *leaks]
+    failed = {name for name, some in cited.items() if any(f["verdict"] in AGAINST for f in some)}
+    return {name: bool(how) and name not in failed for name, how in held.items()}
 
 
-def _of(evidence: Sequence[Finding], role: str) -> list[Finding]:
-    return [finding for finding in evidence if finding["role"] == role]
-
-
-def _is_complete(evidence: Sequence[Finding], role: str) -> bool:
-    found = _of(evidence, role)
-    return bool(found) and not any(finding["not_examined"] for finding in found)
+def _is_complete(found: list[Finding]) -> bool:
+    return bool(found) and not any(f["not_examined"] for f in found)
 
 
 def _is_whole(finding: Finding) -> bool:
@@ -76,23 +59,34 @@ def _is_whole(finding: Finding) -> bool:
     return rounds is not None and of is not None and rounds >= of
 
 
-def _aligns(finding: Finding, claim: Claim, declared: Finding) -> bool:
-    """Whether its moves are allowed by as many releases as an eavesdropper of all links faces."""
-    ratio = metric(finding, "noise moved over declared")
-    if ratio is None or ratio > ALLOWED or not _is_whole(finding):
-        return False
-    own, every = ((f["releases"] or {}).get("most", []) for f in (declared, finding))
-    kinds, all_kinds = (
-        {(r["family"], r["noise_multiplier"], r["clipped"]) for r in some} for some in (own, every)
-    )
-    n, most = (sum(int(r["count"]) for r in some) for some in (own, every))
-    same = finding["adjacency"] == claim["adjacency"]
-    return same and bool(own) and kinds <= all_kinds and n >= most
+def is_aligned(evidence: Evidence) -> bool:
+    """Whether an alignment of all rounds moves noise by no more than is declared.
+
+    It has as many releases as an eavesdropper of all links faces.
+    """
+    own = most_of(accounting(evidence))
+    for finding in evidence.of("alignment"):
+        ratio, every = metric(finding, "noise moved over declared"), most_of(finding)
+        kinds, all_kinds = (
+            {(r["family"], r["noise_multiplier"], r["clipped"]) for r in some}
+            for some in (own, every)
+        )
+        n, most = (sum(int(r["count"]) for r in some) for some in (own, every))
+        moves = ratio is not None and ratio <= ALLOWED and _is_whole(finding)
+        same = finding["adjacency"] == evidence.claim["adjacency"]
+        if moves and same and own and kinds <= all_kinds and n >= most:
+            return True
+    return False
 
 
-def flaws(claim: Claim, evidence: Sequence[Finding], certified: float) -> Iterator[Flaw]:
+def most_of(finding: Finding | None) -> list[Finding]:
+    """The releases behind the upper end of a finding; none if they are not there."""
+    return list(((finding and finding["releases"]) or {}).get("most") or ())
+
+
+def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     """Where the premises or the range of a claim do not follow from its findings."""
-    own = premises(claim, evidence)
+    own, claim, declared = premises(evidence), evidence.claim, accounting(evidence)
     said = {p["name"]: p["status"] for p in claim["premises"]}
     if list(said) != list(own):
         yield Flaw("premises", f"{', '.join(said) or 'none'} are not {', '.join(own)}", True)
@@ -100,13 +94,18 @@ def flaws(claim: Claim, evidence: Sequence[Finding], certified: float) -> Iterat
     for name, held in own.items():
         if (said[name] == "examined") != held:
             yield Flaw("premises", f"{name} is {said[name]}, its evidence says otherwise", True)
-    declared = accounting(evidence)
+    sampled = [r for r in most_of(declared) if r["sampling"] != "none"]
+    rate = min((number(r["sampling_rate"]) for r in sampled), default=1.0)
+    for stated in evidence.values("declared sampling rate", "value", "records"):
+        if declared is not None and not isclose(stated, rate, rel_tol=1e-9):
+            what = f"releases are declared at rate {rate:.6g}, not {stated:.6g}"
+            yield Flaw("premises", what, "most" in declared["releases"])
     if declared is None or claim["range"] is None:
         return
     expected = {
         "certified": certified,
         "accounted": metric(declared, "epsilon", "high"),
-        "measured": _measured(claim, evidence, declared) if all(own.values()) else inf,
+        "measured": _measured(evidence, declared) if all(own.values()) else inf,
     }
     for name, value in expected.items():
         given = number(claim["range"][name])
@@ -116,25 +115,16 @@ def flaws(claim: Claim, evidence: Sequence[Finding], certified: float) -> Iterat
             yield Flaw("range", f"{name} is {value}, not {given:.6g}", known)
 
 
-def _measured(claim: Claim, evidence: Sequence[Finding], declared: Finding) -> float:
+def _measured(evidence: Evidence, declared: Finding) -> float:
     """Epsilon of the declared releases with noise and rate at their unfavourable ends."""
-    releases: Sequence[Mapping[str, Any]] | None = (declared["releases"] or {}).get("most")
-    accounted = metric(declared, "epsilon", "high") or 0.0
-    sizes = [
-        low
-        for role in ("noise", "alignment")
-        for f in _of(evidence, role)
-        if (low := metric(f, "noise over declared", "low")) is not None
-    ]
+    accounted, releases = metric(declared, "epsilon", "high") or 0.0, most_of(declared)
+    sizes = [x for role in ("noise", "alignment") for x in evidence.values(*SIZE, role)]
     if not releases:
-        return accounted if releases is not None else inf
+        return accounted if "most" in (declared["releases"] or {}) else inf
     if not sizes:
         return inf
-    records = next(iter(_of(evidence, "records")), None)
-    rate, high = (
-        (metric(records, "sampling rate", end) if records else None) for end in ("value", "high")
-    )
-    times = max(1.0, high / rate) if rate and high else 1.0
+    rates, highs = (evidence.values("sampling rate", end, "records") for end in ("value", "high"))
+    times = max(1.0, highs[0] / rates[0]) if rates and highs and rates[0] else 1.0
     as_measured = [
         {
             **release,
@@ -143,5 +133,4 @@ def _measured(claim: Claim, evidence: Sequence[Finding], declared: Finding) -> f
         }
         for release in releases
     ]
-    adjacency = "replace-one" if claim["adjacency"] == "replace-one" else "add-remove"
-    return max(accounted, epsilon(as_measured, claimed_delta(claim), adjacency).high)
+    return max(accounted, epsilon(as_measured, evidence.delta, evidence.adjacency).high)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from . import coherence, premises
 from .counts import holm
-from .figures import FALSE, Audit, Claim, Finding, Flaw, claimed_epsilon, flaws, metric, number
+from .figures import FALSE, Claim, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
@@ -43,12 +43,32 @@ class ClaimCheck(NamedTuple):
 
 def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCheck]:
     """Every claim of an audit.json in a folder; KeyError, TypeError or ValueError if it is none."""
-    claims, findings = result["claims"], result["findings"]
-    evidence = [[findings[i] for i in claim["because"]] for claim in claims]
-    tested = {i: p for i, own in enumerate(evidence) if (p := _least_p(own)) is not None}
-    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    refuted = [adjusted.get(i, inf) <= FALSE for i in range(len(claims))]
-    return [_checked(result, i, refuted[i], folder) for i in range(len(claims))]
+    evidence = [
+        evidence_of(claim, [result["findings"][j] for j in claim["because"]], result, folder)
+        for claim in result["claims"]
+    ]
+    tests = [own.values("p-value", "value", "test") for own in evidence]
+    least = {i: min(1.0, len(p) * min(p)) for i, p in enumerate(tests) if p}  # of a statement
+    adjusted = dict(zip(least, holm(list(least.values())), strict=True))
+    checked = []
+    for i, own in enumerate(evidence):
+        refuted = adjusted.get(i, inf) <= FALSE
+        derived, held = derive(own, refuted), premises.premises(own)
+        algebra = held.get("noise") or held.get("composition")
+        by_algebra = bool(algebra) and not premises.is_aligned(own)
+        own = own._replace(verdict=derived, by_algebra=by_algebra)
+        of_one = zip(own.claim["because"], own.findings, strict=True)
+        found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
+        found += [
+            *_restated(own),
+            *_left_out(result, own.claim),
+            *_numbers(own, result["findings"]),
+        ]
+        found += coherence.of_claim(own, result["findings"])
+        found += premises.flaws(own, _certified(own, refuted))
+        named = (own.claim["text"], own.claim["threat_model"], own.claim["verdict"])
+        checked.append(ClaimCheck(*named, derived, tuple(found)))
+    return checked
 
 
 def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
@@ -70,31 +90,9 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
         yield Flaw("claims", "they are not those of the config and its threat models", True)
 
 
-def _least_p(evidence: Sequence[Finding]) -> float | None:
-    """The p-value of a statement: the least of its tests, times how many there are."""
-    found = [p for f in evidence if f["role"] == "test" and (p := metric(f, "p-value")) is not None]
-    return min(1.0, len(found) * min(found)) if found else None
-
-
-def _checked(result: Mapping[str, Any], i: int, refuted: bool, folder: Path | None) -> ClaimCheck:
-    claim, ends = result["claims"][i], (("epsilon", "low"), ("epsilon lower bound", "value"))
-    evidence = [result["findings"][j] for j in claim["because"]]
-    proven = [x for f in evidence for name in ends if (x := metric(f, *name)) and not f["void"]]
-    audit, found = Audit(result["config"], tuple(proven), folder), list[Flaw]()
-    for j, finding in zip(claim["because"], evidence, strict=True):
-        found += flaws(finding, f"findings[{j}]", claim, audit)
-    found += [*_of_config(result, claim), *_left_out(result, i), *_numbers(result, claim)]
-    found += _restated(claim, evidence)
-    found += coherence.of_claim(claim, result["findings"])
-    found += premises.flaws(claim, evidence, _certified(claim, evidence, refuted))
-    derived = derive(claim, evidence, refuted)
-    named = (claim["text"], claim["threat_model"], claim["verdict"])
-    return ClaimCheck(*named, derived, tuple(found))
-
-
-def _of_config(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
-    """A claim says what the config claims."""
-    asked = result["config"]["claim"][claim["claim"]]
+def _restated(evidence: Evidence) -> Iterator[Flaw]:
+    """A claim says what the config claims; of a record and the run it restates what is declared."""
+    claim, asked = evidence.claim, evidence.config["claim"][evidence.claim["claim"]]
     for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text"):
         if asked.get(key) != claim[key]:
             yield Flaw(f"claims.{key}", f"{claim[key]!r} is not {asked.get(key)!r}", True)
@@ -102,22 +100,16 @@ def _of_config(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
         yield Flaw("claims.confidence", f"{claim['confidence']} is not {1 - FALSE}", True)
     if claim["decisive"] is not None and claim["decisive"] not in claim["because"]:
         yield Flaw("claims.decisive", "it is none of the evidence", True)
-
-
-def _restated(claim: Claim, evidence: Sequence[Finding]) -> Iterator[Flaw]:
-    """A claim on one record and the whole run is restated as what is declared."""
     restated = claim["restated"]
     same = claim["scope"] == "run" and restated and restated["adjacency"] == claim["adjacency"]
-    for finding in evidence if same and not restated["void"] else ():
-        if finding["role"] == "declared" and len(finding["releases"]) == 2:
-            own = finding["metrics"]["epsilon"], metric(finding, "delta")
-            if own != (restated["epsilon"], restated["delta"]):
-                yield Flaw("claims.restated", "it is not what is declared", True)
+    for finding in evidence.of("declared") if same and not restated["void"] else ():
+        own = finding["metrics"].get("epsilon"), metric(finding, "delta")
+        if len(finding["releases"]) == 2 and own != (restated["epsilon"], restated["delta"]):
+            yield Flaw("claims.restated", "it is not what is declared", True)
 
 
-def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
+def _left_out(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
     """Evidence about the claim and its adversary that the claim does not name."""
-    claim = result["claims"][i]
     change = "add-remove" if claim["adjacency"] == "user" else claim["adjacency"]
     for j, finding in enumerate(result["findings"]):
         if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
@@ -129,83 +121,72 @@ def _left_out(result: Mapping[str, Any], i: int) -> Iterator[Flaw]:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
 
 
-def derive(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> str:
+def derive(evidence: Evidence, refuted: bool) -> str:
     """The verdict that the evidence gives."""
-
-    def of(role: str) -> list[Finding]:
-        return [finding for finding in evidence if finding["role"] == role]
-
-    claimed = claimed_epsilon(claim)
-    declared_low = max((metric(f, "epsilon", "low") or 0.0 for f in of("declared")), default=0.0)
-    noiseless = any(finding["verdict"] == "refuted" for finding in of("exact-leak"))
-    if noiseless or refuted or declared_low == inf:
+    noiseless = any(finding["verdict"] == "refuted" for finding in evidence.of("exact-leak"))
+    if noiseless or refuted or inf in evidence.values("epsilon", "low", "declared"):
         return "refuted"
-    if any(f["verdict"] == "unsupported" for f in evidence if f["kind"] != "empirical-epsilon"):
+    judged = [f for f in evidence.findings if f["kind"] != "empirical-epsilon"]
+    if any(finding["verdict"] == "unsupported" for finding in judged):
         return "unsupported"
-    if claim["codes"] and claim["codes"][0] in WITHOUT_VIEW:
+    if evidence.claim["codes"] and evidence.claim["codes"][0] in WITHOUT_VIEW:
         return "underpowered"
-    tests = [f for f in of("test") if f["metrics"]]
     names = "epsilon lower bound", "ceiling"
+    tests = [f for f in evidence.of("test") if f["metrics"]]
     strengths = [[metric(test, name) or 0.0 for name in names] for test in tests]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
-    declared = premises.accounting(evidence)
-    if declared is not None and bound <= claimed:
-        held = premises.premises(claim, evidence)
-        if all(held.values()) and (metric(declared, "epsilon", "high") or 0.0) <= claimed:
-            return "supported"
-    if ceiling <= claimed:
-        return "underpowered"
-    controls = of("positive-control")
-    if controls and not any(control["verdict"] == "refuted" for control in controls):
-        return "underpowered"
-    return "not refuted" if bound > 0 else "underpowered"
+    declared, held = premises.accounting(evidence), premises.premises(evidence)
+    accounted = (metric(declared, "epsilon", "high") or 0.0) if declared else inf
+    if all(held.values()) and max(bound, accounted) <= evidence.epsilon:
+        return "supported"
+    controls = evidence.of("positive-control")
+    blind = controls and not any(control["verdict"] == "refuted" for control in controls)
+    weak = ceiling <= evidence.epsilon or blind or bound <= 0
+    return "underpowered" if weak else "not refuted"
 
 
-def _certified(claim: Claim, evidence: Sequence[Finding], refuted: bool) -> float:
+def _certified(evidence: Evidence, refuted: bool) -> float:
     """The largest epsilon that is certainly reached."""
-    accounted = [f for f in evidence if f["role"] in ("exact-leak", "measured", "declared")]
-    if any(f["role"] == "exact-leak" and f["verdict"] == "refuted" for f in evidence):
+    if any(f["verdict"] == "refuted" for f in evidence.of("exact-leak")):
         return inf
-    tests = [f for f in evidence if f["role"] == "test" and f["metrics"]]
+    tests = [f for f in evidence.of("test") if f["metrics"]]
     if refuted:
         tests = [min(tests, key=lambda test: metric(test, "p-value") or 0.0)]
     bound = max((metric(test, "epsilon lower bound") or 0.0 for test in tests), default=0.0)
-    lows = (metric(finding, "epsilon", "low") or 0.0 for finding in accounted)
-    return max([bound if refuted else min(bound, claimed_epsilon(claim)), *lows])
+    lows = evidence.values("epsilon", "low", "exact-leak", "measured", "declared")
+    return max([bound if refuted else min(bound, evidence.epsilon), *lows])
 
 
-def _numbers(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
+def _numbers(evidence: Evidence, findings: Sequence[Finding]) -> Iterator[Flaw]:
     """Each number in the sentences of a claim is a figure of its evidence, or of the claim."""
-    findings = result["findings"]
-    evidence = [findings[j] for j in claim["because"]]
-    spoken = [("reason", claim["reason"], evidence), ("meaning", claim["meaning"], evidence)]
+    claim, own = evidence.claim, evidence.findings
+    spoken = [("reason", claim["reason"], own), ("meaning", claim["meaning"], own)]
     spoken += [("sentence", claim["sentence"], [])]
-    of_training = any(finding["role"] == "declared" for finding in evidence)
-    for premise in claim["premises"] if of_training else ():
+    for premise in claim["premises"] if evidence.of("declared") else ():
         cited = [findings[j] for j in premise["findings"]]
         spoken.append((f"premises.{premise['name']}", premise["says"], cited))
     for where, text, some in spoken:
-        known = _known(claim, some) | {
-            str(n) for n in range(len(evidence) + 10) if where == "reason"
-        }
+        counts = {str(n) for n in range(len(own) + 10) if where == "reason"}
         names = {claim["text"], claim["threat_model"], *(f["message"] or "" for f in some)}
         for name in sorted(names, key=len, reverse=True):
             text = text.replace(name, "") if name else text
+        known = _known(evidence._replace(findings=some)) | counts
         unknown = [found for found in NUMBER.findall(text) if found not in known]
         if unknown:
             yield Flaw(where, f"{', '.join(unknown)}: in none of its evidence", True)
 
 
-def _known(claim: Claim, evidence: Sequence[Finding]) -> set[str]:
+def _known(evidence: Evidence) -> set[str]:
     """The figures of a claim and its evidence, as sentences write them."""
-    figures = [x for f in evidence for m in f["metrics"].values() for x in map(m.get, ENDS)]
-    figures += [claim[key] for key in ("epsilon", "delta", "mu")]
-    values = [number(x) for x in figures if x is not None] + [claimed_epsilon(claim)]
-    values += [100 * (metric(f, "confidence") or 0.0) for f in evidence]
-    values += [1e-5, FALSE, 100 * (1 - FALSE)] if evidence else []
-    certified = [metric(f, "epsilon lower bound") or 0.0 for f in evidence]
-    values += [claimed_epsilon(claim) / bound for bound in certified if bound > 0]
-    texts = [f[key] for f in evidence for key in ("not_examined", "unconfirmed", "title", "void")]
+    claim, findings = evidence.claim, evidence.findings
+    figures = [x for f in findings for m in f["metrics"].values() for x in map(m.get, ENDS)]
+    figures += [evidence.epsilon, *(claim[key] for key in ("epsilon", "delta", "mu"))]
+    values = [number(x) for x in figures if x is not None]
+    values += [1e-5, FALSE, 100 * (1 - FALSE)] if findings else []
+    values += [100 * (metric(f, "confidence") or 0.0) for f in findings]
+    certified = [metric(f, "epsilon lower bound") or 0.0 for f in findings]
+    values += [evidence.epsilon / bound for bound in certified if bound > 0]
+    texts = [f[key] for f in findings for key in ("not_examined", "unconfirmed", "title", "void")]
     return set(NUMBER.findall(str(texts))).union(*map(_written, values))
 
 

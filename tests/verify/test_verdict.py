@@ -137,6 +137,7 @@ CHANGES: dict[str, Callable[[Content], None]] = {
     "ratio of distances": metric("sensitivity", "measured over stated", "value", 2.0),
     "things that depend on data": metric("dependence", "found", "value", 2.0),
     "p-value of noise": metric("noise", "p-value", "value", 1e-9),
+    "declared rate of batches": metric("records", "declared sampling rate", "value", 0.5),
     "positive control": metric("positive-control", "epsilon lower bound", "value", 0.0),
 }
 
@@ -183,6 +184,21 @@ def test_evidence_that_is_missing_is_named(content: Content, run: Path) -> None:
     assert checked.answer == "not checkable"
     ends = [f"the releases behind the {end} epsilon" for end in ("least", "most")]
     assert [p.what for p in checked.flaws][:2] == ends
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_matrices_count_if_a_premise_rests_on_them(
+    content: Content, run: Path, aligned: bool
+) -> None:
+    """An alignment proves noise and composition; without it, the algebra of the view does."""
+    changed = copy.deepcopy(content)
+    finding(changed, "exact-leak")["artifacts"] = {}
+    if not aligned:
+        finding(changed, "alignment")["metrics"] = {}
+    (checked,) = check(changed, run)
+    missed = "the matrices of the view" in [flaw.what for flaw in checked.flaws]
+    assert missed != aligned
+    assert (checked.answer == "confirmed") == aligned
 
 
 def test_a_figure_that_is_called_void_is_not_believed(content: Content) -> None:

@@ -224,7 +224,12 @@ def rank_here() -> int | None:
     if mpi is not None and mpi.Is_initialized():
         return int(mpi.COMM_WORLD.Get_rank())
     found = next((os.environ[name] for name in _RANK if name in os.environ), None)
-    return None if found is None else int(found)
+    if found is not None:
+        return int(found)
+    processes = sys.modules.get("multiprocessing.process")
+    current = None if processes is None else processes.current_process()
+    identity: tuple[int, ...] = getattr(current, "_identity", ())
+    return identity[0] - 1 if len(identity) == 1 else None
 
 
 def seed(module: str, number: int) -> None:

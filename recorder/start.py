@@ -68,8 +68,10 @@ class Hooks:
             "jax.random": self._jax,
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
         }
+        if not options["transport"]:
+            self.then.update(self._pipes(Channels(log, self._sites)))
         if self._player is None and not options["transport"]:
-            self.then.update(self._channels())
+            self.then.update(self._wires(Channels(log, self._sites)))
         if options["transport"]:
             import runpy
 
@@ -78,12 +80,15 @@ class Hooks:
             sent = OtherTransport(log, self._sites)
             self.then[adapter["MODULE"]] = lambda found: adapter["hook"](found, sent)
 
-    def _channels(self) -> dict[str, Callable[[ModuleType], None]]:
-        """Transports whose messages are recorded, and which an audit does not see."""
-        channels = Channels(self._log, self._sites)
+    def _pipes(self, channels: Channels) -> dict[str, Callable[[ModuleType], None]]:
         return {
             "multiprocessing.connection": lambda found: pipes.hook_connections(found, channels),
             "multiprocessing.queues": lambda found: pipes.hook_queues(found, channels),
+        }
+
+    def _wires(self, channels: Channels) -> dict[str, Callable[[ModuleType], None]]:
+        """Transports whose messages are recorded, and which an audit does not see."""
+        return {
             "socket": lambda found: sockets.hook_sockets(found, channels),
             "ssl": lambda found: sockets.hook_sending(found.SSLSocket, channels),
             "http.client": lambda found: http_client.hook_http(found, channels),

@@ -31,7 +31,6 @@ NOISE = (  # operators
 )
 UNAUDITED = {  # by what the operator of a message begins with
     "zmq": "ZeroMQ sockets",
-    "pipe": "pipes and queues",
     "socket": "sockets",
     "http": "HTTP",
     "grpc": "gRPC",

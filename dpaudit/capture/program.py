@@ -28,6 +28,7 @@ from dpaudit.recorder.server import TIMED_OUT
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed, unsealed
 
+from .channels import routed
 from .interpreter import in_environment, interpreter, with_python
 from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
@@ -94,7 +95,7 @@ class Program:
                 if not status or tried == PORTS - 1 or "EADDRINUSE" not in _said(out):
                     break
             try:
-                self._refuse_failure(status, out, processes_in(out / RAW))
+                self._refuse_failure(status, routed(processes_in(out / RAW))[0], out)
                 found = use(self.read(world))
             finally:
                 shutil.rmtree(out, ignore_errors=True)
@@ -112,7 +113,7 @@ class Program:
         """The run of a world, which has left a folder; the plain one has the rounds of all."""
         return ProgramRun(world, self._config.messages, self._rounds)
 
-    def _refuse_failure(self, status: int | None, out: Path, processes: Sequence[Process]) -> None:
+    def _refuse_failure(self, status: int | None, processes: Sequence[Process], out: Path) -> None:
         """Raises RunError for a run that failed, or cannot be compared with others."""
         code, why = "DPA058", ""
         refused = [note["text"] for process in processes for note in process.of_kind("refused")]
@@ -136,7 +137,11 @@ class Program:
             code, why = "DPA060", f"{sockets}; dpaudit capture records them"
         elif not any(process.of_kind("sent") for process in processes):
             tapped = "tap.send(source, destinations, name, value) for each"
-            expected = "a program that sends by torch.distributed" if self.options.ranks else tapped
+            expected = (
+                "a program that sends by torch.distributed or pipes"
+                if self.options.ranks
+                else tapped
+            )
             code, why = "DPA059", f"no message seen; expected {expected}"
         if why:
             raise RunError(code, f"{' '.join(self.options.command)}: {why}")

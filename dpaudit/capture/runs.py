@@ -18,6 +18,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import TAPE, Change, How, World, draw_key
 from dpaudit.recorder.player import RAW
 
+from .channels import routed
 from .process_logs import Record, draws_of, events_of, processes_in
 from .rounds import RoundsFound, counted_rounds, numbered, rounds_of
 
@@ -112,7 +113,7 @@ class ProgramRun:
 
     def __init__(self, world: World, options: MessageOptions, rounds: RoundNumbers) -> None:
         self.world, self._options = world, options
-        self._processes = processes_in(world.out / RAW)
+        self._processes, _ = routed(processes_in(world.out / RAW))
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
         found = rounds.found(events, draws, first=world.tape is None)
         self._all, self._draws = numbered(events, found), numbered(draws, found)

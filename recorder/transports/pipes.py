@@ -94,6 +94,17 @@ def hook_queues(queues: Any, channels: Channels) -> None:
 
         return put
 
+    failed = queues.Queue._on_queue_feeder_error
+
+    def dropped(error: Any, value: Any) -> Any:
+        """An object that could not be pickled is never sent, and those after it are not it."""
+        for waiting in _waiting.values():
+            kept = [one for one in waiting if one[0] is not value]
+            waiting.clear()
+            waiting.extend(kept)
+        return failed(error, value)
+
+    queues.Queue._on_queue_feeder_error = staticmethod(dropped)
     os.register_at_fork(after_in_child=_waiting.clear)  # the parent's thread sends these
     for kind in (queues.Queue, queues.JoinableQueue):
         kind.put = putting(kind.put, True)

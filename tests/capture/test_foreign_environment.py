@@ -186,19 +186,20 @@ def test_an_interpreter_that_does_not_start_is_one_line(
 RING = Path(__file__).parent / "programs" / "ring.py"
 
 
-def ring(tmp_path: Path, python: Path, draw: str) -> AuditResult:
+def ring(tmp_path: Path, python: Path, draw: str, *more: str) -> AuditResult:
     """The audit of two processes, whose noise is drawn at a line."""
     lines = RING.read_text().splitlines()
     [number] = [i for i, line in enumerate(lines, 1) if line.startswith(f'    "{draw}": lambda')]
+    [sends] = [i for i, line in enumerate(lines, 1) if "link.send(message)" in line]
     config = CapturedConfig.model_validate(
         {
             "program": {
-                "command": ("python", "ring.py", draw),
+                "command": ("python", "ring.py", draw, *more),
                 "folder": RING.parent,
                 "python": python,
                 "ranks": 2,
             },
-            "messages": {"round_starts_at": "w"},
+            "messages": {"round_starts_at": f"ring.py:{sends}" if more else "w"},
             "noise": {"sites": (f"ring.py:{number}",)},
             "record": {"victims": (0,), "rounds": (1, 2), "candidates": ("present",)},
             "certify": {"runs": 0},
@@ -209,12 +210,15 @@ def ring(tmp_path: Path, python: Path, draw: str) -> AuditResult:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", ["normal", "gauss"])
+@pytest.mark.parametrize("draw", [("normal",), ("gauss",), ("normal", "untapped")], ids="-".join)
 def test_noise_at_a_line_of_numpy_or_random_is_replayed(
-    tmp_path: Path, numpy_alone: Path, draw: str
+    tmp_path: Path, numpy_alone: Path, draw: tuple[str, ...]
 ) -> None:
-    """A record of norm at most 1 moves the message by itself, over noise of standard deviation 1."""
-    result = ring(tmp_path, numpy_alone, draw)
+    """A record of norm at most 1 moves the message by itself, over noise of standard deviation 1.
+
+    Messages are shown by the tap, or seen on a pipe.
+    """
+    result = ring(tmp_path, numpy_alone, *draw)
     record = np.random.default_rng(50).normal(size=(4, 3))[0]
     assert largest_mu(result) == pytest.approx(min(1.0, float(np.linalg.norm(record))), rel=1e-9)
     assert result.verdict is not Verdict.UNSUPPORTED

@@ -1,7 +1,8 @@
 """Two processes send each other noised sums of clipped records, with noise of NumPy or random.
 
-    python ring.py normal|laplace|gauss|forked
+    python ring.py normal|laplace|gauss|forked [untapped]
 
+Untapped, what they send is seen on their pipe alone.
 The draw of `forked` is of NumPy's global state, which forks have in common: both add one noise.
 """
 
@@ -27,12 +28,14 @@ def records_of(rank):
 
 
 def gossip(rank, link):
-    os.environ["RANK"] = str(rank)
+    if "untapped" not in sys.argv:  # it is the number of the process otherwise
+        os.environ["RANK"] = str(rank)
     rng, w = np.random.default_rng(rank), np.zeros(3)
     for _ in range(2):
         x = tap.batch(rank, records_of(rank))
         message = w + x.sum(axis=0) + DRAWS[sys.argv[1]](rng)
-        tap.send(rank, 1 - rank, "w", message)
+        if "untapped" not in sys.argv:
+            tap.send(rank, 1 - rank, "w", message)
         link.send(message)
         w = (message + link.recv()) / 8
 

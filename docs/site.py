@@ -32,6 +32,7 @@ from dpaudit.files import (
 )
 from dpaudit.files.claim import Claim
 from dpaudit.files.glossary import ENTRIES
+from dpaudit.files.mechanism_file import MechanismConfig, MechanismOptions
 from dpaudit.files.published import ExperimentResult, ExperimentRuns, ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
@@ -65,6 +66,11 @@ BENCHMARK_FILE = {
     "benchmark.json": benchmark_result.BenchmarkResult,
     "benchmark.json cells[]": benchmark_result.Cell,
 }
+MECHANISM_FILE = {
+    "top of the file": MechanismConfig,
+    "[mechanism]": MechanismOptions,
+    "[[claim]]": Claim,
+}
 RESULT = {
     "audit.json": result.AuditResult,
     "claims[]": result.JudgedClaim,
@@ -87,6 +93,9 @@ def generated() -> dict[str, Callable[[], str]]:
         "reference/claims-file.md": partial(tables, "The claims file", _CLAIMS_FILE, CLAIMS_FILE),
         "reference/benchmark-file.md": partial(
             tables, "The benchmark file", _BENCHMARK_FILE, BENCHMARK_FILE
+        ),
+        "reference/mechanism-file.md": partial(
+            tables, "The file of a function", _MECHANISM_FILE, MECHANISM_FILE
         ),
         "reference/defense-options.md": partial(
             plugins, "defenses", "Options of defenses", "[defense]"
@@ -261,6 +270,7 @@ def vocabulary() -> str:
 def python() -> str:
     """What code may call, from the docstrings of the public rooms."""
     parts = ["# Python", _PYTHON, "## dpaudit", "::: dpaudit.commands.api.audit", *_RESULT_CLASS]
+    parts += ["## dpaudit.mechanism", "::: dpaudit.mechanism.source.audit"]
     for room in ROOMS:
         package = import_module(f"dpaudit.{room}")
         parts += [f"## dpaudit.{room}", inspect.cleandoc(package.__doc__ or "")]
@@ -351,6 +361,7 @@ known key. A relative path is relative to the file that names it. The keys of `[
 [a page of their own](defense-options.md), those of `[[attack]]` [too](attack-options.md)."""
 _CLAIMS_FILE = "What `dpaudit check` reads; [how it judges](../ci.md)."
 _BENCHMARK_FILE = "What `dpaudit benchmark` reads and writes; [how it runs](../benchmark.md)."
+_MECHANISM_FILE = "The audit of a single function; [how it works](../mechanism.md)."
 _RESULT = """What an audit writes, and reports, checks and baselines read;
 the same as [JSON Schema](../audit.schema.json). A number that is not finite is the text `inf`,
 `-inf` or `nan`."""

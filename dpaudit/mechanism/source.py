@@ -183,22 +183,22 @@ def _findings(
 ) -> tuple[list[Finding], Accounted]:
     """All evidence on the claim, and what was measured."""
     runs, worst = search.function.options.runs, search.moves[0].pair
-    exceptions = 0
+    exceptions, replayed = 0, 2 * (runs // 2)
     if search.noise is not None:
-        seeds = range(REPLAYED, REPLAYED + runs)
+        seeds = range(REPLAYED, REPLAYED + runs // 2)
         values = (worst.having, worst.without)
         exceptions = sum(search.noise.exceptions(search.function, v, seeds) for v in values)
-    found = measured(claim, search, exceptions, 2 * runs)
+    found = measured(claim, search, exceptions, replayed)
     played = search.played(lambda done, total: on_progress("runs", done, total))
     several = [
         found.finding,
         tested(claim, played),
         null_control(claim, search, played),
         distance(claim, search),
-        *between_calls(search, played, exceptions, 2 * runs),
+        *between_calls(search, played, exceptions, replayed),
     ]
     if found.finding is not None:
-        several += alignment(claim, search, found.finding, 2 * runs)
+        several += alignment(claim, search, found.finding, replayed)
     return [finding for finding in several if finding is not None], found.accounted
 
 

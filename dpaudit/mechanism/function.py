@@ -4,7 +4,7 @@ A value is a tuple of NumPy arrays in float64 or integers; the function takes it
 library of the config. What it returns comes back as one flat array in float64.
 """
 
-import importlib
+import importlib.util
 import inspect
 import random
 import sys
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,8 @@ def load(name: str) -> Function:
     if not place or not attribute:
         raise ConfigError("DPA074", f'"{name}" names no function; expected "module:function"')
     try:
-        if place.endswith(".py"):
-            sys.path.insert(0, str(Path(place).resolve().parent))
-            place = Path(place).stem
-        found: Any = importlib.import_module(place)
+        is_file = place.endswith(".py")
+        found: Any = _from_file(Path(place)) if is_file else importlib.import_module(place)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a module raises
@@ -59,6 +58,18 @@ def load(name: str) -> Function:
         raise ConfigError("DPA074", f'"{name}" is no function, but {type(found).__name__}')
     function: Function = found
     return function
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module of this very file, whatever else has its name; it may import its neighbours."""
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _said(error: Exception) -> str:

@@ -48,7 +48,6 @@ class Played(NamedTuple):
     score: Score
     counted: Scores
     choosing: Scores
-    promise: float  # of the runs that chose the score
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,10 @@ class Search:
             (move, *self._chosen(move, fit, self.few(choose), self._certified))
             for move in finalists
         ]
-        move, score, promise = max(found, key=lambda one: one[2])
+        move, score, _ = max(found, key=lambda one: one[2])
         choosing = self._scored(move.pair, score, choose, on_run)
         counted = self._scored(move.pair, score, runs, on_run)
-        return Played(move, score, counted, choosing, promise)
+        return Played(move, score, counted, choosing)
 
     def few(self, n: int) -> int:
         """So many runs, or as many as outputs can be held of."""

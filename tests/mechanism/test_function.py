@@ -101,6 +101,16 @@ def test_a_name_that_is_no_function_is_refused(name: str) -> None:
     assert error.value.code == "DPA074"
 
 
+def test_a_file_is_loaded_whatever_has_its_name(tmp_path) -> None:
+    for i in (1, 2):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        (folder / "same.py").write_text(f"def value(x):\n    return {i}\n")
+    assert [load(f"{tmp_path}/{i}/same.py:value")(0) for i in (1, 2)] == [1, 2]
+    with pytest.raises(DpauditError, match="No such file"):
+        load(f"{tmp_path}/none.py:value")
+
+
 def test_random_streams_of_the_caller_go_on_as_before() -> None:
     np.random.seed(3)
     torch.manual_seed(3)

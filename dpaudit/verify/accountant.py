@@ -1,15 +1,10 @@
 """What released noise adds up to, computed anew: bounds on epsilon from both sides.
 
-A release is described by two distributions on a line, with and without the record, at distance 1
-under noise of scale s = noise / shift: P = (1 - q) M(0) + q M(1) against Q = M(0), the reverse of
-it, or (1 - q) M(0) + q M(-1) in place of Q. Losses ln dP/dQ of all releases are put on one grid and
-added by the Fourier transform. The upper end splits the mass of each cell such that P and Q keep
-their mass ("Connect the Dots", Doroshenko et al. 2022, arXiv:2207.04380). The lower end merges
-each cell and rounds its loss down. Every remaining error is added to the unfavourable side.
-
-Which distributions are the worst ones is after Zhu, Dong and Wang 2022 (arXiv:2106.08567) for
-Poisson batches and batches of fixed size, and "whole" releases move by at most one shift. Epsilon
-is in nats. Nothing here is shared with dpaudit.accounting.
+A release is two distributions on a line, at distance 1 under noise of scale s = noise / shift:
+P = (1 - q) M(0) + q M(1) against Q = M(0), the reverse, or (1 - q) M(0) + q M(-1) in place of Q.
+They are the worst ones: Zhu, Dong and Wang 2022 (arXiv:2106.08567). Losses ln dP/dQ are put on one
+grid and added by the Fourier transform. The upper end splits the mass of each cell such that P and
+Q keep theirs (Doroshenko et al. 2022, arXiv:2207.04380). The lower end merges each cell.
 """
 
 from collections import Counter
@@ -100,21 +95,18 @@ def _pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
     return LossPair(r["family"], float(r["noise_multiplier"]) / (2 if twice else 1), rate, kind)
 
 
-def _log_mix(pair: LossPair, x: Array, side: int) -> Array:
-    """ln of (1 - q) M(0) + q M(side) over M(0) at places x."""
+def _loss(pair: LossPair, x: Array, side: int = 1) -> Array:
+    """The loss of "remove", or of "replace", at places x; it never falls.
+
+    The former is ln of (1 - q) M(0) + q M(side) over M(0); "replace" subtracts that of side -1.
+    """
+    other = _loss(pair._replace(kind="remove"), x, -1) if pair.kind == "replace" else 0.0
+    ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
     if pair.family == "gaussian":
         ratio = (side * x - 0.5) / pair.scale**2
-    else:
-        ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
-    if pair.rate == 1:
-        return ratio
-    return np.asarray(np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio))
-
-
-def _loss(pair: LossPair, x: Array) -> Array:
-    """The loss of "remove", or of "replace", at places x; it never falls."""
-    other = _log_mix(pair, x, -1) if pair.kind == "replace" else 0.0
-    return _log_mix(pair, x, 1) - other
+    if pair.rate < 1:
+        ratio = np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio)
+    return np.asarray(ratio - other)
 
 
 def _between(pair: LossPair, shift: int, edges: Array) -> Array:

@@ -22,43 +22,37 @@ def upper_rate(count: float, n: float, alpha: float) -> float:
     return 1.0 if count >= n else float(betainccinv(count + 1, n - count, alpha))
 
 
-def epsilon_bound(fp: float, fn: float, n0: float, n1: float, delta: float, alpha: float) -> float:
-    """A lower bound on epsilon: Kairouz, Oh and Viswanath 2015, each rate at alpha / 2."""
+def errors_bound(delta: float, of_mu: bool, counts: Counts, alpha: float) -> float:
+    """A lower bound on epsilon, or on mu, with each rate at its bound of level alpha / 2.
+
+    Epsilon after Kairouz, Oh and Viswanath 2015; mu is Phi^-1(1 - FPR) - Phi^-1(FNR).
+    """
+    fp, fn, n0, n1 = counts
     rates = upper_rate(fp, n0, alpha / 2), upper_rate(fn, n1, alpha / 2)
+    if of_mu:
+        return max(0.0, -float(ndtri(rates).sum()))  # 0 of a nan, which is inf - inf
     odds = [log(1 - delta - b) - log(a) for a, b in (rates, rates[::-1]) if b < 1 - delta]
     return max([0.0, *odds])
 
 
-def mu_bound(fp: float, fn: float, n0: float, n1: float, alpha: float) -> float:
-    """A lower bound on mu of Gaussian privacy: Phi^-1(1 - FPR) - Phi^-1(FNR)."""
-    false, missed = upper_rate(fp, n0, alpha / 2), upper_rate(fn, n1, alpha / 2)
-    found = -float(ndtri(false)) - float(ndtri(missed))
-    return max(0.0, found) if found == found else 0.0
-
-
 def errors_p_value(delta: float, of_mu: bool, counts: Counts, claimed: float) -> float:
     """The least alpha at which they refute an epsilon, or a mu, to a relative 1e-7."""
-
-    def refutes(alpha: float) -> bool:
-        found = mu_bound(*counts, alpha) if of_mu else epsilon_bound(*counts, delta, alpha)
-        return found > claimed
-
-    if not refutes(1 - 1e-12):
+    if errors_bound(delta, of_mu, counts, 1 - 1e-12) <= claimed:
         return 1.0
     low, high = log(1e-300), 0.0
     while high - low > 1e-7:
         middle = (low + high) / 2
-        low, high = (low, middle) if refutes(exp(middle)) else (middle, high)
+        refutes = errors_bound(delta, of_mu, counts, exp(middle)) > claimed
+        low, high = (low, middle) if refutes else (middle, high)
     return exp(high)
 
 
 def largest(p: Callable[[float], float], alpha: float) -> float:
     """The bound on a parameter: that of the largest claim whose p-value is alpha at most."""
-    if p(0.0) > alpha:
-        return 0.0
-    return (
-        MOST if p(MOST) <= alpha else float(brentq(lambda x: p(x) - alpha, 0.0, MOST, xtol=1e-12))
-    )
+    for end, is_it in ((0.0, p(0.0) > alpha), (MOST, p(MOST) <= alpha)):
+        if is_it:
+            return end
+    return float(brentq(lambda x: p(x) - alpha, 0.0, MOST, xtol=1e-12))
 
 
 def guesses_p_value(delta: float, m: int, r: int, right: int, epsilon: float) -> float:

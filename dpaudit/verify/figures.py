@@ -240,8 +240,8 @@ def p_values(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValu
     if "false positives" in names:
         fp, n0 = counted(finding, "false positives")
         fn, n1 = counted(finding, "false negatives")
-        of_errors, n = partial(counts.errors_p_value, delta, of_mu), min(n0, n1)
-        return partial(of_errors, (fp, fn, n0, n1)), partial(of_errors, (0, 0, n, n))
+        p, n = partial(counts.errors_p_value, delta, of_mu), min(n0, n1)
+        return partial(p, (fp, fn, n0, n1)), partial(p, (0, 0, n, n))
     if "guesses" in names:
         right, r = counted(finding, "right guesses")
         m = int(metric(finding, "epsilon lower bound", "n") or 0)

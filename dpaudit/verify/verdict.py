@@ -1,10 +1,6 @@
 """The verdict of each claim, derived again from its evidence by the published rule.
 
-The most severe reason that applies decides: a message without noise, runs that refute the claim, an
-accounting of what is declared or really added that exceeds it, a premise that is false. A claim
-that none of these speaks against is supported if what is declared is no more than it and each
-premise was examined, not refuted if an attack had the power to refute it, and underpowered if none
-had.
+docs/verdicts.md has the rule: the most severe reason that applies decides.
 """
 
 import re
@@ -20,6 +16,7 @@ from .figures import FALSE, Claim, Evidence, Finding, Flaw, evidence_of, flaws, 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
+MODEL = "threat_model"
 ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -43,10 +40,9 @@ class ClaimCheck(NamedTuple):
 
 def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCheck]:
     """Every claim of an audit.json in a folder; KeyError, TypeError or ValueError if it is none."""
-    evidence = [
-        evidence_of(claim, [result["findings"][j] for j in claim["because"]], result, folder)
-        for claim in result["claims"]
-    ]
+    claims, findings = result["claims"], result["findings"]
+    cited = [[findings[j] for j in claim["because"]] for claim in claims]
+    evidence = [evidence_of(*one, result, folder) for one in zip(claims, cited, strict=True)]
     tests = [own.values("p-value", "value", "test") for own in evidence]
     least = {i: min(1.0, len(p) * min(p)) for i, p in enumerate(tests) if p}  # of a statement
     adjusted = dict(zip(least, holm(list(least.values())), strict=True))
@@ -59,12 +55,8 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
         own = own._replace(verdict=derived, by_algebra=by_algebra)
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
-        found += [
-            *_restated(own),
-            *_left_out(result, own.claim),
-            *_numbers(own, result["findings"]),
-        ]
-        found += coherence.of_claim(own, result["findings"])
+        found += [*_restated(own), *_left_out(result, own.claim)]
+        found += [*_numbers(own, findings), *coherence.of_claim(own, findings)]
         found += premises.flaws(own, _certified(own, refuted))
         named = (own.claim["text"], own.claim["threat_model"], own.claim["verdict"])
         checked.append(ClaimCheck(*named, derived, tuple(found)))
@@ -80,12 +72,7 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
     yield from coherence.flaws(result)
     asked = result["config"].get("claim") or []
     models = [model["name"] for model in result["config"].get("threat_model") or []]
-    pairs = {
-        (i, name)
-        for i, claim in enumerate(asked)
-        for name in models
-        if claim.get("threat_model") in (None, name)
-    }
+    pairs = {(i, m) for i, c in enumerate(asked) for m in models if c.get(MODEL) in (None, m)}
     if pairs != {(claim["claim"], claim["threat_model"]) for claim in result["claims"]}:
         yield Flaw("claims", "they are not those of the config and its threat models", True)
 
@@ -195,5 +182,5 @@ def _written(value: float) -> tuple[str, ...]:
     if not isfinite(value):
         return ()
     odds = exp(min(value, 50.0)) if value >= 0 else 0.0
-    forms = [f"{x:{form}}" for x in (value, odds) for form in (".3g", "g", ",.0f", ".1g", ".0f")]
-    return tuple(forms)
+    forms = ".3g", "g", ",.0f", ".1g", ".0f"
+    return tuple(f"{x:{form}}" for x in (value, odds) for form in forms)

@@ -12,12 +12,11 @@ from dpaudit.statistics.successes import EpsilonPromise, MuPromise
 from dpaudit.statistics.successes import Successes as Reference
 from dpaudit.verify.counts import (
     allowed,
-    epsilon_bound,
+    errors_bound,
     errors_p_value,
     guesses_p_value,
     holm,
     largest,
-    mu_bound,
     successes_p_value,
 )
 
@@ -29,7 +28,7 @@ def test_counts_prove_what_the_auditor_says(seed: int) -> None:
     fp, fn = int(rng.integers(0, n0 // 4 + 1)), int(rng.integers(0, n1 // 2 + 1))
     delta, epsilon = float(rng.choice([0, 1e-5, 1e-2])), float(rng.uniform(0, 4))
     counts = fp, fn, n0, n1
-    assert epsilon_bound(*counts, delta, 0.05) == pytest.approx(
+    assert errors_bound(delta, False, counts, 0.05) == pytest.approx(
         float(epsilon_lower_bound(*counts, delta, 0.05)), abs=1e-9
     )
     found = errors_p_value(delta, False, counts, epsilon)
@@ -40,12 +39,12 @@ def test_counts_prove_what_the_auditor_says(seed: int) -> None:
 
 def test_no_errors_among_a_hundred() -> None:
     """FPR and FNR are at most 1 - 0.025^(1/100) = 0.0362: ln(0.9638 / 0.0362) = 3.28."""
-    assert epsilon_bound(0, 0, 100, 100, 0.0, 0.05) == pytest.approx(3.2814, abs=1e-4)
-    assert mu_bound(0, 0, 100, 100, 0.05) == pytest.approx(3.5937, abs=1e-3)
+    assert errors_bound(0.0, False, (0, 0, 100, 100), 0.05) == pytest.approx(3.2814, abs=1e-4)
+    assert errors_bound(0.0, True, (0, 0, 100, 100), 0.05) == pytest.approx(3.5937, abs=1e-3)
 
 
 def test_useless_counts_prove_nothing() -> None:
-    assert epsilon_bound(50, 50, 100, 100, 0.0, 0.05) == 0.0
+    assert errors_bound(0.0, False, (50, 50, 100, 100), 0.05) == 0.0
     assert errors_p_value(0.0, False, (50, 50, 100, 100), 0.0) == 1.0
 
 

@@ -104,7 +104,7 @@ def _loss(pair: LossPair, x: Array, side: int = 1) -> Array:
     ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
     if pair.family == "gaussian":
         ratio = (side * x - 0.5) / pair.scale**2
-    if pair.rate < 1:
+    if pair.rate != 1:
         ratio = np.logaddexp(log1p(-pair.rate), log(pair.rate) + ratio)
     return np.asarray(ratio - other)
 

@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
     delta: float
     mu: float | None
     findings: Sequence[Finding]
-    config: Mapping[str, Any]
+    result: Mapping[str, Any]  # the audit.json
     folder: Path | None  # that artifacts lie in
     verdict: str = ""  # as the evidence gives it
     by_algebra: bool = True  # whether a premise rests on an exact leak
@@ -100,7 +100,7 @@ def evidence_of(
     mu = None if claim["mu"] is None else number(claim["mu"])
     at = DELTA_OF_MU if mu is not None else number(claim["delta"])
     claimed = number(claim["epsilon"]) if mu is None else gaussian_epsilon(at, mu)
-    return Evidence(claim, claimed, at, mu, findings, result["config"], folder)
+    return Evidence(claim, claimed, at, mu, findings, result, folder)
 
 
 def flaws(finding: Finding, where: str, evidence: Evidence) -> Iterator[Flaw]:
@@ -184,7 +184,9 @@ def _tested(finding: Finding, evidence: Evidence) -> Iterator[str]:
     control = finding["role"] != "test"
     bound, confidence = metric(finding, "epsilon lower bound"), metric(finding, "confidence")
     known = FALSE if finding["attack"] in OWN else None
-    asked = [a for a in evidence.config.get("attack") or () if a["name"] == finding["attack"]]
+    asked = [
+        a for a in evidence.result["config"].get("attack") or () if a["name"] == finding["attack"]
+    ]
     levels = [a.get("alpha", known) for a in asked] or [known]
     levels = [number(level) for level in levels if level is not None]
     if not finding["metrics"] or (control and bound is None):

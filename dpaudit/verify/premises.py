@@ -4,6 +4,7 @@ Two proofs may stand behind the premises: the algebra of a step that is linear i
 rounds; or an alignment of all rounds, in which noise moves by no more than is declared.
 """
 
+import re
 from collections.abc import Iterator
 from math import inf, isclose
 
@@ -12,7 +13,16 @@ from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated
 AGAINST = ("refuted", "unsupported")
+ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
 SIZE = ("noise over declared", "low")
+CITED = {  # roles of the findings that examine a premise
+    "distance": {"sensitivity", "alignment"},
+    "noise": {"noise", "alignment"},
+    "records": {"records"},
+    "completeness": {"dependence"},
+    "composition": {"declared", "exact-leak", "alignment"},
+    "state": {"state"},
+}
 
 
 def accounting(evidence: Evidence) -> Finding | None:
@@ -86,6 +96,7 @@ def most_of(finding: Finding | None) -> list[Finding]:
 
 def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     """Where the premises or the range of a claim do not follow from its findings."""
+    yield from _miscited(evidence)
     own, claim, declared = premises(evidence), evidence.claim, accounting(evidence)
     said = {p["name"]: p["status"] for p in claim["premises"]}
     if list(said) != list(own):
@@ -113,6 +124,25 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
         if value is None or not close:
             known = name != "measured" or "most" in declared["releases"]
             yield Flaw("range", f"{name} is {value}, not {given:.6g}", known)
+
+
+def _miscited(evidence: Evidence) -> Iterator[Flaw]:
+    """Where a premise cites what does not examine it."""
+    claim, findings = evidence.claim, evidence.result["findings"]
+    for premise in claim["premises"] if evidence.of("declared") else ():
+        cited, where = premise["findings"], f"premises.{premise['name']}"
+        examine = {i for i in claim["because"] if findings[i]["role"] in CITED[premise["name"]]}
+        some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed
+        if not examine - some <= {*cited} <= examine or len({*cited}) < len(cited):
+            yield Flaw(where, "it does not cite what examines it", True)
+        said = ROUNDS.search(premise["says"])
+        if said and said[0] not in {_rounds(findings[i]) for i in cited}:
+            yield Flaw(where, f"{said[0]}: by none of its findings", True)
+
+
+def _rounds(finding: Finding) -> str:
+    value, n = metric(finding, "rounds") or 0, metric(finding, "rounds", "n") or 0
+    return f"all {n:g} rounds" if value >= n else f"{value:g} of {n:g} rounds"
 
 
 def _measured(evidence: Evidence, declared: Finding) -> float:

@@ -4,18 +4,19 @@ docs/verdicts.md has the rule: the most severe reason that applies decides.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import exp, inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import coherence, premises
+from . import premises
 from .counts import holm
-from .figures import FALSE, Claim, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
+from .figures import FALSE, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
+COUNTED = ("found", "rounds", "sampling rate", "noise over declared")  # not below 0
 MODEL = "threat_model"
 ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -55,8 +56,7 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
         own = own._replace(verdict=derived, by_algebra=by_algebra)
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
-        found += [*_restated(own), *_left_out(result, own.claim)]
-        found += [*_numbers(own, findings), *coherence.of_claim(own, findings)]
+        found += [*_restated(own), *_left_out(own), *_numbers(own)]
         found += premises.flaws(own, _certified(own, refuted))
         named = (own.claim["text"], own.claim["threat_model"], own.claim["verdict"])
         checked.append(ClaimCheck(*named, derived, tuple(found)))
@@ -69,7 +69,7 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
     worst = min(said, key=SEVERITY.index, default=None)
     if result["verdict"] != worst:
         yield Flaw("verdict", f'the worst of its claims is "{worst}"', True)
-    yield from coherence.flaws(result)
+    yield from _incoherent(result)
     asked = result["config"].get("claim") or []
     models = [model["name"] for model in result["config"].get("threat_model") or []]
     pairs = {(i, m) for i, c in enumerate(asked) for m in models if c.get(MODEL) in (None, m)}
@@ -77,9 +77,36 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
         yield Flaw("claims", "they are not those of the config and its threat models", True)
 
 
+def _incoherent(result: Mapping[str, Any]) -> Iterator[Flaw]:
+    """Where a number is not what another place says."""
+    config, options, made = result["config"], result["calibrated"], result["provenance"]
+    asked, sizes = config.get("defense") or {}, made["agent_sizes"]
+    same = {f"calibrated.{key}": (options[key], asked.get(key)) for key in options}
+    same["provenance.seed"] = made["seed"], config.get("seed")
+    if sizes:
+        same["config.data.n_agents"] = (config.get("data") or {}).get("n_agents"), len(sizes)
+    for where, (said, own) in same.items():
+        if None not in (said, own) and said != own:
+            yield Flaw(where, f"{said} is not {own}", True)
+    for i, finding in enumerate(result["findings"]):
+        for what in _of_finding(finding, options.get("n_rounds")):
+            yield Flaw(f"findings[{i}]", what, True)
+
+
+def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
+    for name, found in finding["metrics"].items():
+        value, ends = number(found["value"]), [metric(finding, name, x) for x in ("low", "high")]
+        low, high = (value if end is None else end for end in ends)
+        if value < low or value > high or (low < 0 and name in COUNTED):
+            yield f"{name} {value:g} from {low:g} to {high:g} is out of its range"
+    rounds, n = metric(finding, "rounds"), metric(finding, "rounds", "n")
+    if rounds is not None and n is not None and (rounds > n or n_rounds not in (None, n)):
+        yield f"{rounds:g} of {n:g} rounds are not of {n_rounds}"
+
+
 def _restated(evidence: Evidence) -> Iterator[Flaw]:
     """A claim says what the config claims; of a record and the run it restates what is declared."""
-    claim, asked = evidence.claim, evidence.config["claim"][evidence.claim["claim"]]
+    claim, asked = evidence.claim, evidence.result["config"]["claim"][evidence.claim["claim"]]
     for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text"):
         if asked.get(key) != claim[key]:
             yield Flaw(f"claims.{key}", f"{claim[key]!r} is not {asked.get(key)!r}", True)
@@ -95,14 +122,14 @@ def _restated(evidence: Evidence) -> Iterator[Flaw]:
             yield Flaw("claims.restated", "it is not what is declared", True)
 
 
-def _left_out(result: Mapping[str, Any], claim: Claim) -> Iterator[Flaw]:
+def _left_out(evidence: Evidence) -> Iterator[Flaw]:
     """Evidence about the claim and its adversary that the claim does not name."""
-    change = "add-remove" if claim["adjacency"] == "user" else claim["adjacency"]
-    for j, finding in enumerate(result["findings"]):
+    claim, changes = evidence.claim, (None, evidence.adjacency)
+    for j, finding in enumerate(evidence.result["findings"]):
         if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
             continue
         own = finding["claim"] == claim["claim"] and finding["kind"] in OF_ONE_CLAIM
-        moved = finding["kind"] == "sensitivity" and finding["adjacency"] in (None, change)
+        moved = finding["kind"] == "sensitivity" and finding["adjacency"] in changes
         of_all = finding["role"] in ("noise", "state") and finding["claim"] is None
         if own or moved or of_all:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
@@ -144,13 +171,13 @@ def _certified(evidence: Evidence, refuted: bool) -> float:
     return max([bound if refuted else min(bound, evidence.epsilon), *lows])
 
 
-def _numbers(evidence: Evidence, findings: Sequence[Finding]) -> Iterator[Flaw]:
+def _numbers(evidence: Evidence) -> Iterator[Flaw]:
     """Each number in the sentences of a claim is a figure of its evidence, or of the claim."""
     claim, own = evidence.claim, evidence.findings
     spoken = [("reason", claim["reason"], own), ("meaning", claim["meaning"], own)]
     spoken += [("sentence", claim["sentence"], [])]
     for premise in claim["premises"] if evidence.of("declared") else ():
-        cited = [findings[j] for j in premise["findings"]]
+        cited = [evidence.result["findings"][j] for j in premise["findings"]]
         spoken.append((f"premises.{premise['name']}", premise["says"], cited))
     for where, text, some in spoken:
         counts = {str(n) for n in range(len(own) + 10) if where == "reason"}

@@ -28,14 +28,14 @@ ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
 LEVEL = 0.05  # of a size of noise outside of its interval
 
 
-def alignment(here: PlayedWorld, there: PlayedWorld, is_last: bool) -> Moved | str:
+def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | str:
     """How far noise is moved, in units of its scale, where that makes the worlds the same.
 
     By agent and family, the L2 length of all moves of its Gaussian noise together, and the L1
     length of its Laplace noise. Or what is not the same then, or which noise may not be moved.
 
     Args:
-        is_last: whether it is tried that no move depends on the very draw that it moves.
+        is_first: whether it is tried that no move depends on the very draw that it moves.
     """
     found, total = replay(here, there, "add-remove"), Moved()
     for one, other in zip(found.here.rounds, found.there.rounds, strict=True):
@@ -51,7 +51,7 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_last: bool) -> Moved | s
                 return what
     for (k, stream), move in found.moves.items():
         draw = found.there.draws[k, stream]
-        if is_last and not _is_constant(here, there, (k, stream), found):
+        if is_first and not _is_constant(here, there, (k, stream), found):
             return f'"{stream}", whose noise must move by what it is,'
         units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
         by_row = torch.linalg.vector_norm(units, 1 if draw.family == "laplace" else 2, dim=-1)

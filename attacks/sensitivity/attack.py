@@ -110,7 +110,7 @@ class Sensitivity(da.Attack):
             if adjacency not in CHANGED_RECORDS or by_record:
                 continue
             if n_rounds < defense.n_rounds:
-                small, rows = examine_every_round(coupled, adjacency)
+                small, rows = examine_every_round(examination, adjacency)
                 findings += self._of_small(rows, adjacency, victim)
                 examination.join(small)
                 if rows:
@@ -296,7 +296,7 @@ def _alignment(
     metrics, notes = dict(rounds), list[str]()
     if examination.drawn:
         metrics[da.Name.NOISE_OVER_DECLARED] = size_of_noise(examination.drawn)
-    if not missed:
+    if len(moves) == rounds[da.Name.ROUNDS].value:
         ratio = over_declared(coupled, moves, adjacency)
         metrics[da.Name.MOVED_OVER_DECLARED] = da.Metric(value=ratio)
         notes.append(

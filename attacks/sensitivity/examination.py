@@ -15,7 +15,7 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient
 
 from .alignment import Moved, alignment
-from .declared import Reach, declared_bounds, reaching
+from .declared import Declared, Reach, declared_bounds, reaching
 from .replay import ALLOWED, SAME, dependent, explained, replay
 from .search import Candidates, ascent, stacked
 from .worlds import (
@@ -84,6 +84,8 @@ class Examination:
     coupled: Coupled
     restarts: int
     steps: int
+    briefly: bool = False  # one record in one way, held against stated bounds alone
+    aligns: bool = True  # whether alignments are looked for, until there is none in some round
     # what depends on data beside the values of messages, in the order of discovery
     found: dict[str, None] = field(default_factory=dict)
     unclear: dict[str, None] = field(default_factory=dict)  # what else may leave an agent
@@ -107,14 +109,17 @@ class Examination:
         instead. ``stated_for``: the adjacency whose bounds are shown, if it is another one.
         """
         oracle = self.coupled.batches(k)
-        self._check(state, k, oracle)
+        if not self.briefly:
+            self._check(state, k, oracle)
         drawn = self.coupled.play(state, k, oracle).draws
         norm = 1 if any(draw.family == "laplace" for draw in drawn) else 2
         pair = Pair(self, state, k, oracle, stated_for or adjacency, norm)
         natural = longest = pair.natural()
         if adjacency == "replace-one":
             pair.present, natural = longest, pair.natural(unlike=longest)
-        found = {"natural": natural, "mislabelled": pair.mislabelled(longest)}
+        found = {"natural": natural}
+        if not self.briefly:
+            found["mislabelled"] = pair.mislabelled(longest)
         try:
             rows = pair.rows(found)
         except Exception:
@@ -128,7 +133,9 @@ class Examination:
             return
         if self.steps:
             found["optimised"] = pair.optimised(longest)
-        self.aligned[adjacency, k] = pair.alignment(found)
+        if self.aligns:
+            self.aligned[adjacency, k] = aligned = pair.alignment(found)
+            self.aligns = not isinstance(aligned, str)
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
     def join(self, small: "Examination") -> None:
@@ -156,6 +163,7 @@ class Examination:
             (change, k): moved if isinstance(moved, str) else {(i, f): x for i, f, x in moved}
             for change, k, moved in aligned
         }
+        self.aligns = not any(isinstance(moved, str) for moved in self.aligned.values())
 
     def next_state(self, state: Any, k: int) -> Any:
         """The state after round k, whose noise is counted."""
@@ -241,7 +249,9 @@ class Examination:
         worlds = [pair for several in pairs.values() for pair in several]
         here, there = worlds[0]
         first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
-        declared = declared_bounds(here, there, adjacency, first)
+        declared = Declared({}, ())
+        if not self.briefly:
+            declared = declared_bounds(here, there, adjacency, first)
         for name in declared.unlike:
             self._note(f'how much noise "{name}" carries depends on the data')
         differences = {
@@ -325,13 +335,13 @@ class Pair:
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
         """The larger of each record's effects in the drawn batch, and alone if sampling allows."""
         examination, coupled, pairs = self.examination, self.examination.coupled, self._pairs(found)
-        is_last = self.lag or self.k == coupled.defense.n_rounds
+        is_last = examination.briefly or self.lag or self.k == coupled.defense.n_rounds
         for one, other in (pair for several in pairs.values() for pair in several):
             examination.silent |= examination.compare(one, other, self.adjacency)
             if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
                 later = replace(one, lag=1), replace(other, lag=1)
                 examination.compare(*later, self.adjacency)
-        drawn = self._world(self.present)
+        drawn = next(iter(pairs.values()))[0][0]  # without the record
         noiseless, k = self._noiseless(drawn), self.k + self.lag
         return examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
 
@@ -345,23 +355,25 @@ class Pair:
         everybody = (all_without_first(self.oracle, there) for there in (False, True))
         coupled = self.examination.coupled
         one, other = (PlayedWorld(coupled, self.state, self.k, oracle) for oracle in everybody)
-        worlds.append((one, other))
-        why = ""
+        why, longest = "", Moved()
         for lag in range(min(LATER, coupled.defense.n_rounds - self.k) + 1):
-            later = [(replace(a, lag=lag), replace(b, lag=lag)) for a, b in worlds]
-            every = [alignment(*pair, is_last=pair is later[-1]) for pair in later]
-            moves = [one for one in every if not isinstance(one, str)]
-            if len(moves) == len(every):
-                keys = {key for one in moves for key in one}
-                return {key: max(one.get(key, 0.0) for one in moves) for key in keys}
-            why = why or next(one for one in every if isinstance(one, str))
+            for i, (a, b) in enumerate([(one, other), *worlds]):
+                moved = alignment(replace(a, lag=lag), replace(b, lag=lag), is_first=i == 0)
+                if isinstance(moved, str):
+                    why, longest = why or moved, Moved()
+                    break
+                longest |= {key: max(x, longest.get(key, 0.0)) for key, x in moved.items()}
+            else:
+                return longest
         return why
 
     def _pairs(
         self, found: Mapping[str, Record]
     ) -> dict[str, list[tuple[PlayedWorld, PlayedWorld]]]:
         """The world before and after each record is added; also alone where sampling allows."""
-        ways = (False, True) if self.examination.coupled.defense.sampling == "poisson" else (False,)
+        examination = self.examination
+        sampled = examination.coupled.defense.sampling == "poisson"
+        ways = (False, True) if sampled and not examination.briefly else (False,)
         here = {alone: self._world(self.present, alone) for alone in ways}
         return {
             kind: [(here[alone], self._world(record, alone)) for alone in ways]

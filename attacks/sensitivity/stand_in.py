@@ -25,16 +25,20 @@ MOST_NUMBERS = 10**8  # of the gradients of records in all rounds
 MOST_ROUNDS = 1000
 
 
-def examine_every_round(coupled: Coupled, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
-    """What is found in all rounds of a run on a small model; none where it cannot be played."""
-    small = small_problem(coupled)
-    examination = Examination(small or coupled, restarts=0, steps=0)
+def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
+    """What is found in all rounds of a run on a small model; none where it cannot be played.
+
+    Args:
+        real: what was found on the real problem.
+    """
+    small = small_problem(real.coupled)
+    examination = Examination(small or real.coupled, 0, 0, briefly=True, aligns=real.aligns)
     if small is None or adjacency not in CHANGED_RECORDS:
         return examination, []
     try:
         return examination, list(_rows(examination, adjacency))
     except Exception:  # whatever a step raises that takes the real model alone
-        return Examination(small, restarts=0, steps=0), []
+        return Examination(small, 0, 0), []
 
 
 def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:

@@ -15,7 +15,7 @@ real noise, so a draw that is used twice, or a value that is sent without noise 
 All is computed in float64, where rounding is far below any effect.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -297,9 +297,20 @@ class Coupled:
         What is left of them may hide a later message that carries no noise of its round. A message
         that repeats the one of the round before is not new.
         """
+        rounds, after = self._noise_kept
+        while len(after) < before:
+            after.append(next(rounds))
+        return after[before - 1]
+
+    @cached_property
+    def _noise_kept(self) -> tuple[Iterator[bool], list[bool]]:
+        """Of the rounds to come, and of those that were played: before round 1, 2, ..."""
+        return self._played_for_noise(), [False]
+
+    def _played_for_noise(self) -> Iterator[bool]:
         state, drawn, sent = self.start(), 0, 0
         last: dict[str, Tensor] = {}
-        for k in range(1, before):
+        for k in range(1, self.defense.n_rounds + 1):
             played = self.play(state, k, self.oracle(k))
             state = played.state
             own = {name: self.own(message) for name, message in played.sent.items()}
@@ -310,7 +321,7 @@ class Coupled:
                 if name not in last or not torch.equal(payload, last[name])
             )
             last = own
-        return drawn > sent
+            yield drawn > sent
 
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
         """This world's state after round k, had its messages been the observed ones.

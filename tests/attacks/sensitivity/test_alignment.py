@@ -22,7 +22,7 @@ Z = 2.0  # noise multiplier
 
 def aligned(pair: tuple[PlayedWorld, PlayedWorld], lag: int = 0) -> Any:
     here, there = (replace(world, lag=lag) for world in pair)
-    return alignment(here, there, is_last=True)
+    return alignment(here, there, is_first=True)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])

@@ -211,9 +211,15 @@ def _premise(
     return Premise(
         name=name,
         status=status,
-        says=says if missing is None and not against else missing or against[0].title,
+        says=_failure(against[0]) if against else says if missing is None else missing,
         findings=tuple(i for i, _ in findings),
     )
+
+
+def _failure(finding: Finding) -> str:
+    """What speaks against a premise."""
+    metric = finding.metrics.get(Name.EPSILON)
+    return finding.title if metric is None else f"{finding.title}: epsilon {metric.ends[0]:.3g}"
 
 
 def _rounds(finding: Finding) -> str:

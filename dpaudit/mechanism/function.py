@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,7 @@ def load(name: str) -> Function:
         raise ConfigError("DPA074", f'"{name}" names no function; expected "module:function"')
     try:
         is_file = place.endswith(".py")
-        found: Any = _from_file(Path(place)) if is_file else importlib.import_module(place)
+        found: Any = _from_file(Path(place)) if is_file else _imported(place)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a module raises
@@ -60,15 +61,29 @@ def load(name: str) -> Function:
     return function
 
 
+def _imported(name: str) -> ModuleType:
+    """The module that the import path leads to now, whatever was imported by its name before."""
+    top = name.partition(".")[0]
+    known, spec = sys.modules.get(top), PathFinder.find_spec(top)
+    if known is not None and spec is not None and spec.origin != getattr(known, "__file__", None):
+        for other in [m for m in sys.modules if m == top or m.startswith(f"{top}.")]:
+            del sys.modules[other]
+    return importlib.import_module(name)
+
+
 def _from_file(path: Path) -> ModuleType:
     """The module of this very file, whatever else has its name; it may import its neighbours."""
-    sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no module")
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
     return module
 
 

@@ -120,3 +120,15 @@ def test_random_streams_of_the_caller_go_on_as_before() -> None:
     mechanism.audit(noise, claim={"epsilon": 1.0, "delta": 1e-5}, shape=SHAPE, runs=100)
     assert np.array_equal(np.random.normal(size=4), expected[0])
     assert torch.equal(torch.rand(4), expected[1])
+
+
+def test_a_name_is_that_of_the_module_found_now(tmp_path, monkeypatch) -> None:
+    """Two folders with a module of one name: the function of the first was audited for both."""
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "ours_here.py").write_text(f"def noised(x):\n    return {value}\n")
+    assert load(f"{tmp_path / 'a' / 'ours_here.py'}:noised")(0) == 1
+    monkeypatch.syspath_prepend(tmp_path / "b")
+    assert load("ours_here:noised")(0) == 2
+    monkeypatch.syspath_prepend(tmp_path / "a")
+    assert load("ours_here:noised")(0) == 1

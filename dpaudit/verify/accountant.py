@@ -128,8 +128,8 @@ def _masses(pair: LossPair, losses: Array) -> tuple[Array, Array]:
     if pair.kind == "switch":  # losses above 0 of "remove", below 0 of "add"
         sides = [_masses(pair._replace(kind=kind), losses) for kind in ("remove", "add")]
         above = np.append(losses, inf) > 0
-        p, q = (np.where(above, first, second) for first, second in zip(*sides, strict=True))
-        return p, q
+        (p, q), (later_p, later_q) = sides
+        return np.where(above, p, later_p), np.where(above, q, later_q)
     edges = np.concatenate([[-inf], _places(pair, losses), [inf]])
     absent = _between(pair, 0, edges)
     p = (1 - pair.rate) * absent + pair.rate * _between(pair, 1, edges)

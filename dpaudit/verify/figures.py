@@ -72,7 +72,7 @@ class Evidence(NamedTuple):
 
 
 def number(value: object) -> float:
-    """A number of evidence.json, whose texts "inf", "-inf" and "nan" are numbers."""
+    """A number of audit.json, whose texts "inf", "-inf" and "nan" are numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"expected a number, got {value!r}")
     return float(value)

@@ -14,7 +14,6 @@ from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 ALLOWED = 1 + 1e-6  # times what is declared or stated
 AGAINST = ("refuted", "unsupported")
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
-SIZE = ("noise over declared", "low")
 CITED = {  # roles of the findings that examine a premise
     "distance": {"sensitivity", "alignment"},
     "noise": {"noise", "alignment"},
@@ -122,8 +121,8 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
         given = number(claim["range"][name])
         close = given == value or isclose(given, value or 0.0, rel_tol=TOLERANCE, abs_tol=1e-4)
         if value is None or not close:
-            known = name != "measured" or "most" in declared["releases"]
-            yield Flaw("range", f"{name} is {value}, not {given:.6g}", known)
+            what = f"{name} is {value}, not {given:.6g}"
+            yield Flaw("range", what, name != "measured" or "most" in declared["releases"])
 
 
 def _miscited(evidence: Evidence) -> Iterator[Flaw]:
@@ -148,11 +147,10 @@ def _rounds(finding: Finding) -> str:
 def _measured(evidence: Evidence, declared: Finding) -> float:
     """Epsilon of the declared releases with noise and rate at their unfavourable ends."""
     accounted, releases = metric(declared, "epsilon", "high") or 0.0, most_of(declared)
-    sizes = [x for role in ("noise", "alignment") for x in evidence.values(*SIZE, role)]
-    if not releases:
-        return accounted if "most" in (declared["releases"] or {}) else inf
-    if not sizes:
-        return inf
+    low = ("noise over declared", "low")
+    sizes = evidence.values(*low, "noise") + evidence.values(*low, "alignment")
+    if not releases or not sizes:
+        return accounted if not releases and "most" in (declared["releases"] or {}) else inf
     rates, highs = (evidence.values("sampling rate", end, "records") for end in ("value", "high"))
     times = max(1.0, highs[0] / rates[0]) if rates and highs and rates[0] else 1.0
     as_measured = [

@@ -22,8 +22,7 @@ def flaws(result: Mapping[str, Any], file: Path) -> Iterator[Flaw]:
         yield Flaw("report.html", "it is too large to be read", False)
         return
     text = page.read_text("utf-8", errors="replace")
-    found = DIGEST.findall(text)
-    if found != [hashlib.sha256(file.read_bytes()).hexdigest()]:
+    if DIGEST.findall(text) != [hashlib.sha256(file.read_bytes()).hexdigest()]:
         yield Flaw("report.html", "it was not made from this audit.json", True)
     shown = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
     for claim in result["claims"]:

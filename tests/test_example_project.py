@@ -21,7 +21,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, ignore = tmp_path_factory.mktemp("copies"), shutil.ignore_patterns("__pycache__", ".*")
     shutil.copytree(PROJECT, folder / "project", ignore=ignore)
     shutil.copytree(ROOT / "dpaudit", folder / "dpaudit", ignore=ignore)
-    for family in ("attacks", "defenses", "reports"):
+    for family in ("attacks", "defenses", "recorder", "reports"):
         shutil.copytree(ROOT / family, folder / "dpaudit" / family, ignore=ignore)
     return folder / "project"
 
@@ -55,7 +55,7 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
     cold = check(project)
     assert cold.returncode == 0, cold.stdout + cold.stderr
     assert "no key metric got worse by more than its error: 5 were compared" in cold.stdout
-    assert 'against adversary "eavesdropper" is not refuted' in cold.stdout
+    assert "supported" in cold.stdout
     assert cold.stderr == ""
     [audit] = (project / ".dpaudit-cache").glob("*/audit.json")
     schema = json.loads((ROOT / "docs" / "audit.schema.json").read_text())

@@ -339,13 +339,13 @@ def _declared_releases(question: Question) -> Mechanism:
     """Releases that no test of the view tells apart better, if the noise is as declared.
 
     Those of the view's own algebra where it covers all that is played; else, for a record and a
-    whole run, those that the defense declares.
+    whole run, those that the defense declares. None are known where batches meet in one message.
     """
     game, claim = question.game, question.claim
     alone = game.spread == 1 and game.width is None and not question.meet
     if question.mechanism and question.nonlinear is None and alone:
         return question.mechanism
-    if claim.scope != "run" or claim.adjacency not in CHANGED_RECORDS:
+    if question.meet or claim.scope != "run" or claim.adjacency not in CHANGED_RECORDS:
         return ()
     try:
         declared = game.defense.mechanism(game.setting, question.threat_model, game.victim)

@@ -111,7 +111,9 @@ class Sensitivity(da.Attack):
                 continue
             if n_rounds < defense.n_rounds:
                 small, rows = examine_every_round(examination, adjacency)
-                findings += self._of_small(rows, adjacency, victim)
+                known = {f.message for f in findings if f.verdict is not None}
+                unknown = [row for row in rows if row.message not in known]
+                findings += self._of_small(unknown, adjacency, victim)
                 examination.join(small)
                 if rows:
                     rounds = _all_rounds(n_rounds, defense.n_rounds)

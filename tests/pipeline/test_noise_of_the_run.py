@@ -156,7 +156,7 @@ def of_masks(rate: float, bare: int) -> float:
     noise[..., :bare] = 0.0
     ones = torch.ones(1, 4800)
     h = Heard("x", 1, ((0, None),), (frozenset(),), noise, 1e4 * noise, (ones, ones), False, False,
-              False, True, True, ones)  # fmt: skip
+              False, True, True, ones, None)  # fmt: skip
     tests = _without_noise(h, _Layers(prepared(PrivateGossip(), 0).setting, 4800))
     return min((test.p for test in tests), default=1.0)
 
@@ -269,8 +269,10 @@ def test_first_last_and_drawn_rounds_are_examined(n_rounds: int) -> None:
 def test_what_was_not_looked_at_has_message_rounds_and_reason() -> None:
     not_finite = '"x" in rounds 2 to 3 (it is not finite)'
     assert examined(InfiniteInSome()).not_examined == (not_finite,)
-    (others,) = examined(PrivateGossip(n_rounds=40)).not_examined
-    assert others == "25 of 40 rounds (others were drawn)"
+    drawn = examined(PrivateGossip(n_rounds=40))
+    assert drawn.not_examined == ()
+    rounds = drawn.metrics["rounds"]
+    assert (rounds.value, rounds.n) == (15, 40)
     (mixed,) = examined(Smoothed()).not_examined
     assert mixed == '"x" in rounds 1 to 4 (coordinates are mixed)'
 

@@ -155,6 +155,7 @@ class Sensitivity(da.Attack):
             every = [[*key, some] for key, some in rows.items()]
             checkpoint.keep(partial(da.Progress.of, k, state, own, every, *examination.saved()))
             on_step(k, last)
+        examination.play_again()
         return rows
 
     def _of_small(

@@ -22,6 +22,7 @@ from .worlds import (
     Coupled,
     Drawn,
     FunctionChange,
+    Played,
     PlayedWorld,
     Record,
     all_without_first,
@@ -92,6 +93,7 @@ class Examination:
     silent: bool = False  # the scale of some noise differs between worlds: measure without it
     # by adjacency and round: the longest moves of noise that align two worlds; or what none aligns
     aligned: dict[tuple[Adjacency, int], Moved | str] = field(default_factory=dict)
+    _first_played: Played | None = None
     drawn: dict[NoiseFamily, Drawn] = field(default_factory=dict)  # noise of the rounds, together
 
     @cached_property
@@ -138,6 +140,15 @@ class Examination:
             self.aligns = not isinstance(aligned, str)
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
+    def play_again(self) -> None:
+        """Hold round 1 against itself after all others: a step may keep what it saw."""
+        coupled = self.coupled
+        worlds = [PlayedWorld(coupled, coupled.start(), 1, coupled.oracle(1)) for _ in range(2)]
+        first = self._first_played or worlds[0].noisy
+        sent = worlds[1].noisy.sent
+        if any(not torch.equal(m.payload, sent[name].payload) for name, m in first.sent.items()):
+            self.unclear["what a round keeps: it is another one when it is played again"] = None
+
     def join(self, small: "Examination") -> None:
         """Add what was found in all rounds on a small model."""
         self.found |= dict.fromkeys(f"{what}, on a small model" for what in small.found)
@@ -168,6 +179,8 @@ class Examination:
     def next_state(self, state: Any, k: int) -> Any:
         """The state after round k, whose noise is counted."""
         played = self.coupled.play(state, k, self.coupled.oracle(k))
+        if k == 1:
+            self._first_played = played
         for family, (total, n) in played.drawn.items():
             before = self.drawn.get(family, Drawn(0.0, 0))
             self.drawn[family] = Drawn(before.total + total, before.n + n)

@@ -26,7 +26,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
 from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
-from dpaudit.game.step_inputs import WrappedGradient
+from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
 from dpaudit.training.classification import Batch, BatchGradient
 from dpaudit.training.sensor_fusion import SensorFusion
 
@@ -251,8 +251,15 @@ class Coupled:
         """The same where agents hold records."""
         defense, problem = self.defense, self.classification
         drawn = problem.gradient(self.streams, k, defense.batch_size, defense.drawing)
-        inputs = drawn.batch.inputs
-        return replace(drawn, batch=drawn.batch._replace(inputs=inputs.double()))
+        inputs, further = drawn.batch.inputs, drawn.draw
+
+        def draw(s: int) -> Batch:
+            refuse_further_batches(s, defense.batches_per_round)
+            assert further is not None
+            return further(s)
+
+        batch = drawn.batch._replace(inputs=inputs.double())
+        return replace(drawn, batch=batch, draw=draw)
 
     @property
     def classification(self) -> Classification:

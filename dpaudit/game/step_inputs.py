@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Bracket, Defense, Gradient, Noise, Round, Scale, Setting, ThreatModel
+from dpaudit.errors import ConfigError
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
@@ -107,6 +108,31 @@ class WrappedGradient(Gradient):
 
     def at_step(self, s: int) -> Self:
         return replace(self, of=self.of.at_step(s))
+
+
+@dataclass(eq=False)
+class AllowedBatches(WrappedGradient):
+    """Another oracle, of as many batches in a round as the defense says that it draws."""
+
+    batches: int
+
+    def at_step(self, s: int) -> Self:
+        refuse_further_batches(s, self.batches)
+        return super().at_step(s)
+
+
+class FurtherBatch(ConfigError):
+    """A step asks for a batch that accounting does not know of."""
+
+
+def refuse_further_batches(s: int, batches: int) -> None:
+    """Raises FurtherBatch if local step s has none of so many batches."""
+    if s >= batches:
+        raise FurtherBatch(
+            "DPA044",
+            f"defense: step asks for gradient.at_step({s}), and batches_per_round is {batches}",
+            "let batches_per_round be how many batches an agent draws in a round",
+        )
 
 
 class OnFirst(WrappedGradient):
@@ -219,6 +245,7 @@ class NumberedInputs(AlikeRecords):
     """Answers 0, and numbers the models at which each agent's gradient is asked for."""
 
     batch_size: int
+    batches: int  # of a round
     step: int = 0  # whose batch it is
     # agent, local step and model of each input
     asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
@@ -232,6 +259,7 @@ class NumberedInputs(AlikeRecords):
         return torch.zeros_like(X)
 
     def at_step(self, s: int) -> "NumberedInputs":
+        refuse_further_batches(s, self.batches)
         return replace(self, step=s)
 
     def _place(self, agent: int, model: Tensor) -> int:

@@ -30,6 +30,7 @@ from .rules import accounting_of
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
 COUNTED = 100_000  # records, of which it is counted how many batches hold them
 MOST_NUMBERS = 2 * 10**7  # of the draws that decide it
+TENTH = 0.1  # of what is drawn, by which noise that is sent may differ
 LEVEL = 0.05  # of an interval of the rate
 
 
@@ -269,6 +270,9 @@ def _distance(evidence: Evidence) -> Answer:
 
 def _noise(evidence: Evidence) -> Answer:
     cited, aligned = evidence.of(Role.NOISE), evidence.aligned
+    sizes = [f.metrics.get(Name.NOISE_OVER_DECLARED) for _, f in cited]
+    if any(size is not None and not _is_as_drawn(size) for size in sizes):
+        return f"what is sent is not the noise that is drawn{_size(evidence)}", "", cited
     if aligned is not None:
         return (
             None,
@@ -296,6 +300,12 @@ def _noise(evidence: Evidence) -> Answer:
         ),
         cited,
     )
+
+
+def _is_as_drawn(size: Metric) -> bool:
+    """Whether it may be within a tenth of what draws make of a message."""
+    low, high = size.ends
+    return low <= 1 + TENTH and high >= 1 - TENTH
 
 
 def _size(evidence: Evidence) -> str:

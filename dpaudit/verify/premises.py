@@ -12,15 +12,12 @@ from .accountant import epsilon
 from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated
-AGAINST = ("refuted", "unsupported")
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
-CITED = {  # roles of the findings that examine a premise
+CITED = {  # roles of the findings that examine a premise; else that of its name
     "distance": {"sensitivity", "alignment"},
     "noise": {"noise", "alignment"},
-    "records": {"records"},
     "completeness": {"dependence"},
     "composition": {"declared", "exact-leak", "alignment"},
-    "state": {"state"},
 }
 
 
@@ -42,20 +39,22 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     aligned = is_aligned(evidence)
     highs = [x for f in whole if (x := metric(f, "epsilon", "high")) is not None and x < inf]
     unsure = any(f["unconfirmed"] or (f["claim"] is None and f["not_examined"]) for f in noise)
+    low, top = (evidence.values("noise over declared", end, "noise") for end in ("low", "high"))
+    unlike = max(low, default=1.0) > 1.1 or min(top, default=1.0) < 0.9
     measured = moved and all(metric(f, "stated bound") is not None for f in moved)
+    tested = evidence.values("rounds", "value", "noise")
     high = metric(declared, "epsilon", "high") or 0.0
     fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {
         "distance": aligned or (measured and any(map(_is_whole, beside))),
-        "noise": aligned or (evidence.values("rounds", "value", "noise") and highs and not unsure),
+        "noise": not unlike and (aligned or (tested and highs and not unsure)),
         "records": _is_complete(evidence.of("records")),
         "completeness": evidence.values("found", "value", "dependence") and _is_complete(beside),
         "composition": declared["void"] is None and fits,
         "state": _is_complete(evidence.of("state")),
     }
-    cited = {"distance": moved, "noise": noise, "completeness": beside}
-    cited["composition"] = [declared, *leaks]
-    failed = {name for name, some in cited.items() if any(f["verdict"] in AGAINST for f in some)}
+    cited = dict(distance=moved, noise=noise, completeness=beside, composition=[declared, *leaks])
+    failed = {name for name, some in cited.items() if any(f["verdict"] for f in some)}
     return {name: bool(how) and name not in failed for name, how in held.items()}
 
 
@@ -129,8 +128,9 @@ def _miscited(evidence: Evidence) -> Iterator[Flaw]:
     """Where a premise cites what does not examine it."""
     claim, findings = evidence.claim, evidence.result["findings"]
     for premise in claim["premises"] if evidence.of("declared") else ():
-        cited, where = premise["findings"], f"premises.{premise['name']}"
-        examine = {i for i in claim["because"] if findings[i]["role"] in CITED[premise["name"]]}
+        name, cited = premise["name"], premise["findings"]
+        where, roles = f"premises.{name}", CITED.get(name, {name})
+        examine = {i for i in claim["because"] if findings[i]["role"] in roles}
         some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed
         if not examine - some <= {*cited} <= examine or len({*cited}) < len(cited):
             yield Flaw(where, "it does not cite what examines it", True)

@@ -51,8 +51,8 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
     for i, own in enumerate(evidence):
         refuted = adjusted.get(i, inf) <= FALSE
         derived, held = derive(own, refuted), premises.premises(own)
-        algebra = held.get("noise") or held.get("composition")
-        by_algebra = bool(algebra) and not premises.is_aligned(own)
+        algebra = bool(held.get("noise") or held.get("composition"))
+        by_algebra = algebra and not premises.is_aligned(own)
         own = own._replace(verdict=derived, by_algebra=by_algebra)
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]

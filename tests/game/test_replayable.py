@@ -294,3 +294,15 @@ def test_algorithms_with_secrets_and_masks_are_not_refused(name) -> None:
 def test_an_audit_of_such_a_step_ends_before_it_begins() -> None:
     with pytest.raises(ConfigError, match="played again"):
         judged(Torch(), 0)
+
+
+class TwoBatches(PrivateGossip):
+    """A second batch that ``batches_per_round`` does not count."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return super().summed(gradient, X) + super().summed(gradient.at_step(1), X)
+
+
+def test_a_batch_that_no_accounting_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"gradient.at_step\(1\), and batches_per_round is 1"):
+        refuse_unless_replayable(TwoBatches(), SETTING)

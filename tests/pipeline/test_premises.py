@@ -166,3 +166,10 @@ def test_batches_are_counted_as_they_are_drawn(drawing: str) -> None:
     assert rate.n % sum(parts.sizes) == 0
     assert rate.low <= 1 <= rate.high <= 1.05
     assert (rate.low == rate.high) == (drawing != "poisson")
+
+
+def test_noise_that_draws_do_not_explain_is_no_premise() -> None:
+    other = {Name.NOISE_OVER_DECLARED: Metric(value=30.0, low=29.0, high=31.0)}
+    louder = NOISE.model_copy(update={"metrics": {**NOISE.metrics, **other}})
+    assert missing(*without(NOISE), louder) == ["noise"]
+    assert missing(*without(NOISE), louder, ALIGNED) == ["noise"]

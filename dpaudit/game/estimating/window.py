@@ -62,7 +62,10 @@ class WindowRequests(NamedTuple):
         """From a state before the rounds, without noise and records."""
         asked = cls([], {}, {}, {})
         for k in rounds:
-            asked_at, tape = NumberedInputs(defense.batch_size), ChosenNoise()
+            asked_at, tape = (
+                NumberedInputs(defense.batch_size, defense.batches_per_round),
+                ChosenNoise(),
+            )
             played = defense.step(state, k, setting.network.at(k), asked_at, tape)
             state, asked.sent[k] = played.state, played.sent
             asked.calls[k], asked.noise[k] = asked_at.places, tape.draws
@@ -191,7 +194,7 @@ class ProbedWindow:
         """The state before the window of a run with noise and without records."""
         state, streams = _begun(self._defense, self.setting), Streams(0)
         for k in range(1, self.rounds.start):
-            silent = NumberedInputs(self._defense.batch_size)
+            silent = NumberedInputs(self._defense.batch_size, self._defense.batches_per_round)
             state = self._step(state, k, silent, Noise(streams, k))[0]
         return state
 

@@ -131,7 +131,7 @@ class Points(NamedTuple):
 
 def points_in(game: Game, state: Any, k: int) -> Points:
     """Where round k asks for the record's gradient; nowhere if it is in no batch."""
-    asked = NumberedInputs(game.silent().batch_size)
+    asked = NumberedInputs(game.silent().batch_size, game.batches)
     game.step(anywhere(state, k), k, asked, ChosenNoise())
     own = [i for i, (agent, *_) in enumerate(asked.asked) if agent == game.victim]
     points = torch.full((len(asked.asked),), NOWHERE)

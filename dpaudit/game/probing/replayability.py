@@ -18,7 +18,13 @@ from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, s
 from dpaudit.defense.returned import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.game.game import LENGTH
-from dpaudit.game.step_inputs import ChosenNoise, RecordedNoise, every_agent_holds
+from dpaudit.game.step_inputs import (
+    AllowedBatches,
+    ChosenNoise,
+    FurtherBatch,
+    RecordedNoise,
+    every_agent_holds,
+)
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
@@ -101,6 +107,8 @@ def _narrowed(defense: Defense, setting: Setting) -> Setting:
                     "expected no more than a call of it, clipped_sum, per_record, in_parts, part, "
                     "at_step and batch_size, which gradients have that attacks play",
                 ) from error
+        except FurtherBatch:
+            raise
         except Exception:
             continue
         else:
@@ -143,6 +151,8 @@ def _play(
                 return []
             played.append(_Played(state, was, after.sent, values, noise.units))
             state = after.state
+    except FurtherBatch:
+        raise
     except Exception:
         return []
     return played
@@ -152,7 +162,8 @@ def _step(
     defense: Defense, setting: Setting, state: Any, k: int, noise: Noise, length: float = LENGTH
 ) -> Round:
     """One round as the plug-in plays it: what its contract forbids is for the run itself to say."""
-    gradient, graph = every_agent_holds(length, defense.batch_size), setting.network.at(k)
+    oracle, graph = every_agent_holds(length, defense.batch_size), setting.network.at(k)
+    gradient = AllowedBatches(oracle, defense.batches_per_round)
     with unchanged_settings(named(defense)):
         return step_as_written(defense)(defense, state, k, graph, gradient, noise)
 

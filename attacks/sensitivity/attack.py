@@ -1,6 +1,6 @@
 """Empirical sensitivity: how far messages move when one record, function or agent changes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
@@ -106,6 +106,7 @@ class Sensitivity(da.Attack):
         rounds: dict[str, da.Metric] = {
             da.Name.ROUNDS: da.Metric(value=n_rounds, n=defense.n_rounds)
         }
+        notes = list[str]()
         for adjacency, by_record in found:
             if adjacency not in CHANGED_RECORDS or by_record:
                 continue
@@ -117,8 +118,10 @@ class Sensitivity(da.Attack):
                 examination.join(small)
                 if rows:
                     rounds = _all_rounds(n_rounds, defense.n_rounds)
+                else:
+                    notes.append("the other rounds could not be played on a small model")
             findings.append(_alignment(examination, adjacency, rounds))
-        return [*findings, _dependence(examination, constant, rounds)]
+        return [*findings, _dependence(examination, constant, rounds, notes)]
 
     def _rows(
         self,
@@ -321,7 +324,10 @@ def _alignment(
 
 
 def _dependence(
-    examination: Examination, constant: Mapping[str, None], rounds: Mapping[str, da.Metric]
+    examination: Examination,
+    constant: Mapping[str, None],
+    rounds: Mapping[str, da.Metric],
+    notes: Sequence[str],
 ) -> da.Finding:
     found = examination.found
     identical = f"bit-identical in all worlds: {', '.join(constant)}"
@@ -337,5 +343,6 @@ def _dependence(
             "zeros, failures, prints, logs and files that differ between worlds; sums divided by "
             "how many records were drawn; an effect of the order of records in a batch",
             *([identical] if constant else []),
+            *notes,
         ),
     )

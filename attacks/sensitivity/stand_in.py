@@ -26,7 +26,7 @@ MOST_ROUNDS = 1000
 
 
 def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
-    """What is found in all rounds of a run on a small model; none where it cannot be played.
+    """What is found in all rounds of a run on a small model; no rows if one cannot be played.
 
     Args:
         real: what was found on the real problem.
@@ -38,7 +38,7 @@ def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examin
     try:
         return examination, list(_rows(examination, adjacency))
     except Exception:  # whatever a step raises that takes the real model alone
-        return Examination(small, 0, 0), []
+        return examination, []  # with what it had found by then
 
 
 def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:

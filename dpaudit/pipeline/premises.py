@@ -71,7 +71,7 @@ def records_finding(
 ) -> Finding:
     """How often a batch holds a record of the agent that is worst off, beside what is declared."""
     defense, size = at.defense, at.setting.sizes[accounted.victim]
-    metrics, missing, notes = dict[str, Metric](), tuple[str, ...](), tuple[str, ...]()
+    metrics, missing, notes = dict[str, Metric](), list[str](), tuple[str, ...]()
     if rate is None:
         notes = ("agents hold one function each, which every round uses whole",)
     else:
@@ -88,14 +88,14 @@ def records_finding(
             Name.DECLARED_RATE: Metric(value=declared),
         }
         if declared < drawn * (1 - 1e-9):
-            missing = (
-                f"a release is declared at rate {declared:.3g}, batches are drawn at {drawn:.3g}",
+            missing.append(
+                f"a release is declared at rate {declared:.3g}, batches are drawn at {drawn:.3g}"
             )
         other = {r.sampling for r in sampled} - {defense.drawing}
         if other and drawn < 1:
-            missing = (f"releases are declared as of {other.pop()} batches",)
+            missing.append(f"releases are declared as of {min(other)} batches")
         if rate.high == inf:
-            missing = ("batches do not hold as many records as they should",)
+            missing.append("batches do not hold as many records as they should")
     return Finding(
         role=Role.RECORDS,
         kind="control",
@@ -104,7 +104,7 @@ def records_finding(
         threat_model=adversary,
         metrics=metrics,
         notes=notes,
-        not_examined=missing,
+        not_examined=tuple(missing),
     )
 
 
@@ -123,7 +123,7 @@ def state_finding(prepared: Prepared) -> Finding:
     )
 
 
-class Evidence(NamedTuple):
+class ClaimEvidence(NamedTuple):
     """The findings that bear on a claim against an adversary, by their index."""
 
     claim: Claim
@@ -184,7 +184,7 @@ def premises(claim: Claim, findings: Sequence[tuple[int, Finding]]) -> tuple[Pre
     Args:
         findings: those that bear on the claim against an adversary, by their index.
     """
-    evidence = Evidence(claim, tuple(findings))
+    evidence = ClaimEvidence(claim, tuple(findings))
     if evidence.declared is None:
         return ()
     found = tuple(_premise(name, examine, evidence) for name, examine in EXAMINED.items())
@@ -204,7 +204,7 @@ Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, h
 
 
 def _premise(
-    name: PremiseName, examine: Callable[[Evidence], Answer], evidence: Evidence
+    name: PremiseName, examine: Callable[[ClaimEvidence], Answer], evidence: ClaimEvidence
 ) -> Premise:
     missing, says, findings = examine(evidence)
     against = [finding for _, finding in findings if finding.verdict in AGAINST]
@@ -232,7 +232,7 @@ def _rounds(finding: Finding) -> str:
     return every if real is None else f"{every} ({real:.0f} of them with the real model)"
 
 
-def _distance(evidence: Evidence) -> Answer:
+def _distance(evidence: ClaimEvidence) -> Answer:
     """Algebra where the step is linear; worst records that were searched for elsewhere."""
     change = measured_change(evidence.claim.adjacency)
     measured = [(i, f) for i, f in evidence.of(Role.SENSITIVITY) if f.adjacency in (None, change)]
@@ -268,7 +268,7 @@ def _distance(evidence: Evidence) -> Answer:
     )
 
 
-def _noise(evidence: Evidence) -> Answer:
+def _noise(evidence: ClaimEvidence) -> Answer:
     cited, aligned = evidence.of(Role.NOISE), evidence.aligned
     sizes = [f.metrics.get(Name.NOISE_OVER_DECLARED) for _, f in cited]
     if any(size is not None and not _is_as_drawn(size) for size in sizes):
@@ -308,7 +308,7 @@ def _is_as_drawn(size: Metric) -> bool:
     return low <= 1 + TENTH and high >= 1 - TENTH
 
 
-def _size(evidence: Evidence) -> str:
+def _size(evidence: ClaimEvidence) -> str:
     size = next(_sizes(evidence), None)
     if size is None:
         return ""
@@ -316,7 +316,7 @@ def _size(evidence: Evidence) -> str:
     return f"; it is {low:.3g} to {high:.3g} times as large as declared"
 
 
-def _records(evidence: Evidence) -> Answer:
+def _records(evidence: ClaimEvidence) -> Answer:
     cited = evidence.of(Role.RECORDS)
     if not cited:
         return "batches were not counted", "", cited
@@ -330,7 +330,7 @@ def _records(evidence: Evidence) -> Answer:
     return None, f"a batch holds a record with probability {low:.3g} to {high:.3g}", cited
 
 
-def _completeness(evidence: Evidence) -> Answer:
+def _completeness(evidence: ClaimEvidence) -> Answer:
     cited = evidence.of(Role.DEPENDENCE)
     found = next((f for _, f in cited if Name.FOUND in f.metrics), None)
     missing = [what for _, finding in cited for what in finding.not_examined]
@@ -343,7 +343,7 @@ def _completeness(evidence: Evidence) -> Answer:
     )
 
 
-def _composition(evidence: Evidence) -> Answer:
+def _composition(evidence: ClaimEvidence) -> Answer:
     cited = evidence.of(Role.DECLARED, Role.MEASURED, Role.EXACT_LEAK)
     declared, algebra, aligned = evidence.declared, evidence.algebra, evidence.aligned
     assert declared is not None
@@ -366,7 +366,7 @@ def _composition(evidence: Evidence) -> Answer:
     return None, f"the algebra of {_rounds(algebra)} gives epsilon {exact:.3g} at most", cited
 
 
-def _state(evidence: Evidence) -> Answer:
+def _state(evidence: ClaimEvidence) -> Answer:
     cited = evidence.of(Role.STATE)
     if not cited:
         return "rounds were not played again", "", cited
@@ -376,7 +376,7 @@ def _state(evidence: Evidence) -> Answer:
     return None, f"{_rounds(finding)} are the same when they are played again", cited
 
 
-EXAMINED: dict[PremiseName, Callable[[Evidence], Answer]] = {
+EXAMINED: dict[PremiseName, Callable[[ClaimEvidence], Answer]] = {
     "distance": _distance,
     "noise": _noise,
     "records": _records,
@@ -397,7 +397,7 @@ def epsilon_range(
     Args:
         held: whether all premises were examined and held.
     """
-    evidence = Evidence(claim, tuple(findings))
+    evidence = ClaimEvidence(claim, tuple(findings))
     declared = evidence.declared
     if declared is None:
         return None
@@ -409,7 +409,7 @@ def epsilon_range(
     return EpsilonRange(certified=certified, accounted=accounted, measured=measured)
 
 
-def _sizes(evidence: Evidence) -> Iterator[Metric]:
+def _sizes(evidence: ClaimEvidence) -> Iterator[Metric]:
     """How large noise was beside what is declared: of messages, then of draws."""
     for _, finding in evidence.of(Role.NOISE) + evidence.of(Role.ALIGNMENT):
         if Name.NOISE_OVER_DECLARED in finding.metrics:
@@ -417,7 +417,7 @@ def _sizes(evidence: Evidence) -> Iterator[Metric]:
 
 
 def _measured(
-    claim: Claim, releases: Mechanism, sizes: Sequence[Metric], evidence: Evidence
+    claim: Claim, releases: Mechanism, sizes: Sequence[Metric], evidence: ClaimEvidence
 ) -> float:
     """Epsilon of the releases as they were measured; the noise by messages, or else by draws."""
     if not releases:

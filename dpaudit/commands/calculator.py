@@ -14,6 +14,7 @@ from dpaudit.errors import ConfigError
 from .terminal import say
 
 if TYPE_CHECKING:
+    from dpaudit.accounting.formulas import Tool
     from dpaudit.accounting.releases import RecordAdjacency
     from dpaudit.release import Release
 
@@ -24,8 +25,6 @@ LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # between which it is looked for
 
 Sampling = Literal["poisson", "fixed", "none"]
 Family = Literal["gaussian", "laplace"]
-Tool = Literal["flower", "p2pfl"]
-
 
 NoiseMultiplier = Annotated[
     float | None,
@@ -41,7 +40,8 @@ Drawn = Annotated[
     Option(help="How batches are drawn; default: poisson, or none where the rate is 1."),
 ]
 Like = Annotated[
-    Tool | None, Option(help="Print what the formula of this framework gives beside it.")
+    Literal["flower", "nvflare", "opacus", "p2pfl", "tf-privacy"] | None,
+    Option(help="Print what the formulas of this tool give beside it."),
 ]
 EventOutput = Annotated[
     Path | None, Option(help="Write the releases as a DpEvent of dp-accounting, JSON.")
@@ -88,7 +88,8 @@ def epsilon(
         at = f"at delta {delta:g} ({adjacency} adjacency, in nats)"
         say(f"epsilon {_interval(low, high)} {at}{after}")
         if like is not None:
-            say(_by_formula(like, releases, delta, low))
+            for line in _by_formulas(like, releases, delta, low, high):
+                say(line)
     say(f"assuming {_assumed(several[-1], adjacency)}")
     if write_event is not None:
         dp_event.write_event(write_event, several[-1])
@@ -151,22 +152,17 @@ def _assumed(releases: "Sequence[Release]", adjacency: str) -> str:
     )
 
 
-def _by_formula(tool: Tool, releases: "Sequence[Release]", delta: float, exact: float) -> str:
-    """What a framework claims for such noise, which it calibrates by one formula for each call.
+def _by_formulas(
+    tool: "Tool", releases: "Sequence[Release]", delta: float, low: float, high: float
+) -> list[str]:
+    """A line for each formula of a tool: what it gives, and on which side of the exact value."""
+    from dpaudit.accounting.formulas import claimed
 
-    p2pfl 0.4 (``dp_strategy.py``) and Flower 1.x (``localdp_mod``): Gaussian noise of
-    C sqrt(2 ln(1.25 / delta)) / epsilon; p2pfl's Laplace noise of C / epsilon. Neither composes.
-    """
-    release = releases[0]
-    claimed = 1 / release.noise_multiplier if release.noise_multiplier else math.inf
-    if release.family == "gaussian":
-        if delta == 0:
-            raise ConfigError("DPA014", "--like: the formula has no value at delta 0")
-        claimed *= math.sqrt(2 * math.log(1.25 / delta))
-    elif tool == "flower":
-        raise ConfigError("DPA014", "--like: flower has no Laplace noise")
-    more = "less" if claimed < exact else "more"
-    return f"{tool} claims epsilon {claimed:.{DIGITS}g}, by its formula for one call: {more}"
+    lines = []
+    for found, words in claimed(tool, releases, delta):
+        side = "less" if found < low else "more" if found > high else "within the interval"
+        lines.append(f"{tool} claims epsilon {found:.{DIGITS}g}, by {words}: {side}")
+    return lines
 
 
 def _refuse(

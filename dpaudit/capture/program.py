@@ -21,6 +21,7 @@ import torch
 from dpaudit.codes import entries
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
+from dpaudit.files.interpreter import in_environment, interpreter, with_python
 from dpaudit.files.world import World
 from dpaudit.inputs import recorder
 from dpaudit.recorder.player import ERROR, FAILED, RANKS, RAW, SAID, WORLD
@@ -29,7 +30,6 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed, unsealed
 
 from .channels import routed
-from .interpreter import in_environment, interpreter, with_python
 from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
 from .run import MOST_BYTES, hooked, port_hint, status_of, too_large

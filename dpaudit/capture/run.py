@@ -15,6 +15,7 @@ from typing import Any
 import dpaudit.recorder
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
+from dpaudit.files.interpreter import in_environment, with_python
 from dpaudit.files.recorded import (
     DRAFT,
     DRAWS,
@@ -33,7 +34,6 @@ from dpaudit.text import one_line
 
 from .channels import routed
 from .ended import guarded
-from .interpreter import in_environment, with_python
 from .process_logs import (
     Process,
     addressed,

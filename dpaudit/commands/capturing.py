@@ -47,9 +47,9 @@ def capture(
         raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
     size = bytes_of(max_bytes, "--max-bytes")
     from dpaudit.capture.draft import draft, why_no_draft
-    from dpaudit.capture.interpreter import interpreter
     from dpaudit.capture.run import Options
     from dpaudit.capture.run import capture as record
+    from dpaudit.files.interpreter import interpreter
     from dpaudit.reports.captured import render
 
     theirs = None if python is None else interpreter(python, "--python")

@@ -35,6 +35,9 @@ Records = Annotated[
 OutputDtype = Annotated[
     Dtype | None, Option(help="The dtype that is returned; default: that of the value.")
 ]
+Python = Annotated[
+    str | None, Option(help="The interpreter of the environment in which the function lives.")
+]
 OwnRandomness = Annotated[
     bool, Option("--own-randomness", help="Allow randomness that seeds do not set.")
 ]
@@ -61,6 +64,7 @@ def mechanism(
     runs: Annotated[int, Option(min=100, help="Counted runs with each of two inputs.")] = 20_000,
     seconds: Annotated[float, Option(help="Refuse an audit that would take longer.")] = 600.0,
     own_randomness: OwnRandomness = False,
+    python: Python = None,
     seed: Annotated[int, Option(min=0, help="The seed of all runs.")] = 0,
     out: Annotated[Path | None, Option(help="The run directory; default: runs/FUNCTION.")] = None,
     quiet: options.Quiet = False,

@@ -30,6 +30,7 @@ class MechanismOptions(Strict):
     """Which function is audited, on which values, and which two values are neighbours."""
 
     function: Text  # "module:function", from one value to a noised one
+    python: Text | None = None  # interpreter of the environment it lives in; None: dpaudit's own
     shape: Shape | tuple[Shape, ...]  # of the value; of a list of tensors, the shape of each
     dtype: Dtype = "float64"  # of the value
     library: Literal["numpy", "torch"] = "numpy"  # whose arrays the function takes
@@ -76,6 +77,11 @@ class MechanismOptions(Strict):
     def output_shapes(self) -> tuple[Shape, ...]:
         """Of the tensors that are returned."""
         return self.shapes if self.output_shape is None else _shapes(self.output_shape)
+
+    @property
+    def returns_list(self) -> bool:
+        """Whether what is returned is a list of tensors."""
+        return self.is_list if self.output_shape is None else len(self.output_shapes) > 1
 
 
 def _shapes(shape: Any) -> tuple[Shape, ...]:

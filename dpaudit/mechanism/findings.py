@@ -189,7 +189,7 @@ def between_calls(
     pair = search.moves[0].pair
     search.function.seed(search.seed + 2)
     n = min(CALLS, max(200, search.function.options.runs // 10), search.few(CALLS))
-    out = np.stack([search.function(pair.without) for _ in range(n)])
+    out = search.function.in_turn([pair.without], n)[:, 0]
     in_order = [
         np.concatenate(sides) for sides in zip(played.choosing, played.counted, strict=True)
     ]

@@ -9,7 +9,8 @@ import inspect
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import PathFinder
@@ -27,6 +28,7 @@ from dpaudit.text import one_line
 
 Value = tuple[np.ndarray, ...]
 Function = Callable[..., Any]
+Seeds = Sequence[int] | None
 
 GENERATOR = ("rng", "generator")  # parameters by which a function is given a NumPy generator
 FEW_CALLS = 64
@@ -99,18 +101,40 @@ def source_of(function: Function) -> Path | None:
         return None
 
 
-class AuditedFunction:
+class AuditedFunction(ABC):
     """A function from a value to a noised one, that is checked whenever it is called."""
 
-    def __init__(self, function: Function, options: MechanismOptions) -> None:
-        self.options, self.calls = options, options.calls
-        self._function = function
-        self._generator_name = _generator_name(function)
-        self.seed(0)
+    takes_generator: bool
 
+    def __init__(self, options: MechanismOptions) -> None:
+        self.options, self.calls = options, options.calls
+        self.generator: np.random.Generator | None = None
+
+    @abstractmethod
     def beside(self, options: MechanismOptions) -> "AuditedFunction":
         """The same function on values of another dtype or shape."""
-        return AuditedFunction(self._function, options)
+
+    @abstractmethod
+    def tried(self, value: Value) -> float:
+        """Seconds of one call. Raises FunctionError, also if it changes its input."""
+
+    @abstractmethod
+    def in_turn(
+        self,
+        values: Sequence[Value],
+        turns: int,
+        seeds: Seeds = None,
+        times: int = 1,
+    ) -> Array:
+        """What the calls on these values in turn return, [turns, n_values, times * n_out].
+
+        Args:
+            seeds: of each turn, set before each value; None: none is set.
+            times: that each value is called with, one call after the other.
+
+        Raises:
+            FunctionError: as ``examine`` lists it.
+        """
 
     def seed(self, seed: int) -> None:
         """All randomness that an audit can set: NumPy's, torch's, Python's, and its parameter."""
@@ -119,28 +143,69 @@ class AuditedFunction:
         if torch.cuda.is_initialized():
             torch.manual_seed(seed)
         torch.default_generator.manual_seed(seed)  # alone a hundred times as fast
-        self.generator = np.random.default_rng(seed) if self._generator_name else None
+        self.generator = np.random.default_rng(seed) if self.takes_generator else None
 
     def __call__(self, value: Value) -> Array:
         """What one call returns, [n_out]. Raises FunctionError."""
-        return _flat(self._returned(self.given(value)), self.options)
+        found: Array = self.in_turn([value], 1)[0, 0]
+        return found
 
     def seeded(self, value: Value, seed: int) -> Array:
         """The same with all seeds set before. Raises FunctionError."""
-        self.seed(seed)
-        return self(value)
+        found: Array = self.in_turn([value], 1, [seed])[0, 0]
+        return found
 
-    def run(self, value: Value) -> Array:
-        """All calls that the claim covers, [calls * n_out]. Raises FunctionError."""
-        if self.calls == 1:
-            return self(value)
-        return np.concatenate([self(value) for _ in range(self.calls)])
+    def runs(self, values: Sequence[Value], n: int) -> Array:
+        """All calls that the claim covers, n times with each value, [n, n_values, calls * n_out].
+
+        Raises FunctionError.
+        """
+        return self.in_turn(values, n, times=self.calls)
 
     def given(self, value: Value) -> Any:
         """The value as the function takes it: a copy, in its dtype and library."""
         o = self.options
         tensors = [_as_given(array, o) for array in value]
         return tensors if o.is_list else tensors[0]
+
+
+class FunctionHere(AuditedFunction):
+    """A function of this process."""
+
+    def __init__(self, function: Function, options: MechanismOptions) -> None:
+        super().__init__(options)
+        self._function, self._generator_name = function, generator_name(function)
+        self.takes_generator = self._generator_name is not None
+        self.seed(0)
+
+    def beside(self, options: MechanismOptions) -> "FunctionHere":
+        return FunctionHere(self._function, options)
+
+    def tried(self, value: Value) -> float:
+        began = time.perf_counter()
+        given, before = self.given(value), self.given(value)
+        flat(self._returned(given), self.options)
+        seconds = time.perf_counter() - began
+        if not _same(given, before):
+            raise changed(before)
+        return seconds
+
+    def in_turn(
+        self,
+        values: Sequence[Value],
+        turns: int,
+        seeds: Seeds = None,
+        times: int = 1,
+    ) -> Array:
+        rows = []
+        for turn in range(turns):
+            for value in values:
+                if seeds is not None:
+                    self.seed(seeds[turn])
+                rows += [
+                    flat(self._returned(self.given(value)), self.options) for _ in range(times)
+                ]
+        return np.concatenate(rows).reshape(turns, len(values), -1)
 
     def _returned(self, given: Any) -> Any:
         try:
@@ -149,10 +214,19 @@ class AuditedFunction:
                     return self._function(given)
                 return self._function(given, **{self._generator_name: self.generator})
         except Exception as error:  # whatever the function raises
-            said = _said(error)
-            raise FunctionError(
-                "DPA075", f"the function raised {said}; called with {_shown(given)}"
-            ) from None
+            raise raised(_said(error), given) from None
+
+
+def raised(said: str, given: Any) -> FunctionError:
+    """What a function raised, and the value for which it did."""
+    return FunctionError("DPA075", f"the function raised {said}; called with {_shown(given)}")
+
+
+def changed(given: Any) -> FunctionError:
+    """That a function wrote into the value that it was given."""
+    return FunctionError(
+        "DPA078", f"the function changes its input in place; called with {_shown(given)}"
+    )
 
 
 def examine(function: AuditedFunction, values: list[Value], n_calls: int) -> None:
@@ -168,15 +242,7 @@ def examine(function: AuditedFunction, values: list[Value], n_calls: int) -> Non
     """
     seconds = []
     for value in values:
-        began = time.perf_counter()
-        given = function.given(value)
-        before = function.given(value)
-        _flat(function._returned(given), function.options)
-        seconds.append(time.perf_counter() - began)
-        if not _same(given, before):
-            raise FunctionError(
-                "DPA078", f"the function changes its input in place; called with {_shown(before)}"
-            )
+        seconds.append(function.tried(value))
         if len(seconds) >= 2:  # the first call may import and compile
             _refuse_slow(float(np.median(seconds[1:])), n_calls, function.options)
     _refuse_deterministic(function, values)
@@ -205,10 +271,10 @@ def _refuse_slow(seconds: float, n_calls: int, options: MechanismOptions) -> Non
 def _refuse_deterministic(function: AuditedFunction, values: list[Value]) -> None:
     """Raises FunctionError if calls with the same value never differ, one seed after another."""
     function.seed(0)
-    for n in (FEW_CALLS, MORE_CALLS):
-        for value in values if n == FEW_CALLS else values[:1]:
-            first = function(value)
-            if any(not np.array_equal(function(value), first) for _ in range(n)):
+    for n in (2, FEW_CALLS, MORE_CALLS):
+        for value in values if n <= FEW_CALLS else values[:1]:
+            found = function.in_turn([value], n)
+            if (found != found[0]).any():
                 return
     raise FunctionError(
         "DPA076",
@@ -217,7 +283,7 @@ def _refuse_deterministic(function: AuditedFunction, values: list[Value]) -> Non
     )
 
 
-def _generator_name(function: Function) -> str | None:
+def generator_name(function: Function) -> str | None:
     """The parameter by which it is given a generator; None if it has none."""
     try:
         parameters = inspect.signature(function).parameters
@@ -232,11 +298,11 @@ def _as_given(array: np.ndarray, options: MechanismOptions) -> Any:
     return np.array(array, options.dtype)  # a copy
 
 
-def _flat(returned: Any, options: MechanismOptions) -> Array:
+def flat(returned: Any, options: MechanismOptions) -> Array:
     """What was returned, flat and in float64. Raises FunctionError: another shape, dtype, NaN."""
     shapes = options.output_shapes
-    is_list = options.is_list if options.output_shape is None else len(shapes) > 1
-    parts = list(returned) if is_list and isinstance(returned, list | tuple) else [returned]
+    is_list = options.returns_list and isinstance(returned, list | tuple)
+    parts = list(returned) if is_list else [returned]
     expected = options.output_dtype or options.dtype
     if len(parts) != len(shapes):
         raise FunctionError(
@@ -258,13 +324,13 @@ def _flat(returned: Any, options: MechanismOptions) -> Array:
                 "give output_dtype, if that is meant",
             )
         found.append(array.astype(np.float64).ravel())
-    flat = found[0] if len(found) == 1 else np.concatenate(found)
+    joined = found[0] if len(found) == 1 else np.concatenate(found)
     with np.errstate(invalid="ignore"):
-        total = flat.sum()
-    if not np.isfinite(total) and not np.isfinite(flat).all():
-        n = int((~np.isfinite(flat)).sum())
+        total = joined.sum()
+    if not np.isfinite(total) and not np.isfinite(joined).all():
+        n = int((~np.isfinite(joined)).sum())
         raise FunctionError("DPA075", f"the function returned NaN or infinity, in {n} numbers")
-    return flat
+    return joined
 
 
 def _as_array(part: Any) -> tuple[np.ndarray, str]:

@@ -87,12 +87,12 @@ def _unchanged(search: Search, options: MechanismOptions) -> float | None:
     if options.output_shapes != options.shapes:
         return None
     try:
-        returned = [function(value) for _ in range(CALLS)]
+        returned = function.in_turn([value], CALLS)[:, 0]
     except FunctionError:
         return None
     flat = np.concatenate([np.ravel(part) for part in value])
     same = np.mean([one == flat for one in returned])
-    constant = np.mean(np.ptp(np.stack(returned), axis=0) == 0)
+    constant = np.mean(np.ptp(returned, axis=0) == 0)
     return float(max(same, constant))
 
 

@@ -67,7 +67,7 @@ class Search:
     def start(self) -> Array:
         """[n_seeds, n_out]: what the value 0 gives for shared seeds."""
         zero = self.neighbours.zero
-        return np.stack([self.function.seeded(zero, seed) for seed in SEEDS])
+        return self.function.in_turn([zero], len(SEEDS), SEEDS)[:, 0]
 
     @cached_property
     def noise(self) -> Noise | None:
@@ -81,7 +81,7 @@ class Search:
             return np.abs(self.noise.scale)
         self.function.seed(self.seed)
         zero = self.neighbours.zero
-        return np.std([self.function(zero) for _ in range(32)], axis=0)
+        return np.std(self.function.in_turn([zero], 32)[:, 0], axis=0)
 
     @cached_property
     def moves(self) -> list[Move]:
@@ -194,8 +194,8 @@ class Search:
 
     def outputs(self, pair: Pair, n: int) -> tuple[Array, Array]:
         """[n, calls * n_out] of either input, played in turn."""
-        runs = [(self.function.run(pair.without), self.function.run(pair.having)) for _ in range(n)]
-        return np.stack([one[0] for one in runs]), np.stack([one[1] for one in runs])
+        runs = self.function.runs([pair.without, pair.having], n)
+        return runs[:, 0], runs[:, 1]
 
     def _scored(self, pair: Pair, score: Score, n: int, on_run: OnRun) -> tuple[Array, Array]:
         """[n] of either input."""

@@ -8,7 +8,7 @@ scale and independence are then known exactly, not estimated.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from .function import AuditedFunction, Value
 
 SEEDS = (11, 12, 13, 14)  # that calls share
 ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}  # of the noise
+NUMBERS, MOST_CALLS = 10**6, 1_000  # of outputs that are held at once
 EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
 ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
 
@@ -45,15 +46,17 @@ class Noise(NamedTuple):
     draw: Draw
     scale: Array  # [n_out]: standard deviation, or scale of the Laplace distribution; may be < 0
 
-    def exceptions(self, function: AuditedFunction, value: Value, seeds: Iterable[int]) -> int:
+    def exceptions(self, function: AuditedFunction, value: Value, seeds: Sequence[int]) -> int:
         """In how many calls the output is something else than one centre and this noise."""
         found, centre = 0, None
-        for seed in seeds:
-            returned = function.seeded(value, seed)
-            rest = returned - self.scale * self.draw.seeded(function, seed)
-            centre = rest if centre is None else centre
-            allowed = 2 * _allowed(function, self.scale, np.abs(returned))
-            found += not (np.abs(rest - centre) <= allowed).all()
+        block = max(1, min(MOST_CALLS, NUMBERS // self.scale.size))
+        for some in (seeds[i : i + block] for i in range(0, len(seeds), block)):
+            outputs = function.in_turn([value], len(some), some)[:, 0]
+            for seed, returned in zip(some, outputs, strict=True):
+                rest = returned - self.scale * self.draw.seeded(function, seed)
+                centre = rest if centre is None else centre
+                allowed = 2 * _allowed(function, self.scale, np.abs(returned))
+                found += not (np.abs(rest - centre) <= allowed).all()
         return found
 
 
@@ -63,7 +66,7 @@ def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None
     Args:
         start: [n_seeds, n_out], what another value gives for ``SEEDS``.
     """
-    moved = np.stack([function.seeded(value, seed) for seed in SEEDS]) - start
+    moved = function.in_turn([value], len(SEEDS), SEEDS)[:, 0] - start
     spread = np.abs(moved - moved[0]).max(initial=0.0)
     noise = np.abs(start - start.mean(axis=0)).max(initial=0.0)
     dtype = function.options.output_dtype or function.options.dtype
@@ -74,7 +77,7 @@ def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None
 
 def recognised(function: AuditedFunction, value: Value) -> Noise | None:
     """The noise that is added to a value, if it is what a known function draws first."""
-    returned = np.stack([function.seeded(value, seed) for seed in SEEDS])
+    returned = function.in_turn([value], len(SEEDS), SEEDS)[:, 0]
     ours = returned - returned.mean(axis=0)
     if not np.abs(ours).max(initial=0.0) > 0:
         return None

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,8 +27,17 @@ from dpaudit.progress import OnProgress, unreported
 from dpaudit.source import hash_of, own_source
 from dpaudit.training.run_directory import RunDirectory
 
+from .elsewhere import FunctionElsewhere, elsewhere
 from .findings import alignment, between_calls, distance, measured, null_control, tested
-from .function import AuditedFunction, Function, examine, kept_randomness, load, source_of
+from .function import (
+    AuditedFunction,
+    Function,
+    FunctionHere,
+    examine,
+    kept_randomness,
+    load,
+    source_of,
+)
 from .neighbours import SCALES, Neighbours
 from .probes import probed
 from .search import Search
@@ -44,7 +53,7 @@ FROM_PYTHON = "# This function was audited from Python; its config is in audit.j
 
 
 def audit(
-    function: Function,
+    function: Function | str,
     claim: Mapping[str, Any],
     shape: Sequence[int] | Sequence[Sequence[int]],
     adjacency: Adjacency = "replace-one",
@@ -59,19 +68,23 @@ def audit(
     The function may have a parameter ``rng``, by which it is given a ``numpy.random.Generator``.
 
     Args:
-        function: takes an array of ``shape``, or a list of arrays, and returns it noised.
+        function: takes an array of ``shape``, or a list of arrays, and returns it noised; or its
+            name "module:function", which ``python`` needs.
         claim: ``epsilon`` in nats and ``delta``, or ``mu``.
         shape: of the value; of a list of tensors, the shape of each.
         adjacency: "replace-one": any two values are neighbours; "add-remove": a value and zero.
         seed: of all runs.
         out: run directory for audit.json and report.html; None keeps nothing on disk.
         on_progress: called as ``on_progress(what, done, total)``.
-        options: keys of ``[mechanism]``, as ``dtype``, ``library``, ``sensitivity`` or ``calls``.
+        options: keys of ``[mechanism]``, as ``dtype``, ``sensitivity``, ``calls`` or ``python``.
 
     Raises:
         DpauditError: the options cannot be meant, or the function cannot be audited.
     """
-    name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', function)}"
+    name, found = (function, None) if isinstance(function, str) else (_name(function), function)
+    if found is not None and "python" in options:
+        said = "python: a function of this process is called here"
+        raise ConfigError("DPA013", said, 'give its name, "module:function"')
     content = {
         "seed": seed,
         "mechanism": {"function": name, "shape": shape, **options},
@@ -80,8 +93,12 @@ def audit(
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
     with place as folder:
         return run_mechanism(
-            from_python(content), Path(folder), FROM_PYTHON, False, on_progress, function
+            from_python(content), Path(folder), FROM_PYTHON, False, on_progress, found
         )
+
+
+def _name(function: Function) -> str:
+    return f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', function)}"
 
 
 def from_python(content: dict[str, Any]) -> MechanismConfig:
@@ -115,17 +132,30 @@ def run_mechanism(
         DpauditError: the function cannot be loaded or audited, or the run directory does not allow
             it.
     """
-    with recording(), kept_randomness():
-        found = load(config.mechanism.function) if function is None else function
-        source = FunctionSource(config, found)
+    with recording(), kept_randomness(), _found(config.mechanism, function) as found:
+        source = FunctionSource(config, *found)
         evidence = partial(source.evidence, on_progress or unreported)
         return audited(config, out, config_text, resume, source.fingerprint(), evidence)
+
+
+@contextmanager
+def _found(
+    options: MechanismOptions, function: Function | None
+) -> Iterator[tuple[AuditedFunction, Path | None]]:
+    """The function to call, and the file in which it is written. Raises ConfigError."""
+    if function is None and options.python is not None:
+        with elsewhere(options.python, options.function, options.seconds) as process:
+            yield FunctionElsewhere(process, options), process.source
+        return
+    found = load(options.function) if function is None else function
+    yield FunctionHere(found, options), source_of(found)
 
 
 def judged(config: MechanismConfig, function: Function) -> tuple[JudgedClaim, list[Finding]]:
     """The verdict on the claim and its evidence, with nothing written. Raises FunctionError."""
     with kept_randomness():
-        judging, findings, _ = examined(config, function, unreported)
+        called = FunctionHere(function, config.mechanism)
+        judging, findings, _ = examined(config, called, unreported)
         return judge([judging], findings)[0], findings
 
 
@@ -134,12 +164,12 @@ class FunctionSource:
     """A function, called as often as its search and its counted runs need."""
 
     config: MechanismConfig
-    function: Function
-    code: str = field(init=False)
+    function: AuditedFunction
+    file: Path | None  # in which it is written
 
-    def __post_init__(self) -> None:
-        file = source_of(self.function)
-        object.__setattr__(self, "code", hash_of([file]) if file is not None else "")
+    @cached_property
+    def code(self) -> str:
+        return hash_of([self.file]) if self.file is not None and self.file.exists() else ""
 
     def fingerprint(self) -> dict[str, object]:
         return {
@@ -163,11 +193,10 @@ class FunctionSource:
 
 
 def examined(
-    config: MechanismConfig, function: Function, on_progress: OnProgress
+    config: MechanismConfig, called: AuditedFunction, on_progress: OnProgress
 ) -> tuple[Judging, list[Finding], Search]:
     """All evidence on the claim of a config. Raises FunctionError."""
     (claim,), options = config.claim, config.mechanism
-    called = AuditedFunction(function, options)
     neighbours = Neighbours(options, claim.adjacency, config.seed)
     n_calls = (3 * options.runs + OVERHEAD) * options.calls
     examine(called, neighbours.examples[:EXAMINED], n_calls)

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.interpreter import interpreter
 from dpaudit.capture.run import Options, capture
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
+from dpaudit.files.interpreter import interpreter
 from dpaudit.files.recorded import DRAFT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpaudit.files.mechanism_file import MechanismOptions
-from dpaudit.mechanism.function import AuditedFunction
+from dpaudit.mechanism.function import FunctionHere
 from dpaudit.mechanism.neighbours import Neighbours, directions
 from dpaudit.mechanism.search import Search
 from dpaudit.mechanism.shifts import recognised
@@ -22,7 +22,7 @@ SCALES = {"numpy": 1.25, "Laplace": 0.75, "generator": 2.0, "torch": 0.5}
 
 def searched(function, shape=(5, 3), adjacency="replace-one", **options) -> Search:
     asked = MechanismOptions(function="a:b", shape=shape, **options)
-    called = AuditedFunction(function, asked)
+    called = FunctionHere(function, asked)
     return Search(called, Neighbours(asked, adjacency, 0), 1e-5, 0)
 
 

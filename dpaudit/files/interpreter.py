@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.documents import reason
+
+from .documents import reason
 
 OLDEST = (3, 8)  # that the recorder runs under
 SECONDS = 60.0  # that an interpreter may take to start

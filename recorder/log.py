@@ -16,6 +16,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import PROTOCOL
+from .ranks import about_here
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -123,9 +124,7 @@ class Log:
         about.update(
             time=time.time(), command=command, python=".".join(map(str, sys.version_info[:3]))
         )
-        if "multiprocessing.process" in sys.modules:
-            current = sys.modules["multiprocessing.process"].current_process()
-            about["identity"] = list(getattr(current, "_identity", ()))
+        about.update(about_here())
         _write(self._files[0], (json.dumps(about) + "\n").encode())
         return self._files
 
@@ -162,6 +161,14 @@ class Sites:
                 return f"{name}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return NOWHERE
+
+    def of(self, function: Any) -> str:
+        """The line at which a function begins; a partial or a decorated one is what it is of."""
+        while hasattr(function, "__wrapped__") or hasattr(function, "func"):
+            function = getattr(function, "__wrapped__", None) or function.func
+        code = getattr(function, "__code__", None)
+        name = None if code is None else self._name(code.co_filename)
+        return NOWHERE if name is None or code is None else f"{name}:{code.co_firstlineno}"
 
     def _name(self, file: str) -> str | None:
         if file.startswith("<"):

@@ -14,24 +14,24 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from . import PROTOCOL, batches
+from . import PROTOCOL, batches, ranks
 from .errors import RecorderError
 from .tensor_file import TensorFile
-from .values import FLOATS, content_of, dtype_of, library, made_of, parts_of, shape_of
+from .values import FLOATS, content_of, dtype_of, made_of, parts_of, shape_of
 
 if TYPE_CHECKING:
     from .log import Log
 
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a world
 PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
-RANKS = "DPAUDIT_RANKS"  # there where each process of a program is one agent
+RANKS = ranks.WORKING
 RAW = "raw"  # of the folder of a run: what its processes write
 SAID, ERROR = "said.txt", "error.txt"  # what a run printed, and what it did that is refused
 FAILED = "failed.txt"  # the error of the process that failed first
 DONE = "done-"  # and a rank: it has sent all that the world asks for
 REFUSED = 2  # exit status
+FIRST = "0/MainProcess"  # of the processes of a program
 SEEDED = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # by module
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # as launchers set them
 
 
 class Change(NamedTuple):
@@ -120,12 +120,21 @@ class Player:
     def __init__(self, log: Log, world: World | None = None) -> None:
         self._log, self.world = log, world
         self._tape = None if world is None else Tape(world)
+        self._told: set[int] = set()  # agents that the program has named
+
+    @property
+    def rank(self) -> int | None:
+        """The agent that this process is; None: it is not known yet."""
+        if len(self._told) == 1 and RANKS in os.environ:
+            return next(iter(self._told))
+        return ranks.rank_here()
 
     def batch(self, agent: int, records: Any) -> Any:
         """The records of an agent's next step."""
         if self.world is None:
             return records
         n = batches.n_records(records)
+        self._told.add(agent)
         with self._log.lock:
             number = self._log.count(("batch", agent)) + 1
             record: dict[str, Any] = {"kind": "batch", "number": number, "agent": agent}
@@ -146,6 +155,7 @@ class Player:
             raise RecorderError(
                 "DPA061", f'tap.noise: "{name}" draws {dtype}; expected floating point'
             )
+        self._told.add(agent)
         with self._log.lock:
             about = self._log.begun("drawn", family, name, ("drawn", agent, name))
             about.update(shape=shape_of(draw), dtype=dtype, rank=agent)
@@ -167,7 +177,7 @@ class Player:
 
     def sent(self, agent: int | None = None) -> None:
         """Count a message; a file says when an agent, or this rank, has sent all that is asked."""
-        agent = rank_here() if agent is None else agent
+        agent = ranks.rank_here() if agent is None else agent
         if self.world is None or agent is None:
             return
         if self._log.count(("sent", agent)) + 1 == self.world.last.get(agent):
@@ -181,9 +191,12 @@ class Player:
 
     def at_line(self, record: dict[str, Any], own: Any, scale: float, family: str) -> Any:
         """What this world has in the place of a draw at a line of noise."""
-        rank = rank_here()
+        rank = self.rank
         if rank is None:
-            self.refuse(f"{record['site']} draws noise before init_process_group: it is of no rank")
+            self.refuse(
+                f"{record['site']} draws noise in a process without a rank: expected one of "
+                "torch.distributed, MPI or multiprocessing, or RANK in its environment"
+            )
         try:
             return self._replayed(record, rank, own, scale, family)
         except RecorderError as error:
@@ -191,7 +204,7 @@ class Player:
 
     def loaded(self, batch: Any) -> Any:
         """What a data loader hands out; what is no batch of records is left alone."""
-        rank = rank_here()
+        rank = self.rank
         try:
             return batch if rank is None else self.batch(rank, batch)
         except RecorderError:
@@ -215,23 +228,6 @@ class Player:
         return value
 
 
-def rank_here() -> int | None:
-    """The number of this process among those of its program; None: it has none yet."""
-    distributed = library("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    mpi = library("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized():
-        return int(mpi.COMM_WORLD.Get_rank())
-    found = next((os.environ[name] for name in _RANK if name in os.environ), None)
-    if found is not None:
-        return int(found)
-    processes = sys.modules.get("multiprocessing.process")
-    current = None if processes is None else processes.current_process()
-    identity: tuple[int, ...] = getattr(current, "_identity", ())
-    return identity[0] - 1 if len(identity) == 1 else None
-
-
 def seed(module: str, number: int) -> None:
     """Seed the generator that programs use without asking for one of their own, of a library.
 
@@ -245,12 +241,8 @@ def seed(module: str, number: int) -> None:
 
 def _seed_here(number: int) -> int:
     """The seed of this process: in every run the same, and of each rank or child another."""
-    rank = next((os.environ[name] for name in _RANK if name in os.environ), "0")
-    processes = sys.modules.get("multiprocessing.process")
-    name = "MainProcess" if processes is None else processes.current_process().name
-    if (rank, name) == ("0", "MainProcess"):
-        return number
-    return zlib.crc32(f"{number}/{rank}/{name}".encode())
+    apart = ranks.apart()
+    return number if apart == FIRST else zlib.crc32(f"{number}/{apart}".encode())
 
 
 def refuse_other_process(world: World) -> None:

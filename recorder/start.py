@@ -10,11 +10,20 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import ranks
 from .draws.python_draws import PythonDraws
 from .errors import RecorderError
 from .log import Log, Sites
 from .player import SEEDED, WORLD, Player, World, refuse_other_process, seed
-from .transports import grpc_calls, http_client, pipes, sockets
+from .transports import (
+    asyncio_streams,
+    encoders,
+    grpc_calls,
+    http_client,
+    http_server,
+    pipes,
+    sockets,
+)
 from .transports.channels import Channels
 from .transports.zeromq import OtherTransport, record_sockets
 
@@ -69,10 +78,8 @@ class Hooks:
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
         }
         if not options["transport"]:
-            self.then.update(self._pipes(Channels(log, self._sites)))
-        if self._player is None and not options["transport"]:
-            self.then.update(self._wires(Channels(log, self._sites)))
-        if options["transport"]:
+            self.then.update(self._channels(Channels(log, self._sites)))
+        else:
             import runpy
 
             del self.then["zmq"]  # the adapter shows what is sent, and each message counts once
@@ -80,21 +87,24 @@ class Hooks:
             sent = OtherTransport(log, self._sites)
             self.then[adapter["MODULE"]] = lambda found: adapter["hook"](found, sent)
 
-    def _pipes(self, channels: Channels) -> dict[str, Callable[[ModuleType], None]]:
-        return {
-            "multiprocessing.connection": lambda found: pipes.hook_connections(found, channels),
-            "multiprocessing.queues": lambda found: pipes.hook_queues(found, channels),
+    def _channels(self, channels: Channels) -> dict[str, Callable[[ModuleType], None]]:
+        hooks: dict[str, Callable[[Any, Channels], None]] = {
+            "multiprocessing.connection": pipes.hook_connections,
+            "multiprocessing.queues": pipes.hook_queues,
+            "socket": sockets.hook_sockets,
+            "ssl": lambda found, _: sockets.hook_sending(found.SSLSocket, channels),
+            "asyncio.selector_events": asyncio_streams.hook_loop,
+            "asyncio.sslproto": asyncio_streams.hook_ssl,
+            "http.client": http_client.hook_http,
+            "http.server": http_server.hook_http,
+            "grpc": grpc_calls.hook_grpc,
+            "grpc.aio": grpc_calls.hook_grpc_aio,
         }
-
-    def _wires(self, channels: Channels) -> dict[str, Callable[[ModuleType], None]]:
-        """Transports whose messages are recorded, and which an audit does not see."""
-        return {
-            "socket": lambda found: sockets.hook_sockets(found, channels),
-            "ssl": lambda found: sockets.hook_sending(found.SSLSocket, channels),
-            "http.client": lambda found: http_client.hook_http(found, channels),
-            "grpc": lambda found: grpc_calls.hook_grpc(found, channels),
-            "grpc.aio": lambda found: grpc_calls.hook_grpc(found, channels),
+        found: dict[str, Callable[[ModuleType], None]] = {
+            name: lambda module, hook=hook: hook(module, channels)  # type: ignore[misc]
+            for name, hook in hooks.items()
         }
+        return {**found, **dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder)}
 
     def install(self) -> None:
         """Hook what this process has imported already, and the rest when it is imported."""
@@ -126,6 +136,7 @@ class Hooks:
         from .transports import torch_distributed
 
         torch_draws.TorchDraws(self._log, self._sites, self._player).hook()
+        encoders.hook_saving(torch)
         torch_distributed.record(self._log, self._sites, self._player)
         if self._player is not None:
             loaders.hook_loaders(self._player)
@@ -140,6 +151,7 @@ def start() -> None:
     """Record this process from now on, and those that it starts."""
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
+    ranks.follow()
     Hooks(log, options).install()
     _note_what_is_started_without(log)
     _note_what_ends_it(log)

@@ -113,12 +113,14 @@ class ProgramSource:
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
             worlds = measured_worlds(config, runs)
             judgings, findings = self._judgings(worlds, counter, run, on_progress)
+        left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
+        notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
         return Evidence(
             judgings,
             findings,
             _graph(worlds),
             provenance_of("the program's own data", self._code(), config.seed, torch.device("cpu")),
-            (NOTE, Note("DPA130", IGNORED.format(", ".join(ignored)))) if ignored else (NOTE,),
+            (NOTE, *notes),
             {"runs": time.perf_counter() - began},
         )
 

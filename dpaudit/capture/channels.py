@@ -1,52 +1,79 @@
 """Who sent what to whom on the channels of processes that do not know each other's ranks.
 
-The rank of a process of multiprocessing is its number there, less one, and that of the process that
-starts them is the next one. Other processes are ranked in the order of the ports at which they are
-reached.
+The name of a channel is "HERE>THERE" for who writes to it, or the number of a pipe. A message
+counts once: where its sender has shown it, what its receiver has shown is a receipt; and where a
+library has shown what passes on a connection, the bytes of the socket are left out.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .addresses import addressed
 from .process_logs import Process, Record
+from .process_ranks import ranks_of
 
 SOCKET = "socket"  # the operator of bytes of TCP
-BESIDE = (
-    "{} messages of pipes, sockets, HTTP or gRPC beside those of torch.distributed or the tap are "
-    "left out"
-)
+BESIDE = "{} messages of {} beside those of torch.distributed, MPI, ZeroMQ or the tap are left out"
 NOBODY = "{} messages went to processes that were not recorded: {}"
+INSIDE = "{} messages stayed in one process, and are shown by tap.send alone: {}"
 
 
 def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
-    """The same processes, in which messages on channels have ends, and what was left out of them.
+    """The same processes, in which all messages have ends, and what was left out of them.
 
-    A message counts once: where torch.distributed or the tap show messages, others are left out.
+    Where torch.distributed, MPI, ZeroMQ or the tap show messages, others are left out.
+
+    Raises RunError where it cannot be known which process a message went to.
     """
-    posted = sum(len(process.of_kind("posted")) for process in processes)
-    if not posted:
+    posted = [record for process in processes for record in process.of_kind("posted")]
+    if not any(process.of_kind("posted", "addressed") for process in processes):
         return list(processes), []
-    if any(process.of_kind("sent", "addressed") for process in processes):
-        return list(processes), [BESIDE.format(posted)]
-    ranks, readers, lost = _ranks(processes), _Readers(processes), defaultdict[str, int](int)
-    seen = {_ends(r) for p in processes for r in p.of_kind("posted") if r["operator"] != SOCKET}
+    ranks = ranks_of(processes)
+    processes = addressed(processes, ranks)
+    if any(process.of_kind("sent") for process in processes):
+        kinds = sorted({_kind(record) for record in posted})
+        return list(processes), [BESIDE.format(len(posted), ", ".join(kinds))] if posted else []
+    return _on_channels(processes, ranks, posted)
+
+
+def _on_channels(
+    processes: Sequence[Process], ranks: dict[int, int], posted: Sequence[Record]
+) -> tuple[list[Process], list[str]]:
+    readers, lost = _Readers(processes), {NOBODY: Counter[str](), INSIDE: Counter[str]()}
+    seen = {_ends(record) for record in posted if record["operator"] != SOCKET}
+    shown = {r["channel"] for r in posted if not r["back"] and r["operator"] != SOCKET}
     found = []
     for number, process in enumerate(processes):
         records = []
         for record in process.records:
             if record["kind"] == "posted":
                 if record["operator"] == SOCKET and _ends(record) in seen:
-                    continue  # the client of HTTP has shown it
-                others = readers.of(record, number)
-                if not others:
-                    lost[record["operator"].partition(".")[0]] += 1
                     continue
-                record = _sent(record, ranks[number], [ranks[other] for other in others])
+                if record["back"] and _turned(record["channel"]) in shown:
+                    continue
+                others = {ranks[other] for other in readers.of(record, number)} - {ranks[number]}
+                if not others:
+                    lost[INSIDE if readers.is_own(record, number) else NOBODY][_kind(record)] += 1
+                    continue
+                record = _sent(record, ranks[number], sorted(others))
             records.append(record)
         found.append(replace(process, records=tuple(records)))
-    said = ", ".join(f"{n} by {kind}" for kind, n in lost.items())
-    return found, [NOBODY.format(sum(lost.values()), said)] if lost else []
+    return found, [_said(text, kinds) for text, kinds in lost.items() if kinds]
+
+
+def _said(text: str, kinds: Counter[str]) -> str:
+    return text.format(kinds.total(), ", ".join(f"{n} by {kind}" for kind, n in kinds.items()))
+
+
+def _kind(record: Record) -> str:
+    return str(record["operator"]).partition(".")[0]
+
+
+def _turned(channel: str) -> str:
+    """The channel of what comes from the other end."""
+    here, _, there = channel.partition(">")
+    return f"{there}>{here}"
 
 
 def _ends(record: Record) -> frozenset[str]:
@@ -56,7 +83,7 @@ def _ends(record: Record) -> frozenset[str]:
 
 def _sent(record: Record, rank: int, others: list[int]) -> Record:
     """A posted message as one that has ends."""
-    source, to = (others[0], [rank]) if record["back"] else (rank, sorted(set(others) - {rank}))
+    source, to = (others[0], [rank]) if record["back"] else (rank, others)
     ends = {"source": source, "destinations": to, "ranks": sorted({source, *to})}
     return {**record, "kind": "sent", **ends}
 
@@ -75,11 +102,14 @@ class _Readers:
                 taken = self._readers[record["channel"]].setdefault(number, deque())
                 if record["crc32"] is not None:
                     taken.append(record["crc32"])
+            for record in process.of_kind("posted"):
+                reading = self._readers[_turned(record["channel"])]
+                if record["back"] and number in reading:
+                    reading[number].append(record["crc32"])
 
     def of(self, record: Record, number: int) -> list[int]:
         """The other ends of a message; of several readers the one that has read it."""
-        channel = str(record["channel"])
-        known = self._readers.get(self._other.get(channel, channel), {})
+        known = self._at(record)
         readers = {other: taken for other, taken in known.items() if other != number}
         for other, taken in readers.items():
             if len(readers) > 1 and record["crc32"] in taken:
@@ -87,26 +117,10 @@ class _Readers:
                 return [other]
         return list(readers)
 
+    def is_own(self, record: Record, number: int) -> bool:
+        """Whether the process itself is at the other end."""
+        return number in self._at(record)
 
-def _ranks(processes: Sequence[Process]) -> dict[int, int]:
-    """By the number of a process that has channels."""
-    using = [n for n, p in enumerate(processes) if p.of_kind("posted", "took")]
-    identities = {
-        n: tuple(about.get("identity", ()))
-        for n in using
-        for about in processes[n].of_kind("process")
-    }
-    if any(identities.values()):
-        ranks = {n: one[0] - 1 for n, one in identities.items() if len(one) == 1}
-        rest = [n for n in using if n not in ranks]
-        first = max(ranks.values(), default=-1) + 1
-        return {**ranks, **{n: first + i for i, n in enumerate(rest)}}
-    return {n: rank for rank, n in enumerate(sorted(using, key=lambda n: _order(processes[n])))}
-
-
-def _order(process: Process) -> tuple[int, str]:
-    """By the lowest port at which others reach it: those of servers are below those of clients."""
-    channels = [str(record["channel"]) for record in process.of_kind("took")]
-    ends = [one.rpartition(":")[2] for one in channels if not one.startswith("pipe:")]
-    ports = [int(end) for end in ends if end.isdecimal()]
-    return min(ports, default=2**16), process.path.name
+    def _at(self, record: Record) -> dict[int, deque[int]]:
+        channel = str(record["channel"])
+        return self._readers.get(self._other.get(channel, channel), {})

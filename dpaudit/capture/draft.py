@@ -29,12 +29,6 @@ NOISE = (  # operators
     "_standard_gamma",
     *(f"{library}.{law}" for library in ("numpy", "random", "jax") for law in _LAWS),
 )
-UNAUDITED = {  # by what the operator of a message begins with
-    "zmq": "ZeroMQ sockets",
-    "socket": "sockets",
-    "http": "HTTP",
-    "grpc": "gRPC",
-}
 REPLAYED = (  # operators of noise that an audit can replay
     *("normal_", "normal", "numpy.normal", "numpy.laplace"),
     *("random.normal", "jax.normal", "jax.laplace"),
@@ -103,9 +97,6 @@ def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Opti
     """Why no audit can run this command, in words; None: an audit can."""
     if options.transport is not None:
         return "an audit does not see the messages that a --transport adapter shows"
-    for event in recording.events:
-        if (kind := event.operator.partition(".")[0]) in UNAUDITED:
-            return f"an audit does not see messages of {UNAUDITED[kind]}; show them to tap.send"
     ranks = None if is_simulation(recording.events) else len(recording.ranks)
     program = ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)
     try:

@@ -34,6 +34,8 @@ class ProcessLine(TypedDict):
     command: list[str]
     python: _Name
     identity: NotRequired[list[_Rank]]  # among the processes of multiprocessing
+    rank: NotRequired[_Rank]
+    place: NotRequired[list[_Rank]]  # in the order of starting
 
 
 @with_config(_STRICT)
@@ -79,6 +81,17 @@ class AddressedLine(LinkLine):
     kind: Literal["addressed"]
     socket: int
     to: _Name | None
+    crc32: NotRequired[NonNegativeInt]  # of its last part
+
+
+@with_config(_STRICT)
+class HeardLine(TypedDict):
+    """A socket of ZeroMQ that answers by names was sent a message by one of them."""
+
+    kind: Literal["heard"]
+    socket: int
+    id: _Name
+    crc32: NonNegativeInt
 
 
 @with_config(_STRICT)
@@ -154,6 +167,7 @@ _LINE: TypeAdapter[Any] = TypeAdapter(
         | NoteLine
         | SentLine
         | AddressedLine
+        | HeardLine
         | PostedLine
         | TookLine
         | PairedLine

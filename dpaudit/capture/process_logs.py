@@ -1,8 +1,7 @@
 """What each process of a program wrote down: its messages, draws and batches."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpaudit.errors import RunError
 from dpaudit.files.recorded import Draw, Event
 from dpaudit.recorder.start import LEFT, OVER
 from dpaudit.text import one_line
@@ -20,18 +18,11 @@ from .log_lines import lines_of
 
 Record = dict[str, Any]
 Line = TypeVar("Line", Draw, Event)
-Peers = Mapping[tuple[int, int], list[tuple[int, str]]]  # by rank and socket: ranks, and names
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
     "ChildFailedError",
     "ProcessExitedException",
-)
-
-ALL = ("zmq.PUB", "zmq.XPUB")  # send to every peer
-SEVERAL = (
-    "{site}: a {operator} socket with several peers, of which one gets each message; which one is "
-    "not recorded: give a --transport adapter"
 )
 
 
@@ -162,64 +153,3 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
 
 def _by_time(each: Iterable[list[Line]]) -> list[Line]:
     return list(merge(*each, key=lambda one: one.time))
-
-
-def addressed(processes: Sequence[Process]) -> list[Process]:
-    """The same processes, with ranks in the place of the addresses of their sockets.
-
-    The rank of a process is its place among those with sockets: first those that bind, in the order
-    of the addresses that they are bound to, then those that only connect. Others have none.
-
-    Raises:
-        RunError: it cannot be known which process a message went to.
-    """
-    if not any(process.of_kind("addressed") for process in processes):
-        return list(processes)
-    using = sorted((p for p in processes if _sockets(p)), key=_order)
-    peers = _peers(using)
-    resolved = [
-        replace(process, records=tuple(_resolved(peers, rank, r) for r in process.records))
-        for rank, process in enumerate(using)
-    ]
-    return resolved + [process for process in processes if not _sockets(process)]
-
-
-def _sockets(process: Process) -> list[Record]:
-    return [record for kind in ("bound", "connected") for record in process.of_kind(kind)]
-
-
-def _order(process: Process) -> tuple[bool, list[str], list[str]]:
-    bound = sorted(record["address"] for record in process.of_kind("bound"))
-    return not bound, bound, sorted(r["id"] + r["address"] for r in process.of_kind("connected"))
-
-
-def _peers(processes: Sequence[Process]) -> Peers:
-    ends = [
-        (_port(record["address"]), record["kind"], rank, record)
-        for rank, process in enumerate(processes)
-        for record in _sockets(process)
-    ]
-    peers: defaultdict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-    for port, kind, rank, record in ends:
-        others = [e for e in ends if e[0] == port and e[1] != kind]
-        peers[rank, record["socket"]] += [(of, other["id"]) for _, _, of, other in others]
-    return peers
-
-
-def _resolved(all_peers: Peers, rank: int, record: Record) -> Record:
-    if record["kind"] != "addressed":
-        return record
-    peers = all_peers.get((rank, record["socket"]), [])
-    if record["to"] is not None:
-        peers = [peer for peer in peers if peer[1] == record["to"]] or peers
-    found = sorted({of for of, _ in peers} - {rank})
-    if not found or (len(found) > 1 and record["operator"] not in ALL):
-        several = SEVERAL.format(**record) if found else f"{record['site']}: no peer"
-        raise RunError("DPA064", several)
-    ranks = sorted({rank, *found})
-    return {**record, "kind": "sent", "source": rank, "destinations": found, "ranks": ranks}
-
-
-def _port(address: str) -> str:
-    """What both ends of an address have in common: a host has several names."""
-    return address.rpartition(":")[2] if address.startswith("tcp:") else address

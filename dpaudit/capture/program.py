@@ -132,13 +132,10 @@ class Program:
             why += last if first is None else f": {first}"
         elif any(process.of_kind("full") for process in processes):
             raise too_large(MOST_BYTES)
-        elif any(process.of_kind("addressed") for process in processes):
-            sockets = "the program sends by ZeroMQ sockets too, which an audit does not see"
-            code, why = "DPA060", f"{sockets}; dpaudit capture records them"
         elif not any(process.of_kind("sent") for process in processes):
             tapped = "tap.send(source, destinations, name, value) for each"
             expected = (
-                "a program that sends by torch.distributed or pipes"
+                "a program that sends by a transport of the table in docs/own-script.md"
                 if self.options.ranks
                 else tapped
             )

@@ -36,7 +36,6 @@ from .channels import routed
 from .ended import guarded
 from .process_logs import (
     Process,
-    addressed,
     all_over,
     draws_of,
     first_failure,
@@ -81,7 +80,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         hooks = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
         started = with_python(options.python, command)
         code = _run(started, in_environment(options.python, hooks), raw, options)
-        processes, left_out = routed(addressed(processes_in(raw)))
+        processes, left_out = routed(processes_in(raw))
         _refuse_failure(command, code, processes, most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         sent, drawn = write_transcript(processes, out), draws_of(processes)

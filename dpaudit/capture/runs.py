@@ -113,7 +113,7 @@ class ProgramRun:
 
     def __init__(self, world: World, options: MessageOptions, rounds: RoundNumbers) -> None:
         self.world, self._options = world, options
-        self._processes, _ = routed(processes_in(world.out / RAW))
+        self._processes, self.left_out = routed(processes_in(world.out / RAW))
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
         found = rounds.found(events, draws, first=world.tape is None)
         self._all, self._draws = numbered(events, found), numbered(draws, found)

@@ -38,6 +38,15 @@ class Channels:
     def site(self) -> str:
         return self._sites.here()
 
+    def site_of(self, function: Any) -> str:
+        """The line at which a function begins."""
+        return self._sites.of(function)
+
+    def begun(self, operator: str, site: str | None = None) -> dict[str, Any]:
+        """How the record of a message begins, whose contents may come later."""
+        site = self.site() if site is None else site
+        return self._log.begun("posted", operator, site, (operator, site))
+
     def posted(
         self,
         operator: str,
@@ -46,16 +55,17 @@ class Channels:
         site: str | None = None,
         crc32: int | None = None,
         back: bool = False,
+        begun: dict[str, Any] | None = None,
     ) -> None:
         """A message.
 
         Args:
             crc32: by which it is found among what several processes have read.
-            back: it came from the other end, which does not record what it sends.
+            back: it came from the other end, which may have recorded it too.
+            begun: its record, if it began earlier.
         """
-        site = self.site() if site is None else site
         with self._log.lock:
-            about = self._log.begun("posted", operator, site, (operator, site))
+            about = self.begun(operator, site) if begun is None else begun
             about.update(group="transport", number=None, tag=None)
             self._log.write({**about, "channel": channel, "crc32": crc32, "back": back}, contents)
 

@@ -1,6 +1,8 @@
-"""The arrays that bytes hold: npy, npz and safetensors, also inside of other bytes.
+"""The numbers that bytes hold: npy, npz, safetensors, Arrow and JSON, also packed by gzip or zlib.
 
-Nothing is unpickled. Bytes that hold no array are one content, as uint8.
+Arrays of npy are found inside of other bytes too, as in protocol buffers. What the program itself
+has just pickled is known as the object that it was: nothing is unpickled. Bytes that hold no
+numbers are one content, as uint8.
 """
 
 from __future__ import annotations
@@ -10,16 +12,23 @@ import io
 import json
 import re
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any
 
+from ..errors import RecorderError
 from ..log import Content
 from ..tensor_file import DTYPES
+from ..values import content_of, library, parts_of
+from . import encoders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NPY = b"\x93NUMPY"
 MOST_BYTES = 2**31  # that an archive may be unpacked to
+MOST_OF_JSON = 2**26  # bytes that are read as such
+_PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
+_XZ = b"\xfd7zXZ\x00"
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
@@ -27,23 +36,81 @@ def contents_in(data: bytes, name: str = "0") -> list[Content]:
     """What the bytes of one message hold."""
     try:
         found = list(_arrays_in(data, name))
-    except (ValueError, KeyError, SyntaxError, zipfile.BadZipFile, RecursionError):
+    except Exception:  # what a decoder does not understand stays as it is
         found = []
     return found or [Content(name, (len(data),), "uint8", data)]
 
 
+def numbers_in(value: Any, name: str = "") -> list[Content]:
+    """The numbers that an object holds; none if it holds more than these and texts."""
+    found = []
+    for within, part in parts_of(value):
+        key = f"{name}.{within}" if name else within
+        if isinstance(part, (str, type(None))):
+            continue
+        try:
+            held = isinstance(part, bytes)
+            found += contents_in(part, key) if held else [content_of(part, key)]
+        except RecorderError:
+            return []
+    return found
+
+
 def _arrays_in(data: bytes, name: str) -> Iterator[Content]:
-    if data[:4] == b"PK\x03\x04":
+    encoded = encoders.known_in(data)
+    if encoded is not None:
+        yield from numbers_in(encoded, name)
+    elif data[:4] == b"PK\x03\x04":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:
                 raise ValueError("an archive of too many bytes")
             for member in archive.namelist():
                 yield from _arrays_in(archive.read(member), f"{name}.{member[:-4]}")
+    elif data[:2] in _PACKED or data[:6] == _XZ:
+        yield from _arrays_in(_unpacked(data), name)
+    elif data[:4] == b"\xff\xff\xff\xff" or data[:6] == b"ARROW1":
+        yield from _of_arrow(data, name)
     elif data[8:10] in (b'{"', b"{ ", b"{\n") and int.from_bytes(data[:8], "little") < len(data):
         yield from _of_safetensors(data, name)
+    elif data[:1] in (b"[", b"{") and len(data) < MOST_OF_JSON:
+        yield from numbers_in(json.loads(data), name)
     else:
         for i, found in enumerate(re.finditer(re.escape(NPY), data)):
             yield _npy_at(data, found.start(), f"{name}.{i}" if i else name)
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Raises ValueError for what is larger than may be."""
+    if data[:6] == _XZ:
+        import lzma
+
+        unpack: Any = lzma.LZMADecompressor()
+    else:
+        unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    whole: bytes = unpack.decompress(data, MOST_BYTES)
+    if not unpack.eof:
+        raise ValueError("an archive of too many bytes, or one that ends early")
+    return whole
+
+
+def _of_arrow(data: bytes, name: str) -> Iterator[Content]:
+    """A table or a tensor, read where the program has pyarrow; its columns of numbers."""
+    arrow = library("pyarrow")
+    if arrow is None:
+        return
+    from importlib import import_module
+
+    ipc = import_module("pyarrow.ipc")
+    is_file = data[:1] == b"A"
+    if not is_file and ipc.read_message(data).type == "tensor":
+        yield content_of(ipc.read_tensor(arrow.BufferReader(data)).to_numpy(), name)
+        return
+    table = (ipc.open_file if is_file else ipc.open_stream)(data).read_all()
+    for field, column in zip(table.schema.names, table.columns):
+        if arrow.types.is_primitive(column.type):
+            yield content_of(column.to_numpy(), f"{name}.{field}")
+        elif hasattr(column.type, "value_type"):  # lists
+            yield content_of(column.combine_chunks().flatten().to_numpy(False), f"{name}.{field}")
 
 
 def _of_safetensors(data: bytes, name: str) -> Iterator[Content]:

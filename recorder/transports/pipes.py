@@ -13,9 +13,8 @@ import zlib
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RecorderError
 from ..log import NOWHERE, Content
-from ..values import content_of, parts_of
+from .decoding import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +47,7 @@ def hook_connections(connection: Any, channels: Channels) -> None:
         held, site = getattr(_sending, "value", None), channels.site()
         if held is None and site == NOWHERE and _waiting[channel]:
             *held, site = _waiting[channel].popleft()
-        parts = None if held is None else _contents(held[0])
+        parts = None if held is None else numbers_in(held[0])
         whole = bytes(data)
         contents = parts or [Content("0", (len(whole),), "uint8", whole)]
         channels.posted("pipe", channel, contents, site, zlib.crc32(whole))
@@ -114,16 +113,3 @@ def hook_queues(queues: Any, channels: Channels) -> None:
 def channel_of(file: int) -> str:
     """Both ends of a pipe have one number, in whatever process."""
     return f"pipe:{os.fstat(file).st_ino}"
-
-
-def _contents(value: Any) -> list[Content]:
-    """The numbers that an object holds; none if it holds more than these and texts."""
-    found = []
-    for name, part in parts_of(value):
-        if isinstance(part, (str, type(None))):
-            continue
-        try:
-            found.append(content_of(part, name))
-        except RecorderError:
-            return []
-    return found

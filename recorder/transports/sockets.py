@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
@@ -49,6 +50,7 @@ def hook_sending(kind: Any, channels: Channels) -> None:
         def send(self: Any, data: Any, *given: Any, **named: Any) -> Any:
             with channels.within() as outermost:
                 result = own(self, data, *given, **named)
+            outermost = outermost and not _is_of_asyncio()
             channel = channel_of(self) if outermost else None
             if channel is None:
                 return result
@@ -65,6 +67,11 @@ def hook_sending(kind: Any, channels: Channels) -> None:
     for name in ("send", "sendall", "sendmsg"):
         if hasattr(kind, name):
             setattr(kind, name, sending(getattr(kind, name), name))
+
+
+def _is_of_asyncio() -> bool:
+    """Whether a loop writes what a transport of asyncio was handed, which is recorded there."""
+    return str(sys._getframe(2).f_globals.get("__name__")) == "asyncio.selector_events"
 
 
 def note_end(socket: Any, channels: Channels) -> None:

@@ -1,7 +1,11 @@
 """Messages on pipes and sockets: every one on its link, with the numbers that it holds."""
 
+import gzip
 import io
+import lzma
+import pickle
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,10 @@ from safetensors.torch import save
 
 from dpaudit.capture.channels import routed
 from dpaudit.capture.process_logs import Process
+from dpaudit.capture.process_ranks import ranks_of
 from dpaudit.capture.run import Options, capture
+from dpaudit.errors import RunError
+from dpaudit.recorder.transports import encoders
 from dpaudit.recorder.transports.decoding import contents_in
 
 from .sheets import GUESTS, assert_every_message_on_its_channel
@@ -59,6 +66,10 @@ Y = np.array([True, False])
         (archive(a=X, b=Y), {"0.a": X, "0.b": Y}),
         (save({"w": torch.from_numpy(X)}), {"0.w": X}),
         (b"\x08\x96\x01\x12\x90" + saved(X) + b"\x1a\x05" + saved(Y), {"0": X, "0.1": Y}),
+        (gzip.compress(saved(X)), {"0": X}),
+        (lzma.compress(saved(X)), {"0": X}),
+        (b'{"w": [1.5, 2], "round": 3, "of": "a"}', {"0.w": np.array([1.5, 2]), "0.round": np.array(3)}),
+        (b'{"of": "a"}', {"0": np.frombuffer(b'{"of": "a"}', np.uint8)}),
         (b"hello", {"0": np.frombuffer(b"hello", np.uint8)}),
         (b"PK\x03\x04 no archive", {"0": np.frombuffer(b"PK\x03\x04 no archive", np.uint8)}),
         (saved(X)[:-1], {"0": np.frombuffer(saved(X)[:-1], np.uint8)}),
@@ -78,6 +89,41 @@ def test_bytes_are_read_as_the_arrays_that_they_hold(
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
+
+
+def test_what_was_just_pickled_is_known_by_its_bytes() -> None:
+    """As it was then, alone, inside of other bytes, and packed: as p2pfl does it."""
+    array = X.copy()
+    data = pickle.dumps({"params": [array], "info": {"clients": "a"}})
+    encoders.keep({"params": [array], "info": {"clients": "a"}}, data)
+    array[:] = 0
+    outer = pickle.dumps({"byte_compressor": "zlib", "bytes": zlib.compress(data)})
+    encoders.keep({"byte_compressor": "zlib", "bytes": zlib.compress(data)}, outer)
+    for sent, name in (
+        (data, "0.params.0"),
+        (b"12" + data, "0.params.0"),
+        (outer, "0.bytes.params.0"),
+    ):
+        [found] = contents_in(sent)
+        assert (found.name, found.dtype, found.shape) == (name, "float32", (2, 3))
+        assert bytes(found.data) == X.tobytes()
+    [unknown] = contents_in(pickle.dumps([X + 1]))
+    assert unknown.dtype == "uint8"
+
+
+def test_tables_and_tensors_of_arrow_are_read_as_their_numbers() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"w": arrow.array([1.5, 2.5]), "of": ["a", "b"], "v": [[1, 2], [3]]})
+    stream = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    found = {one.name: one for one in contents_in(stream.getvalue().to_pybytes())}
+    assert np.frombuffer(found["0.w"].data).tolist() == [1.5, 2.5]
+    assert np.frombuffer(found["0.v"].data, np.int64).tolist() == [1, 2, 3]
+    tensor = arrow.BufferOutputStream()
+    arrow.ipc.write_tensor(arrow.Tensor.from_numpy(X), tensor)
+    [one] = contents_in(tensor.getvalue().to_pybytes())
+    assert (one.dtype, one.shape, bytes(one.data)) == ("float32", (2, 3), X.tobytes())
 
 
 def process(name: str, *records: dict[str, Any]) -> Process:
@@ -116,7 +162,58 @@ def test_messages_to_nobody_and_beside_the_tap_are_counted() -> None:
     beside = [process("a", posted("pipe:1"), {"kind": "sent"}), process("b", took("pipe:1"))]
     found, [said] = routed(beside)
     assert len(found[0].of_kind("sent")) == 1
-    assert said.startswith("1 messages of pipes, sockets, HTTP or gRPC beside")
+    assert said.startswith("1 messages of pipe beside those of torch.distributed, MPI, ZeroMQ")
+
+
+def shown(channel: str, crc32: int, back: bool, operator: str = "http.POST") -> dict[str, Any]:
+    return {**posted(channel, crc32, operator), "back": back}
+
+
+def test_a_message_that_both_sides_show_counts_once() -> None:
+    """The bytes of the connection, below HTTP, do not count either."""
+    client = [took("s:80>c:5"), posted("c:5>s:80", operator="socket")]
+    client += [shown("c:5>s:80", 1, back=False), shown("c:5>s:80", 2, back=True)]
+    server = [took("c:5>s:80"), shown("s:80>c:5", 1, back=True), shown("s:80>c:5", 2, back=False)]
+    found, left_out = routed([process("client", *client), process("server", *server)])
+    assert [len(p.of_kind("sent")) for p in found] == [1, 1]
+    assert sorted(sent_in(found)) == [(0, [1]), (1, [0])]
+    assert left_out == []
+
+
+def test_what_only_the_receiver_shows_is_of_the_other_end() -> None:
+    client = process("client", took("s:80>c:500"), shown("c:500>s:80", 2, back=True))
+    found, _ = routed([client, process("server", took("c:500>s:80"))])
+    assert sent_in(found) == [(0, [1])]  # the server has the lower port, and so the lower rank
+
+
+def test_a_reply_of_grpc_is_for_the_client_that_was_answered_so() -> None:
+    def client(name: str, crc32: int) -> Process:
+        return process(name, took("grpc:9>"), shown(">grpc:9", crc32, back=True))
+
+    server = [took(">grpc:9"), *(shown("grpc:9>", crc32, back=False) for crc32 in (7, 6))]
+    processes = [process("server", *server), client("a", 6), client("b", 7)]
+    found, _ = routed(processes)
+    assert sent_in(found) == [(0, [2]), (0, [1])]
+
+
+def test_the_rank_is_what_the_process_is_to_the_tap_and_then_its_place() -> None:
+    def begun(name: str, *more: dict[str, Any], **about: Any) -> Process:
+        return process(name, {"kind": "process", "pid": 1, **about}, took("pipe:1"), *more)
+
+    batch = {"kind": "batch", "agent": 4}
+    assert ranks_of([begun("a", rank=1), begun("b", batch, rank=0), begun("c")]) == {
+        0: 1, 1: 4, 2: 5,
+    }  # fmt: skip
+    with pytest.raises(RunError, match="one process is agents 3, 4 to the tap"):
+        ranks_of([begun("a", batch, {"kind": "batch", "agent": 3})])
+    twice = [begun("a", place=[0]), replace_pid(begun("b", place=[0]))]
+    with pytest.raises(RunError, match="two processes were started at one time"):
+        ranks_of(twice)
+
+
+def replace_pid(one: Process) -> Process:
+    about, *rest = one.records
+    return Process(one.path, ({**about, "pid": 2}, *rest))
 
 
 def test_ranks_are_the_numbers_of_multiprocessing() -> None:

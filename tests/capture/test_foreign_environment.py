@@ -18,7 +18,7 @@ from dpaudit.files.interpreter import interpreter
 from dpaudit.files.recorded import DRAFT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
-from dpaudit.recorder import player
+from dpaudit.recorder import player, ranks
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy-gossip"
@@ -245,7 +245,7 @@ def test_a_rank_has_a_seed_of_its_own_for_what_numpy_draws(
     rank: str | None, same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it would have if nothing seeded it; torch begins with one in all processes."""
-    for name in player._RANK:
+    for name in ranks.RANKS:
         monkeypatch.delenv(name, raising=False)
     if rank is not None:
         monkeypatch.setenv("RANK", rank)

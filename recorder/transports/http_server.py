@@ -1,0 +1,92 @@
+"""Bodies of HTTP, seen at a server of ``http.server``, and at those that are built upon it."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from .decoding import contents_in
+from .sockets import channel_of
+
+if TYPE_CHECKING:
+    from .channels import Channels
+
+
+class _Body:
+    """A file of a connection, of which what passes after the headers is kept."""
+
+    def __init__(self, own: Any, channels: Channels, channel: str | None) -> None:
+        self._own, self._channels, self.channel = own, channels, channel
+        self.begin()
+
+    def begin(self) -> None:
+        """The next is of another message."""
+        self.data, self.is_body = bytearray(), False
+        self.begun: dict[str, Any] | None = None
+
+    def write(self, data: Any) -> Any:
+        with self._channels.within():
+            result = self._own.write(data)
+        if self.is_body and len(data):
+            if self.begun is None:
+                self.begun = self._channels.begun("http.reply")
+            self.data += bytes(data)
+        return result
+
+    def read(self, *given: Any) -> Any:
+        data = self._own.read(*given)
+        self.data += data or b""
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+def hook_http(server: Any, channels: Channels) -> None:
+    """See the body of each request that is read, and that of each reply."""
+    kind = server.BaseHTTPRequestHandler
+    setup, flush, handle = kind.setup, kind.flush_headers, kind.handle_one_request
+
+    @functools.wraps(setup)
+    def set_up(self: Any) -> None:
+        setup(self)
+        channel = channel_of(self.connection)
+        self.rfile, self.wfile = (
+            _Body(file, channels, channel) for file in (self.rfile, self.wfile)
+        )
+
+    @functools.wraps(flush)
+    def flushed(self: Any) -> None:
+        body = self.wfile
+        if isinstance(body, _Body):
+            body.is_body = False
+        flush(self)
+        if isinstance(body, _Body):
+            body.is_body = True
+
+    @functools.wraps(handle)
+    def handled(self: Any) -> None:
+        asked, replied = self.rfile, self.wfile
+        if not isinstance(asked, _Body) or not isinstance(replied, _Body):
+            return handle(self)
+        asked.begin()
+        replied.begin()
+        try:
+            return handle(self)
+        finally:
+            _note(asked, replied, str(self.command), channels)
+
+    kind.setup, kind.flush_headers, kind.handle_one_request = set_up, flushed, handled
+
+
+def _note(asked: _Body, replied: _Body, method: str, channels: Channels) -> None:
+    channel, data = asked.channel, bytes(asked.data)
+    if channel is None:
+        return
+    if data:
+        crc32 = zlib.crc32(data)
+        channels.posted(f"http.{method}", channel, contents_in(data), None, crc32, back=True)
+    if replied.begun is not None:
+        contents = contents_in(bytes(replied.data))
+        channels.posted("http.reply", channel, contents, begun=replied.begun)

@@ -1,0 +1,235 @@
+"""Two processes send each other noised sums of records of norm 1, by a transport that others wrote.
+
+    python wires.py socket|asyncio|http|requests|grpc|zmq [halved]
+
+Process 0 answers each message of process 1 with one of its own. `halved` plants a fault: half of
+the noise.
+"""
+
+import io
+import os
+import subprocess
+import sys
+
+import numpy as np
+from dpaudit_recorder import tap
+
+HOW, SIGMA, ROUNDS = sys.argv[1], 0.5 if "halved" in sys.argv else 1.0, 2
+
+
+class Agent:
+    """What one process computes."""
+
+    def __init__(self, rank):
+        self.rank, self.w, self.rng = rank, np.zeros(3), np.random.default_rng(rank)
+        x = np.random.default_rng(50 + rank).normal(size=(4, 3))
+        self.records = x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    def message(self):
+        x = tap.batch(self.rank, self.records)
+        return self.w + x.sum(axis=0) + self.rng.normal(0.0, SIGMA, 3)
+
+    def mixed(self, own, other):
+        self.w = (own + other) / 8
+
+
+def packed(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def unpacked(data):
+    return np.load(io.BytesIO(data))
+
+
+def answering(agent):
+    """Bytes in, bytes out."""
+
+    def answer(data):
+        own = agent.message()
+        agent.mixed(own, unpacked(data))
+        return packed(own)
+
+    return answer
+
+
+def asking(agent, ask):
+    for _ in range(ROUNDS):
+        own = agent.message()
+        agent.mixed(own, unpacked(ask(packed(own))))
+
+
+def whole(link):
+    n = int.from_bytes(link.recv(4, 256), "little")  # MSG_WAITALL
+    return link.recv(n, 256)
+
+
+def framed(data):
+    return len(data).to_bytes(4, "little") + data
+
+
+def serve_socket(port, answer):
+    import socket
+
+    listening = socket.create_server(("127.0.0.1", port))
+    print("up", flush=True)
+    link, _ = listening.accept()
+    for _ in range(ROUNDS):
+        link.sendall(framed(answer(whole(link))))
+
+
+def ask_socket(port, agent):
+    import socket
+
+    with socket.create_connection(("localhost", port)) as link:
+
+        def ask(data):
+            link.sendall(framed(data))
+            return whole(link)
+
+        asking(agent, ask)
+
+
+def serve_asyncio(port, answer):
+    import asyncio
+
+    async def main():
+        over = asyncio.Event()
+
+        async def each(reader, writer):
+            for _ in range(ROUNDS):
+                n = int.from_bytes(await reader.readexactly(4), "little")
+                writer.write(framed(answer(await reader.readexactly(n))))
+                await writer.drain()
+            over.set()
+
+        await asyncio.start_server(each, "127.0.0.1", port)
+        print("up", flush=True)
+        await over.wait()
+
+    asyncio.run(main())
+
+
+def serve_http(port, answer):
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *about):
+            pass
+
+        def do_POST(self):
+            data = answer(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    with HTTPServer(("127.0.0.1", port), Handler) as server:
+        print("up", flush=True)
+        for _ in range(ROUNDS):
+            server.handle_request()
+
+
+def ask_http(port, agent):
+    import urllib.request
+
+    def ask(data):
+        with urllib.request.urlopen(f"http://localhost:{port}/", data) as reply:
+            return reply.read()
+
+    asking(agent, ask)
+
+
+def ask_requests(port, agent):
+    import requests
+
+    session = requests.Session()
+    asking(agent, lambda data: session.post(f"http://localhost:{port}/", data).content)
+
+
+def serve_grpc(port, answer):
+    import threading
+    from concurrent import futures
+
+    import grpc
+
+    over = threading.Semaphore(0)
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call):
+            return grpc.unary_unary_rpc_method_handler(one)
+
+    def one(data, context):
+        context.add_callback(over.release)
+        return answer(data)
+
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((Handler(),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    print("up", flush=True)
+    for _ in range(ROUNDS):
+        over.acquire()
+    server.stop(10).wait()
+
+
+def ask_grpc(port, agent):
+    import grpc
+
+    with grpc.insecure_channel(f"localhost:{port}") as channel:
+        asking(agent, channel.unary_unary("/gossip/one"))
+
+
+def serve_zmq(port, answer):
+    import pickle
+
+    import zmq
+
+    router = zmq.Context().socket(zmq.ROUTER)
+    router.bind(f"tcp://127.0.0.1:{port}")
+    print("up", flush=True)
+    for _ in range(ROUNDS):
+        peer, data = router.recv_multipart()
+        router.send_multipart([peer, pickle.dumps(unpacked(answer(pickle.loads(data))))])
+
+
+def ask_zmq(port, agent):
+    import pickle
+
+    import zmq
+
+    dealer = zmq.Context().socket(zmq.DEALER)
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+
+    def ask(data):
+        dealer.send(pickle.dumps(data))
+        return packed(pickle.loads(dealer.recv()))
+
+    asking(agent, ask)
+
+
+ask_asyncio, serve_requests = ask_socket, serve_http
+
+
+def main():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    each = {**os.environ, "PORT": port}
+    command = [sys.executable, *sys.argv]
+    server = subprocess.Popen(command, env={**each, "NODE": "0"}, stdout=subprocess.PIPE)
+    assert server.stdout.readline() == b"up\n"
+    client = subprocess.Popen(command, env={**each, "NODE": "1"})
+    sys.exit(client.wait() or server.wait())
+
+
+if __name__ == "__main__":
+    if "NODE" not in os.environ:
+        main()
+    here, at = int(os.environ["NODE"]), int(os.environ["PORT"])
+    if here:
+        globals()[f"ask_{HOW}"](at, Agent(here))
+    else:
+        globals()[f"serve_{HOW}"](at, answering(Agent(here)))

@@ -3,9 +3,10 @@
     python -m dpaudit_recorder.server SECONDS RANKS SCRIPT [ARGUMENTS]
 
 Reads the path of a world from each line of stdin, and answers each with a line: the exit status of
-that run, negative where a signal ended it. RANKS is 0 for a simulation in one process. A run of
-several ranks is over when all have ended, when one has failed, or when all that the world asks for
-is sent. What a run prints goes to said.txt in the world's folder.
+that run, negative where a signal ended it. RANKS is 0 for a simulation in one process, whose forks
+are made at its first call of the tap if that is the same. A run of several ranks is over when all
+have ended, when one has failed, or when all that the world asks for is sent. What a run prints goes
+to said.txt in the world's folder.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import RecorderError
+from .forks import ended, exit_code
 from .log import Log
 from .player import ERROR, FAILED, PROCESS, RAW, SAID, WORLD, World
-from .start import OPTIONS, play, start
+from .start import OPTIONS, begun, call_first, seed_libraries, start
+from .warm import WarmProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TIMED_OUT = -1000  # in the place of an exit status
 POLL = 2e-3  # seconds
 LARGE = ("numpy", "opacus", "pandas", "scipy", "sklearn", "torch", "torchvision")  # slow to import
 
@@ -51,53 +53,55 @@ def main() -> int:
             importlib.import_module(f"{__package__}.transports.torch_distributed")
             importlib.import_module(f"{__package__}.draws.loaders")
 
-    def run(path: Path) -> int:
-        world = _begun(path)
-        if int(ranks):
-            return _status_of_ranks(int(ranks), script, arguments, world)
-        play(Log(os.path.join(world.out, RAW), sys.maxsize))
-        return _status_of(script, arguments, world.out)
+    if int(ranks):
+        return serve(
+            float(seconds),
+            lambda path: _status_of_ranks(int(ranks), script, arguments, _begun(path)),
+        )
 
-    return serve(float(seconds), run)
+    def simulated(path: Path) -> int:
+        seed_libraries(_begun(path).seed)
+        _play(path)
+        return _status_of(script, arguments)
+
+    def waiting(path: Path, wait: Callable[[], Path]) -> None:
+        seed_libraries(_begun(path).seed)
+        call_first(lambda: _play(wait()))
+        _leave(_status_of(script, arguments))
+
+    warm = WarmProgram(waiting, float(seconds))
+    try:
+        return serve(float(seconds), simulated, warm.status)
+    finally:
+        warm.end()
 
 
-def serve(seconds: float, run: Callable[[Path], int]) -> int:
-    """Answer each path on stdin with the status of a fork that runs it and leaves."""
+def serve(
+    seconds: float,
+    run: Callable[[Path], int],
+    warm: Callable[[Path], int | None] = lambda path: None,
+) -> int:
+    """Answer each path on stdin with the status of a fork that runs it and leaves.
+
+    Args:
+        warm: the status of a run that went on from where the program waits; None: there is none.
+    """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # runs are side by side; no thread outlives a fork
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.setpgid(0, 0)
-            _leave(run(Path(line.rstrip("\n"))))
-        print(_ended(child, seconds), flush=True)
+        path = Path(line.rstrip("\n"))
+        status = warm(path)
+        if status is None:
+            child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.setpgid(0, 0)
+                _leave(run(path))
+            status = ended(child, seconds)
+        print(status, flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # libraries' clean-up prints what is raised in it
     return 0
-
-
-def _ended(child: int, seconds: float) -> int:
-    """The status of a child, which is ended when its time is over, with all of its group."""
-    deadline, pause = time.monotonic() + seconds, 1e-3
-    try:
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                return _exit_code(status)
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
-        return TIMED_OUT
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
-
-
-def _exit_code(status: int) -> int:
-    """Of what ``os.waitpid`` returns; negative where a signal ended the process."""
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _begun(path: Path) -> World:
@@ -111,7 +115,12 @@ def _begun(path: Path) -> World:
     return world
 
 
-def _status_of(script: str, arguments: list[str], out: str) -> int:
+def _play(path: Path) -> None:
+    """Play a world from here on, in a simulation."""
+    begun(Log(os.path.join(_begun(path).out, RAW), sys.maxsize), True)
+
+
+def _status_of(script: str, arguments: list[str]) -> int:
     """The exit status of a program, run as Python would."""
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
@@ -123,11 +132,12 @@ def _status_of(script: str, arguments: list[str], out: str) -> int:
             return 1
         return int(end.code or 0)
     except RecorderError as error:
-        Path(out, ERROR).write_text(error.coded, encoding="utf-8")
+        Path(World(os.environ[WORLD]).out, ERROR).write_text(error.coded, encoding="utf-8")
         return 2
     except BaseException:
         traceback.print_exc()
-        with suppress(FileExistsError), open(os.path.join(out, FAILED), "x") as file:
+        failed = os.path.join(World(os.environ[WORLD]).out, FAILED)
+        with suppress(FileExistsError), open(failed, "x") as file:
             file.write(traceback.format_exc())
         return 1
     return 0
@@ -156,11 +166,11 @@ def _status_of_ranks(ranks: int, script: str, arguments: list[str], world: World
         if child == 0:
             os.environ.update(_as_torchrun(rank, ranks, port))
             start()
-            _leave(_status_of(script, arguments, world.out))
+            _leave(_status_of(script, arguments))
     while left and status == 0 and not world.is_over:
-        pid, ended = os.waitpid(-1, os.WNOHANG)
+        pid, how = os.waitpid(-1, os.WNOHANG)
         left.discard(pid)
-        status = _exit_code(ended) if pid else 0
+        status = exit_code(how) if pid else 0
         if not pid:
             time.sleep(POLL)
     status = 0 if world.is_over else abs(status)

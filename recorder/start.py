@@ -38,6 +38,7 @@ OPTIONS = (
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
 _players: list[Player] = []  # of this process, where the tap finds it
+_before_first: list[Callable[[], None]] = []  # to be called before the tap is
 
 
 class AfterImport:
@@ -172,12 +173,10 @@ def begun(log: Log, in_world: bool) -> Player | None:
     return _players[0] if in_world else None
 
 
-def play(log: Log) -> None:
-    """Play the world of a simulation in this process, which shows the tap what it does."""
-    player = begun(log, True)
-    assert player is not None
-    assert player.world is not None
-    number = player.world.seed
+def seed_libraries(number: int) -> None:
+    """Seed each of them that a program uses without a generator of its own, now or when it is
+    imported.
+    """
     for name in SEEDED:
         if name in sys.modules:
             seed(name, number)
@@ -186,8 +185,15 @@ def play(log: Log) -> None:
     sys.meta_path.insert(0, AfterImport(waiting))  # type: ignore[arg-type]
 
 
+def call_first(begin: Callable[[], None]) -> None:
+    """Call something once, before the program's first call of the tap."""
+    _before_first[:] = [begin]
+
+
 def player_here() -> Player | None:
     """What the tap is shown to; None in a process that is not recorded."""
+    while _before_first:
+        _before_first.pop()()
     if not _players:
         return None
     if (world := _players[0].world) is not None:

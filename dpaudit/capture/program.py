@@ -24,8 +24,8 @@ from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
 from dpaudit.files.interpreter import in_environment, interpreter, with_python
 from dpaudit.files.world import World
 from dpaudit.inputs import recorder
+from dpaudit.recorder.forks import TIMED_OUT
 from dpaudit.recorder.player import ERROR, FAILED, RANKS, RAW, SAID, WORLD
-from dpaudit.recorder.server import TIMED_OUT
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed, unsealed
 

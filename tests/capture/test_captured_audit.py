@@ -309,11 +309,13 @@ def test_a_check_runs_a_program_again_when_its_code_changes(
 
 
 def test_an_interrupted_audit_keeps_its_worlds(tmp_path: Path) -> None:
-    """The program writes down each of its starts: a resumed audit makes those that are left."""
+    """The program writes down that a run goes on: a resumed audit makes those that are left."""
     program = tmp_path / "program"
     program.mkdir()
-    started = "open(__file__ + '.starts', 'a').write('1')\n"
-    (program / "gossip.py").write_text(started + (PROGRAMS / "gossip.py").read_text())
+    text, drawn = (PROGRAMS / "gossip.py").read_text(), "        drawn = sigma"
+    assert drawn in text
+    written = "        if (k, i) == (0, 0): open(__file__ + '.starts', 'a').write('1')\n"
+    (program / "gossip.py").write_text(text.replace(drawn, written + drawn))
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "gossip.py", "none"), "folder": program},

@@ -62,7 +62,10 @@ class WarmProgram:
         self._orders.write(f"{path}\n")
         self._orders.flush()
         answer = self._answers.readline()
-        return int(answer) if answer else self.end()
+        if answer:
+            return int(answer)
+        self.end()
+        return None
 
     def end(self) -> None:
         """End the process, and the run that it waits for."""

@@ -174,14 +174,15 @@ def _neighbours(
             **records[victim, k],
         )
     hows = [how for how in config.record.hows() if how != "present"]
+    until = replay.model_copy(update={"last": base.sent_until(k)})
     changes = [
-        replay.model_copy(update={"changes": tuple(p.change(how) for p in places.values())})
+        until.model_copy(update={"changes": tuple(p.change(how) for p in places.values())})
         for how in hows
     ]
     n_draws = max(len(place.draws) for place in places.values())
-    perturbed = [replay.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
+    perturbed = [until.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
-    quiet = [replay.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
+    quiet = [until.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
     runs = playing.loaded([*changes, *perturbed, *quiet])
     of_round = tuple(m for m in base.messages if m.round == k)
     drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
@@ -191,7 +192,7 @@ def _neighbours(
             others = tuple(m for m in of_round if m.source != victim)
             places[victim] = place._replace(draws=of_all, others=others)
         n_draws, one = len(of_all), list(places.values())[:1]
-        perturbed = [replay.model_copy(update=u) for u in _perturbed(one, n_draws)]
+        perturbed = [until.model_copy(update=u) for u in _perturbed(one, n_draws)]
         runs += playing.loaded(perturbed)
     earlier = [m for m in base.messages if m.round < k]
     own = [m for place in places.values() for m in (*place.messages, *place.others)]

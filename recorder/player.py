@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -121,6 +122,7 @@ class Player:
         self._log, self.world = log, world
         self._tape = None if world is None else Tape(world)
         self._told: set[int] = set()  # agents that the program has named
+        self._thread = threading.local()  # whose "agent" took the last batch in it
 
     @property
     def rank(self) -> int | None:
@@ -131,6 +133,7 @@ class Player:
 
     def batch(self, agent: int, records: Any) -> Any:
         """The records of an agent's next step."""
+        self._thread.agent = agent
         if self.world is None:
             return records
         n = batches.n_records(records)
@@ -190,13 +193,19 @@ class Player:
         return self.world is not None and site in self.world.sites
 
     def at_line(self, record: dict[str, Any], own: Any, scale: float, family: str) -> Any:
-        """What this world has in the place of a draw at a line of noise."""
-        rank = self.rank
+        """What this world has in the place of a draw at a line of noise.
+
+        It is of the agent whose batch this thread has taken last, or that this process is.
+        """
+        rank = getattr(self._thread, "agent", self.rank)
         if rank is None:
             self.refuse(
                 f"{record['site']} draws noise in a process without a rank: expected one of "
-                "torch.distributed, MPI or multiprocessing, or RANK in its environment"
+                "torch.distributed, MPI or multiprocessing, RANK in its environment, or "
+                "tap.batch before the draw"
             )
+        # Of this agent: threads decide in which order several draw at one line.
+        record["occurrence"] = self._log.count(("noise", rank, record["site"]))
         try:
             return self._replayed(record, rank, own, scale, family)
         except RecorderError as error:

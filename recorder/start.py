@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import json
 import os
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType, TracebackType
 
-OPTIONS = (
-    "DPAUDIT_RECORDER"  # a JSON object: package, folder, origin, most_bytes, cpu, transport, world
-)
+OPTIONS = "DPAUDIT_RECORDER"  # a JSON object: docs/recorder-protocol.md says of what
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
 _players: list[Player] = []  # of this process, where the tap finds it
@@ -76,6 +75,7 @@ class Hooks:
             "numpy.random": draws.hook_numpy,
             "random": draws.hook_random,
             "jax.random": self._jax,
+            "subprocess": lambda found: keep_on_path(found, options["start"]),
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
         }
         if not options["transport"]:
@@ -199,6 +199,29 @@ def player_here() -> Player | None:
     if (world := _players[0].world) is not None:
         refuse_other_process(world)
     return _players[0]
+
+
+def keep_on_path(subprocess: ModuleType, folder: str) -> None:
+    """Children start the recorder too, where a program makes them a PYTHONPATH of its own.
+
+    Args:
+        folder: of ``sitecustomize.py``.
+    """
+    own = subprocess.Popen.__init__
+
+    @functools.wraps(own)
+    def begun(self: Any, args: Any, *given: Any, **named: Any) -> None:
+        """Of what is given, the environment is the tenth."""
+        environment = given[9] if len(given) > 9 else named.get("env")
+        asked = dict(os.environ if environment is None else environment)
+        path = asked.get("PYTHONPATH", "")
+        if OPTIONS in asked and folder not in path.split(os.pathsep):
+            asked["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))
+            given = (*given[:9], asked, *given[10:]) if len(given) > 9 else given
+            named = named if len(given) > 9 else {**named, "env": asked}
+        own(self, args, *given, **named)
+
+    subprocess.Popen.__init__ = begun
 
 
 def _note_what_is_started_without(log: Log) -> None:

@@ -130,6 +130,7 @@ def hooked(
     """
     given = {
         "package": str(RECORDER),
+        "start": INSIDE,
         "folder": None if folder is None else str(folder.resolve()),
         "origin": origin,
         "most_bytes": most_bytes,

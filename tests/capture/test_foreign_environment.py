@@ -1,7 +1,9 @@
 """Programs of another environment than dpaudit's: a Python that holds NumPy and nothing else."""
 
+import json
 import runpy
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.capture.played import write_world
 from dpaudit.capture.run import Options, capture
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
@@ -18,7 +21,9 @@ from dpaudit.files.interpreter import interpreter
 from dpaudit.files.recorded import DRAFT
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.files.world import World
 from dpaudit.recorder import player, ranks
+from dpaudit.recorder.log import Log
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy-gossip"
@@ -268,3 +273,43 @@ def test_what_is_started_with_another_environment_is_named(
     recording = capture(["python", "-c", DROPS], tmp_path / "out", Options(python=numpy_alone))
     [said] = recording.unseen
     assert said == "python is started with another environment, and is not recorded"
+
+
+HANDS_ON = """
+import os, subprocess, sys
+from dpaudit_recorder import tap
+child = "from dpaudit_recorder import tap; tap.send(1, 0, 'x', 1.0)"
+environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+subprocess.run([sys.executable, "-c", child], env=environment, check=True)
+tap.send(0, 1, "x", 1.0)
+"""
+
+
+def test_a_child_on_the_module_path_of_its_parent_is_recorded(
+    tmp_path: Path, numpy_alone: Path
+) -> None:
+    """As NVFlare starts its clients; that path has lost the folder that starts the recorder."""
+    recording = capture(["python", "-c", HANDS_ON], tmp_path / "out", Options(python=numpy_alone))
+    assert sorted(event.source for event in recording.events) == [0, 1]
+
+
+def test_noise_at_a_line_is_of_the_agent_whose_thread_draws_it(tmp_path: Path) -> None:
+    """Each agent counts its own draws, in whatever order the threads of several come to the line."""
+    world = World(out=tmp_path, sites=("a.py:1",), seed=0)
+    log = Log(str(tmp_path), 1000)
+    played = player.Player(log, player.World(str(write_world(world))))
+
+    def agent(number: int, draws: int) -> None:
+        played.batch(number, np.zeros((2, 1)))
+        for _ in range(draws):
+            about = log.begun("drawn", "numpy.normal", "a.py:1", "line")
+            played.at_line(about, np.ones(1), 1.0, "gaussian")
+
+    for number, draws in ((1, 1), (0, 2), (1, 1)):
+        thread = threading.Thread(target=agent, args=(number, draws))
+        thread.start()
+        thread.join()
+    [path] = tmp_path.glob("*.log")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    noise = [(one["rank"], one["occurrence"]) for one in lines if one["kind"] == "noise"]
+    assert noise == [(1, 0), (0, 0), (0, 1), (1, 1)]

@@ -305,6 +305,14 @@ def init(
         complain(f"before that, {missing}", "warning")
 
 
+def doctor() -> None:
+    """What is installed, what is missing for what, and how long `make audit` takes here."""
+    from . import doctor as examination
+
+    for line in examination.lines():
+        say(line)
+
+
 def explain(
     term: Annotated[
         list[str] | None,
@@ -334,7 +342,7 @@ _RESUMED = partial(terminal.same_command, "--resume")
 # In the order of --help; and what finishes one that was interrupted.
 COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{audit: _RESUMED, attack: terminal.same_command, check: terminal.same_command},
-    **dict.fromkeys((selftest, list_, init), str),
+    **dict.fromkeys((selftest, list_, init, doctor), str),
     **{benchmark: _RESUMED},
     **dict.fromkeys((show, report, verify, certificate), str),
     **{reproduce: terminal.same_command},

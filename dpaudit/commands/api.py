@@ -11,7 +11,7 @@ from torch import nn
 
 from dpaudit.data.datasets import Dataset, from_arrays
 from dpaudit.defense.contract import Defense
-from dpaudit.errors import RunError
+from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig, read_toml, with_fixed_model
 from dpaudit.files.result import AuditResult
 from dpaudit.memory import bytes_of
@@ -21,36 +21,40 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress, unreported
 
 from .running import in_notebook, notebook_progress
+from .step_function import Step, config_of
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
 
 def audit(
-    config: str | Path | Mapping[str, Any] | AuditConfig,
+    config: str | Path | Mapping[str, Any] | AuditConfig | Step,
+    data: Dataset | tuple[Any, Any] | None = None,
     *,
     out: str | Path | None = None,
     defense: Defense | None = None,
-    data: Dataset | tuple[Any, Any] | None = None,
-    model: nn.Module | None = None,
+    model: nn.Module | str | None = None,
     on_progress: OnProgress | None = None,
     device: str | torch.device = "cpu",
     data_root: str | Path | None = None,
     cores: int | None = None,
     max_memory: int | str | None = None,
     fix_model: bool = False,
+    **settings: Any,
 ) -> AuditResult:
-    """Audit the privacy claims of a config: train, intercept, attack, account, judge.
+    """Audit the privacy claims of a config, or of one function: train, intercept, attack, judge.
 
     A caller's own objects take the place of what the config would name, whose tables can be left
     out. Those that no other process can import, as from a notebook, are audited on one core.
 
     Args:
-        config: an audit.toml, its content, or an AuditConfig.
+        config: an audit.toml, its content, an AuditConfig, or a function that is the step of an
+            algorithm (``StepFunction``).
         out: run directory for transcript, audit.json and report.html; None keeps nothing on disk.
         defense: in the place of ``[defense]``.
         data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
             uint8 images [n, height, width(, channels)]; integer or string labels [n].
         model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
+            With a function, also the name of a network of dpaudit.
         on_progress: called as ``on_progress(what, done, total)`` in this process; None: a notebook
             shows a line below its cell, a script nothing.
         device: where to compute.
@@ -58,13 +62,23 @@ def audit(
         cores: processes at most; None: one for each core.
         max_memory: of all processes together, in bytes or like "8GB"; None: what is free.
         fix_model: put a GroupNorm in the place of each BatchNorm; a note of the result says so.
+        settings: of a function: ``n_rounds``, ``batch_size``, ``clip_norm``, ``noise_multiplier``,
+            ``n_agents``, ``graph``, ``claim`` and other keys of an audit file (``config_of``).
 
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    content, text, path = _read(config)
+    if callable(config):
+        named = {"model": model} if isinstance(model, str) else {}
+        content, defense = config_of(config, {**settings, **named})
+        text, path = _FROM_PYTHON, None
+    elif settings or isinstance(model, str):
+        said = f"{next(iter(settings), 'model')}: this is an option of an audit of a function"
+        raise ConfigError("DPA013", said, "write it into the config")
+    else:
+        content, text, path = _read(config)
     if data is not None and not isinstance(data, Dataset):
         data = from_arrays(*data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(defense, data, model)
+    own = CallerObjects(defense, data, None if isinstance(model, str) else model)
     content = own.fill(content)
     if fix_model:
         content = with_fixed_model(content, "fix_model")

@@ -1,4 +1,4 @@
-"""`dpaudit doctor`: what is installed here, what is missing for what, and how fast the machine is."""
+"""`dpaudit doctor`: what is installed, what is missing for what, how fast the machine is."""
 
 import os
 import platform

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from dpaudit.codes import help_for
 from dpaudit.errors import Problem, nearest
-from dpaudit.files.result import AuditResult, JudgedClaim
+from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.text import json_lines, whole_line
@@ -287,16 +287,8 @@ def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
         if claim.range is not None:
             say(f"  {claim.range.sentence}")
         if claim.premises:
-            say(f"  premises: {_of_premises(claim)}")
+            say(f"  premises: {claim.examination}")
     say(f"report: {out / 'report.html'}")
-
-
-def _of_premises(claim: JudgedClaim) -> str:
-    """Those that were examined, and why others are missing."""
-    examined = [premise.name for premise in claim.premises if premise not in claim.missing]
-    held = [f"✓ {', '.join(examined)} examined"] if examined else []
-    signs = {"not examined": "?", "failed": "×"}
-    return "; ".join([*held, *(f"{signs[p.status]} {p.sentence}" for p in claim.missing)])
 
 
 def _linked(*codes: str | None) -> str:

@@ -106,6 +106,14 @@ class JudgedClaim(Strict):
         return tuple(premise for premise in self.premises if premise.status != "examined")
 
     @property
+    def examination(self) -> str:
+        """The premises that were examined, and why others are missing; "" if there are none."""
+        examined = [premise.name for premise in self.premises if premise not in self.missing]
+        held = [f"✓ {', '.join(examined)} examined"] if examined else []
+        signs = {"not examined": "?", "failed": "×"}
+        return "; ".join([*held, *(f"{signs[p.status]} {p.sentence}" for p in self.missing)])
+
+    @property
     def lacking(self) -> str:
         """What keeps the claim from being supported; "" if nothing does."""
         if self.verdict is Verdict.SUPPORTED:
@@ -258,6 +266,25 @@ class AuditResult(Strict):
         claim, common = self.decided_by, MEANING[self.verdict]
         said = () if claim is None else (claim.reason, claim.meaning)
         return " ".join(part for part in (*said, common) if part)
+
+    def __str__(self) -> str:
+        """The verdict, the claim that decided it, its range and premises, and where the rest is."""
+        n = len(self.claims)
+        rest = f"{n} verdict{'s' * (n != 1)} and {len(self.findings)} findings in to_frame, figures"
+        claim = self.decided_by
+        if claim is None:
+            return f"no claim was made, so there is no verdict\n{rest}"
+        lines = [
+            f"{claim.verdict.upper()}  {claim.sentence}",
+            f"against {claim.threat_model}: {claim.reason}",
+            "" if claim.range is None else claim.range.sentence,
+            claim.examination and f"premises: {claim.examination}",
+            rest,
+        ]
+        return "\n".join(line for line in lines if line)
+
+    def __repr__(self) -> str:
+        return f"<AuditResult: {self.verdict or 'no claim'}>"
 
     @property
     def exit_code(self) -> int:

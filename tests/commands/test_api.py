@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import dpaudit
+from dpaudit.accounting import Release, epsilon
 from dpaudit.data.datasets import from_arrays
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import DpauditError
@@ -226,3 +227,58 @@ def test_a_class_of_the_script_inside_an_object_is_audited_on_one_core(tmp_path:
     call = 'print(dpaudit.audit("audit.toml", cores=2, **OWN).verdict)\n'
     done = script(tmp_path, f"import dpaudit\n{OWN_LAYER}{call}")
     assert (done.stdout, done.stderr) == ("unsupported\n", "")
+
+
+def my_step(self, x, k, graph, gradient, noise):
+    total = gradient.clipped_sum(x, self.clip_norm)
+    total = total + noise.gaussian("x", self.sigma * self.clip_norm, total)
+    sent = x - 0.1 * total / gradient.batch_size
+    return graph.mix(sent), sent
+
+
+OF_A_FUNCTION = {
+    **{"model": "logistic", "n_agents": 4, "graph": "ring", "seed": 3},
+    **{"n_rounds": 2, "batch_size": 4, "clip_norm": 1.0, "noise_multiplier": 1.0},
+    "claim": {"epsilon": 11.0, "delta": 1e-5},
+}
+
+
+def test_a_function_is_audited_as_a_step() -> None:
+    result = dpaudit.audit(my_step, own_arrays(), **OF_A_FUNCTION)
+    release = {"family": "gaussian", "noise_multiplier": 1.0, "sampling": "fixed"}
+    rate = 4 / min(result.provenance.agent_sizes)
+    exact = epsilon([Release(**release, sampling_rate=rate, count=2)], delta=1e-5)
+    assert result.claims[0].restated.epsilon.high == pytest.approx(exact.high, rel=1e-9)
+    assert result.verdict is Verdict.SUPPORTED
+    lines = str(result).splitlines()
+    assert lines[0] == "SUPPORTED  my_step: (11, 1e-05)-DP for the whole run, add-remove adjacency"
+    assert len(lines) == 5
+    assert repr(result) == "<AuditResult: supported>"
+
+
+def test_a_function_without_noise_is_found() -> None:
+    def silent(self, x, k, graph, gradient, noise):
+        sent = x - 0.1 * gradient.clipped_sum(x, self.clip_norm) / gradient.batch_size
+        return graph.mix(sent), sent
+
+    result = dpaudit.audit(silent, own_arrays(), **OF_A_FUNCTION)
+    assert result.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "line"),
+    [
+        (my_step, {"n_round": 2}, 'n_round: unknown key (did you mean "n_rounds"?)'),
+        (my_step, {"noise_multiplier": -1.0}, "noise_multiplier: "),
+        (my_step, {"graph": "rign"}, "graph"),
+        (lambda *given: given[1], {}, "<lambda> returns a Tensor; expected"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_a_line(step, options, line: str) -> None:
+    with pytest.raises(DpauditError, match=re.escape(line)):
+        dpaudit.audit(step, own_arrays(), **{**OF_A_FUNCTION, **options})
+
+
+def test_options_of_a_function_belong_to_no_config() -> None:
+    with pytest.raises(DpauditError, match="n_rounds: this is an option of an audit of a function"):
+        dpaudit.audit(NAMED, n_rounds=3)

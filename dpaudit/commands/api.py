@@ -47,14 +47,12 @@ def audit(
     out. Those that no other process can import, as from a notebook, are audited on one core.
 
     Args:
-        config: an audit.toml, its content, an AuditConfig, or a function that is the step of an
-            algorithm (``StepFunction``).
+        config: an audit.toml, its content, an AuditConfig, or a step (``StepFunction``).
         out: run directory for transcript, audit.json and report.html; None keeps nothing on disk.
         defense: in the place of ``[defense]``.
         data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
             uint8 images [n, height, width(, channels)]; integer or string labels [n].
         model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
-            With a function, also the name of a network of dpaudit.
         on_progress: called as ``on_progress(what, done, total)`` in this process; None: a notebook
             shows a line below its cell, a script nothing.
         device: where to compute.
@@ -63,29 +61,25 @@ def audit(
         max_memory: of all processes together, in bytes or like "8GB"; None: what is free.
         fix_model: put a GroupNorm in the place of each BatchNorm; a note of the result says so.
         settings: of a function: ``n_rounds``, ``batch_size``, ``clip_norm``, ``noise_multiplier``,
-            ``n_agents``, ``graph``, ``claim`` and other keys of an audit file (``config_of``).
+            ``n_agents``, ``graph``, ``claim`` ``model`` by name, and other keys of an audit file.
 
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    if callable(config):
-        named = {"model": model} if isinstance(model, str) else {}
-        content, defense = config_of(config, {**settings, **named})
-        text, path = _FROM_PYTHON, None
-    elif settings or isinstance(model, str):
-        said = f"{next(iter(settings), 'model')}: this is an option of an audit of a function"
-        raise ConfigError("DPA013", said, "write it into the config")
-    else:
-        content, text, path = _read(config)
+    if isinstance(model, str):
+        settings, model = {**settings, "model": model}, None
+    content, text, path, step = _read(config, settings)
+    defense = step or defense
     if data is not None and not isinstance(data, Dataset):
         data = from_arrays(*data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(defense, data, None if isinstance(model, str) else model)
+    own = CallerObjects(defense, data, model)
     content = own.fill(content)
     if fix_model:
         content = with_fixed_model(content, "fix_model")
-    if path is None:
-        checked = AuditConfig.from_dict(content, own.defense)
-    else:
-        checked = AuditConfig.from_table(content, path, text, (), own.defense)
+    checked = (
+        AuditConfig.from_dict(content, own.defense)
+        if path is None
+        else AuditConfig.from_table(content, path, text, (), own.defense)
+    )
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
@@ -102,14 +96,20 @@ def audit(
 
 
 def _read(
-    config: str | Path | Mapping[str, Any] | AuditConfig,
-) -> tuple[dict[str, Any], str, Path | None]:
-    """The content of a config, its text, and the file that it comes from, if it is from one."""
+    config: str | Path | Mapping[str, Any] | AuditConfig | Step, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], str, Path | None, Defense | None]:
+    """The content of a config, its text, the file that it comes from, and a function's defense."""
+    if callable(config):
+        content, defense = config_of(config, settings)
+        return content, _FROM_PYTHON, None, defense
+    if settings:
+        said = f"{next(iter(settings))}: this is an option of an audit of a function"
+        raise ConfigError("DPA013", said, "write it into the config")
     if isinstance(config, str | Path):
         path = Path(config)
-        return *read_toml(path), path
+        return *read_toml(path), path, None
     content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
-    return content, _FROM_PYTHON, None
+    return content, _FROM_PYTHON, None, None
 
 
 def _reporting(on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:

@@ -68,18 +68,10 @@ def audit(
     if isinstance(model, str):
         settings, model = {**settings, "model": model}, None
     content, text, path, step = _read(config, settings)
-    defense = step or defense
     if data is not None and not isinstance(data, Dataset):
         data = from_arrays(*data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(defense, data, model)
-    content = own.fill(content)
-    if fix_model:
-        content = with_fixed_model(content, "fix_model")
-    checked = (
-        AuditConfig.from_dict(content, own.defense)
-        if path is None
-        else AuditConfig.from_table(content, path, text, (), own.defense)
-    )
+    own = CallerObjects(step or defense, data, model)
+    checked = _checked(own.fill(content), text, path, own.defense, fix_model)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
@@ -110,6 +102,15 @@ def _read(
         return *read_toml(path), path, None
     content = config.model_dump(mode="json") if isinstance(config, AuditConfig) else dict(config)
     return content, _FROM_PYTHON, None, None
+
+
+def _checked(
+    content: dict[str, Any], text: str, path: Path | None, defense: Defense | None, fix_model: bool
+) -> AuditConfig:
+    content = with_fixed_model(content, "fix_model") if fix_model else content
+    if path is None:
+        return AuditConfig.from_dict(content, defense)
+    return AuditConfig.from_table(content, path, text, (), defense)
 
 
 def _reporting(on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:

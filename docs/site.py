@@ -271,6 +271,7 @@ def python() -> str:
     """What code may call, from the docstrings of the public rooms."""
     parts = ["# Python", _PYTHON, "## dpaudit", "::: dpaudit.commands.api.audit", *_RESULT_CLASS]
     parts += ["## dpaudit.mechanism", "::: dpaudit.mechanism.source.audit"]
+    parts += ["## dpaudit.ledger", f"::: dpaudit.ledger.budget\n    options: {_OF_A_ROOM}"]
     for room in ROOMS:
         package = import_module(f"dpaudit.{room}")
         parts += [f"## dpaudit.{room}", inspect.cleandoc(package.__doc__ or "")]

@@ -38,6 +38,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "reports": 3,
     "files": 2,
     "accounting": 2,
+    "ledger": 3,
     "verify": 2,
     "information": 2,
     "recorder": 0,

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-ROOMS = ("defense", "attack", "conformance", "statistics", "information", "accounting")
+ROOMS = ("defense", "attack", "conformance", "statistics", "information", "accounting", "ledger")
 
 
 @pytest.mark.parametrize("room", ROOMS)

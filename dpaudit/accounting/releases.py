@@ -55,28 +55,46 @@ def epsilon(
     Raises:
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.
     """
+    closed = _closed_form(mechanism, delta, adjacency)
+    if closed is not None:
+        return Interval(closed, closed)
+    noisier = _with_least_noise(mechanism)
+    tail = max(1e-5 * delta, LEAST_TAIL)
+    low = max(c.epsilon(delta) for c in _composed(noisier, adjacency, "lower", tail))
+    high = epsilon_at_most(mechanism, delta, adjacency)
+    if high > MAX_LOSS:
+        low = max(low, least_epsilon(_rounds(noisier, adjacency, "remove", "lower"), delta))
+    return Interval(min(low, _pure_epsilon(mechanism, adjacency)), high)
+
+
+def epsilon_at_most(
+    mechanism: Mechanism, delta: float, adjacency: RecordAdjacency = "add-remove"
+) -> float:
+    """The upper end of ``epsilon`` alone, in a third of its time. Raises DpauditError as that."""
+    closed = _closed_form(mechanism, delta, adjacency)
+    if closed is not None:
+        return closed
+    pure, tail = _pure_epsilon(mechanism, adjacency), max(1e-5 * delta, LEAST_TAIL)
+    if any(release.noise_multiplier < LEAST_NOISE for release in mechanism):
+        return pure
+    return min(pure, max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail)))
+
+
+def _closed_form(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> float | None:
+    """Epsilon without noise, at delta = 0, and of Gaussian noise that is not sampled."""
     if not 0 <= delta < 1:
         raise DpauditError("DPA071", f"delta must be at least 0 and below 1, got {delta}")
     if any(release.noise_multiplier == 0 for release in mechanism):
-        return Interval(inf, inf)
-    pure = _pure_epsilon(mechanism, adjacency)
+        return inf
     if delta == 0:
+        pure = _pure_epsilon(mechanism, adjacency)
         if pure == inf:
             raise DpauditError(
                 "DPA049", "Gaussian noise has no epsilon at delta = 0", "choose a delta above 0"
             )
-        return Interval(pure, pure)
+        return pure
     mu = _gaussian_mu(mechanism, adjacency)
-    if mu is not None:
-        return Interval(*[gaussian_epsilon(delta, mu)] * 2)
-    tail, noisier = max(1e-5 * delta, LEAST_TAIL), _with_least_noise(mechanism)
-    low = max(c.epsilon(delta) for c in _composed(noisier, adjacency, "lower", tail))
-    high = inf
-    if noisier == tuple(mechanism):
-        high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
-    if high > MAX_LOSS:
-        low = max(low, least_epsilon(_rounds(noisier, adjacency, "remove", "lower"), delta))
-    return Interval(min(low, pure), min(high, pure))
+    return None if mu is None else gaussian_epsilon(delta, mu)
 
 
 class Meeting(NamedTuple):
@@ -212,6 +230,14 @@ def true_positive_rate(
         return np.ones_like(rate)
     composed = compose(_rounds(noisier, "add-remove", "remove", bound), bound, 1e-12)
     return np.maximum(composed.power(flat), flat).reshape(rate.shape)
+
+
+def worst_pairs(release: Release, adjacency: RecordAdjacency) -> list[Pairs]:
+    """The pairs that dominate one of the releases, of both directions if they differ."""
+    both: list[Direction] = ["remove", "add"]
+    directions = both if adjacency == "add-remove" and release.sampling_rate < 1 else both[:1]
+    found = [_grouped([release], adjacency, direction, "upper") for direction in directions]
+    return [pairs for [(pairs, _)] in found]
 
 
 def _gaussian_mu(mechanism: Mechanism, adjacency: RecordAdjacency) -> float | None:

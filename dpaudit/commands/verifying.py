@@ -3,15 +3,22 @@
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from dpaudit.errors import RunError
 from dpaudit.files import certificate, documents
+from dpaudit.files.ledger_file import read_ledger
 
 from .options import AuditJson, DataRoot, Device, runtime_of
 from .terminal import say, say_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpaudit.verify.figures import Flaw
+    from dpaudit.verify.verdict import ClaimCheck
 
 CERTIFICATE = "dpaudit-certificate", 1
 EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
@@ -20,7 +27,9 @@ EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
 def verify(
     run_directory: Annotated[
         Path,
-        Argument(metavar="DIR|FILE", help="A run directory, its audit.json, or a certificate."),
+        Argument(
+            metavar="DIR|FILE", help="A run directory, its audit.json, a certificate, or a ledger."
+        ),
     ],
     as_json: AuditJson = False,
     replay: Annotated[
@@ -32,15 +41,19 @@ def verify(
 ) -> int:
     """Derive each verdict again from the evidence in audit.json, or in a certificate.
 
+    Of a ledger, add up what it declares.
+
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
     2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
-    from dpaudit.verify import report
+    from dpaudit.verify import ledger, report
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
 
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
-    result = _content(file)
+    if ledger.is_ledger(text := _text(file)):
+        return _ledger(file, text, as_json)
+    result = _content(file, text)
     try:
         with TemporaryDirectory() as unpacked:
             folder, flaws = file.parent, list(overall(result))
@@ -66,6 +79,13 @@ def verify(
         beside = [flaw._asdict() for flaw in flaws]
         say_json(json.dumps({"answer": worst, "claims": claims, "flaws": beside}, indent=2))
         return EXIT[worst]
+    _print(checked, flaws)
+    say(f"{file}: {worst}")
+    return EXIT[worst]
+
+
+def _print(checked: "Sequence[ClaimCheck]", flaws: "Sequence[Flaw]") -> None:
+    """A line for each verdict, and below it what speaks against it."""
     for one in checked:
         derived = "" if one.derived == one.verdict else f"; the evidence gives {one.derived}"
         against = f'"{one.claim}" against "{one.threat_model}"'
@@ -74,8 +94,36 @@ def verify(
             say(f"  {_line(flaw)}")
     for flaw in flaws:
         say(_line(flaw))
-    say(f"{file}: {worst}")
-    return EXIT[worst]
+
+
+def _text(file: Path) -> str:
+    try:
+        return documents.text_of(file, documents.JSON_BYTES)
+    except OSError as error:
+        raise RunError("DPA007", f"{file}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
+
+
+def _ledger(file: Path, text: str, as_json: bool) -> int:
+    """A line for each agent of a ledger, and what such a sum is."""
+    from dpaudit.verify import ledger
+
+    whole = text[: text.rfind("\n") + 1]
+    budget, _ = read_ledger(whole.encode(), file)
+    found, limit = list(ledger.totals(whole)), f"{budget.epsilon:g} at delta {budget.delta:g}"
+    answer = "confirmed" if all(one.holds for one in found) else "contradicted"
+    if as_json:
+        totals = [one._asdict() for one in found]
+        say_json(json.dumps({"answer": answer, "kind": "declaration", "totals": totals}, indent=2))
+        return EXIT[answer]
+    for one in found:
+        whose = "agents that it does not name" if one.agent is None else f'agent "{one.agent}"'
+        whose = "all releases" if len(found) == 1 else whose
+        side = "at most" if one.holds else "above"
+        say(f"{whose}: {one.releases:,} add up to epsilon {one.epsilon:.4g}, {side} {limit}")
+    say(f"{file}: {answer}. A ledger is what a program declares: no audit examined it.")
+    return EXIT[answer]
 
 
 def _replayed(folder: Path, count: int, device: Device, data_root: Path | None) -> list[Any]:
@@ -94,11 +142,11 @@ def _line(flaw: Any) -> str:
     return f"{flaw.where}: {how}: {flaw.what}"
 
 
-def _content(file: Path) -> dict[str, Any]:
+def _content(file: Path, text: str) -> dict[str, Any]:
     try:
-        result = documents.read_json(file)
-    except OSError as error:
-        raise RunError("DPA007", f"{file}: {error.strerror or error}") from None
+        result = documents.json_from(text)
+        if not isinstance(result, dict):
+            raise ValueError(f"expected an object, found {type(result).__name__}")
     except ValueError as error:
         raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
     if "format" in result and (result["format"], result.get("format_version")) != CERTIFICATE:

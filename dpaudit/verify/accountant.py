@@ -68,7 +68,7 @@ def epsilon(releases: Iterable[Mapping[str, Any]], delta: float, adjacency: str)
         if r["noise_multiplier"] == 0:
             return EpsilonEnds(inf, inf)
         for side, total in sides.items():
-            total[_pair(r, adjacency, side)] += r["count"]
+            total[worst_pair(r, adjacency, side)] += r["count"]
     counted, reverse, least = (tuple(total.items()) for total in sides.values())
     if not counted:
         return EpsilonEnds(0.0, 0.0)
@@ -84,7 +84,7 @@ def epsilon(releases: Iterable[Mapping[str, Any]], delta: float, adjacency: str)
     return EpsilonEnds(min(low, pure), min(high, pure))
 
 
-def _pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
+def worst_pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
     """The worst pair of worlds of a release; "least" is one that there is, for a lower end."""
     rate, whole = float(r["sampling_rate"]), r["clipped"] == "whole"
     replaced = adjacency == "replace-one"
@@ -154,7 +154,7 @@ def _places(pair: LossPair, losses: Array) -> Array:
     return np.where(losses >= most, inf, np.where(losses < least, -inf, high))
 
 
-def _rounded(pair: LossPair, losses: Array, upper: bool) -> tuple[Array, float, float]:
+def rounded(pair: LossPair, losses: Array, upper: bool) -> tuple[Array, float, float]:
     """Masses on these losses and on an infinite one, and by how much a loss may be too large.
 
     They dominate the pair, or the pair dominates them: then a cell around each loss is merged into
@@ -190,7 +190,7 @@ def _composed(counted: tuple[tuple[LossPair, int], ...], delta: float, upper: bo
     total, finite, blur = np.ones(n // 2 + 1, complex), 0.0, 0.0
     for pair, times in zip(pairs, count, strict=True):
         at = _points(pair, width, first, n)
-        masses, infinite, short = _rounded(pair, width * at, upper)
+        masses, infinite, short = rounded(pair, width * at, upper)
         transform = np.fft.rfft(np.bincount(at % n, masses, minlength=n))
         total *= transform**times
         finite += times * log1p(-min(infinite, 0.5))
@@ -227,7 +227,7 @@ def _window(pairs: list[LossPair], count: Array, tail: float) -> tuple[float, fl
         least, most = _range(pair)
         sizes = max(-least, most) * np.geomspace(1e-7, 1.0, 300)
         losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), least, most))
-        masses, infinite, _ = _rounded(pair, losses, True)
+        masses, infinite, _ = rounded(pair, losses, True)
         masses[-1] += infinite
         with np.errstate(divide="ignore"):
             exponents = np.multiply.outer([[1.0], [-1.0]] * ORDERS, losses) + np.log(masses)

@@ -1,0 +1,77 @@
+"""`dpaudit verify` of a ledger: the same sum by the checker's own accountant."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dpaudit import ledger
+from dpaudit.commands.cli import app
+
+SAMPLED = ledger.gaussian(4.0, sampling="poisson", sampling_rate=0.1)
+
+
+def verified(path, *options) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["verify", str(path), *options])
+    return done.exit_code, done.output
+
+
+def written(path, composition="fixed", adjacency="add-remove"):
+    expected = SAMPLED if composition == "renyi-filter" else None
+    budget = ledger.open(
+        path, epsilon=8.0, delta=1e-5, adjacency=adjacency, composition=composition, expected=expected
+    )  # fmt: skip
+    if composition == "gaussian-filter":
+        budget.release(ledger.gaussian(7.0), count=3)
+    else:
+        budget.release(SAMPLED, count=50, note="line \u2028 separator")
+        budget.release(ledger.event(0.3, 1e-9), agent="b")
+    return budget
+
+
+@pytest.mark.parametrize("composition", ["fixed", "gaussian-filter", "renyi-filter"])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_two_accountants_agree(tmp_path, composition, adjacency) -> None:
+    budget = written(tmp_path / "ledger.jsonl", composition, adjacency)
+    code, output = verified(budget.path, "--json")
+    said = json.loads(output)
+    assert (code, said["answer"], said["kind"]) == (0, "confirmed", "declaration")
+    for one in said["totals"]:
+        ours = budget.spent(one["agent"] or "not named")
+        assert one["epsilon"] == pytest.approx(ours, rel=1e-3)
+
+
+def test_no_audit_is_claimed(tmp_path) -> None:
+    code, output = verified(written(tmp_path / "ledger.jsonl").path)
+    assert code == 0
+    assert "confirmed. A ledger is what a program declares: no audit examined it." in output
+    assert "supported" not in output.lower()
+
+
+def test_releases_beyond_the_budget_are_contradicted(tmp_path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
+    path.write_bytes(
+        path.read_bytes().replace(b'"noise_multiplier": 2.0', b'"noise_multiplier": 0.9')
+    )
+    code, output = verified(path)
+    assert (code, "add up to epsilon 1.111, above 1 at delta 0" in output) == (1, True)
+
+
+@pytest.mark.parametrize("change", [("2.0", "-2.0"), ("2.0", "NaN"), ('"laplace"', '"cauchy"')])
+def test_a_damaged_ledger_is_one_line(tmp_path, change) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first}\n{second.replace(*change)}\n")
+    code, output = verified(path)
+    assert code == 2
+    assert f"{path}:2: not a line of a ledger: " in output
+
+
+def test_the_torn_line_of_a_killed_program_is_left_out(tmp_path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
+    path.write_bytes(path.read_bytes() + b'{"release": {"fam')
+    code, output = verified(path)
+    assert (code, "1 add up to epsilon 0.5" in output) == (0, True)

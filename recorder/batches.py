@@ -10,6 +10,7 @@ from .log import Content
 from .values import content_of, dtype_of, is_array, is_tensor, library
 
 FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
+OTHER_LABEL = "other-label"
 _EXPECTED = "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such"
 
 
@@ -59,13 +60,36 @@ def _changed(part: Any, how: str, i: int) -> Any:
             return part[numpy.asarray([j for j in range(len(part)) if j != i])]
         return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
     inputs = dtype_of(part).startswith(("float", "bfloat"))
-    if inputs != (how in FACTORS):
+    if inputs:
+        return _other_inputs(part, how, i)
+    return _written(part, i, _other_label(part, i)) if how.endswith(OTHER_LABEL) else part
+
+
+def _other_inputs(part: Any, how: str, i: int) -> Any:
+    """Inputs times a factor; or "DIRECTION:FACTOR", far out in one of three directions.
+
+    These are the record's own, that of all inputs alike, and that of the first input alone: of any
+    norm but that of L2 they have other lengths.
+    """
+    if how in FACTORS:
+        return _written(part, i, part[i] * FACTORS[how])
+    direction, _, rest = how.partition(":")
+    if not rest:
         return part
-    new = part[i] * FACTORS[how] if inputs else _other_label(part, i)
+    factor = float(rest.partition(":")[0])
+    if direction == "own":
+        return _written(part, i, part[i] * factor)
+    part = _written(part, i, part[i] * 0 + (factor if direction == "level" else 0))
+    first = (i, *(0 for _ in part.shape[1:]))
+    return _written(part, first, factor) if direction == "single" else part
+
+
+def _written(part: Any, place: Any, value: Any) -> Any:
+    """A copy with another value at a place."""
     if hasattr(part, "at"):  # of JAX, whose arrays are not written to
-        return part.at[i].set(new)
+        return part.at[place].set(value)
     part = part.clone() if is_tensor(part) else part.copy()
-    part[i] = new
+    part[place] = value
     return part
 
 

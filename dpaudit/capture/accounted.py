@@ -1,18 +1,12 @@
-"""What measured runs are evidence of: the noise that was drawn, and releases for each claim.
-
-The noise is that of the program's own generators: whether it repeats, and whether it is noise. What
-the measured releases of a program add up to is for one claim and one adversary.
-"""
+"""What the measured releases of a program add up to, for one claim and one adversary."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import hypot, inf
+from typing import Literal, NamedTuple
 
-import numpy as np
-from scipy.special import ndtri
-
-from dpaudit.accounting.privacy_loss import Array, NoiseFamily
-from dpaudit.accounting.releases import Interval, Release, epsilon
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
 from dpaudit.defense.claim_accounting import (
     Accounted,
     claimed_delta,
@@ -20,18 +14,22 @@ from dpaudit.defense.claim_accounting import (
     record_adjacency,
 )
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Column, Finding, Metric, Name, Role
+from dpaudit.files.finding import Column, Finding, Metric, Name, Role, known_releases
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
-from dpaudit.statistics.noise_tests import white_noise_test
 
 from .measured import RoundLeak
-from .runs import NamedDraw, ProgramRun
 from .worlds import MeasuredRuns, Pair
 
 SLACK = 1e-3  # relative, of what is measured in single precision
-LEVEL = 1e-4  # of a false alarm about the noise of one program
+
+
+class Least(NamedTuple):
+    """A lower end of epsilon, and the releases that it is of; None: of no releases."""
+
+    epsilon: float
+    releases: Mechanism | None = ()
 
 
 class VictimLeaks:
@@ -51,7 +49,7 @@ class VictimLeaks:
         self.mu = max(hypot(*[leak.mu for leak in leaks]) for _, leaks in together)
         apart = [((k,), [leak]) for k, (_, leak) in self.by_round.items() if not leak.upper]
         self._parts = together if claim.scope == "run" else apart
-        self.epsilon = self._epsilon(claim)
+        self.least = self._least(claim)
 
     def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
@@ -65,22 +63,20 @@ class VictimLeaks:
                 found.append((tuple(ks), [leak for leak in leaks if not leak.upper]))
         return found
 
-    def _epsilon(self, claim: Claim) -> float:
-        """A lower end, by the rounds that give one: of those of one record, or of the worst."""
+    def _least(self, claim: Claim) -> Least:
+        """By the rounds that give most: of those of one record, or of the worst."""
         if self.noiseless is not None:
-            return inf
+            return NOISELESS
         if self._sampling.unknown(claim) is not None:
-            return 0.0
+            return Least(0.0)
         delta = claimed_delta(claim)
-        leaks = max((leaks for _, leaks in self._parts), key=_size, default=[])
-        if delta == 0 and any(leak.mu for leak in leaks):
-            return inf  # Gaussian noise has no epsilon there
-        if not self._sampling.amplifies:
-            return self._composed(leaks, delta)
         parts = [leaks for _, leaks in self._parts]
-        return max((self._composed(leaks, delta) for leaks in parts), default=0.0)
+        if not self._sampling.amplifies:
+            parts = [max(parts, key=_size, default=[])]
+        found = [self._composed(leaks, delta) for leaks in parts]
+        return max(found, key=lambda one: one.epsilon, default=Least(0.0))
 
-    def _composed(self, leaks: Sequence[RoundLeak], delta: float) -> float:
+    def _composed(self, leaks: Sequence[RoundLeak], delta: float) -> Least:
         """The releases of one record. Without it, nothing in a batch is in its place.
 
         With another record in its place, what the batch has without both is not known: the lower
@@ -93,16 +89,28 @@ class VictimLeaks:
             for family, size in zip(families, (leak.mu, leak.epsilon), strict=True)
             if size > 0
         ]
-        if not sizes:
-            return 0.0
+        rate, adjacency = self._sampling.rate, self._adjacency
         if not self._sampling.amplifies:
-            return epsilon([_release(*one) for one in sizes], delta).low
-        rate = self._sampling.rate
-        one_side = epsilon([_release(*one, rate=rate) for one in sizes], delta).low
-        if self._adjacency == "add-remove":
+            return least([released(*one) for one in sizes], delta, adjacency)
+        of_one_side = [released(*one, rate=rate) for one in sizes]
+        one_side = least(of_one_side, delta, "add-remove")
+        if adjacency == "add-remove":
             return one_side
-        halves = [_release(family, size / 2, rate=rate) for family, size in sizes]
-        return min(one_side, epsilon(halves, delta, "replace-one").low)
+        halves = [
+            released(family, size / 2, rate=rate, clipped="records") for family, size in sizes
+        ]
+        between = least(halves, delta, adjacency)
+        return min(between, one_side._replace(releases=None), key=lambda one: one.epsilon)
+
+
+NOISELESS = Least(inf, (Release(family="gaussian", noise_multiplier=0.0),))
+
+
+def least(releases: Sequence[Release], delta: float, adjacency: RecordAdjacency) -> Least:
+    """What releases give at least; Gaussian noise has no epsilon at delta = 0."""
+    if delta == 0 and any(release.family == "gaussian" for release in releases):
+        return Least(inf, tuple(releases))
+    return Least(epsilon(releases, delta, adjacency).low, tuple(releases))
 
 
 def _size(leaks: Sequence[RoundLeak]) -> float:
@@ -110,32 +118,58 @@ def _size(leaks: Sequence[RoundLeak]) -> float:
     return hypot(*[leak.mu for leak in leaks]) + sum(leak.epsilon for leak in leaks)
 
 
-def _release(family: NoiseFamily, size: float, rate: float = 1.0) -> Release:
+def released(
+    family: NoiseFamily,
+    size: float,
+    rate: float = 1.0,
+    clipped: Literal["records", "whole"] = "whole",
+    slack: float = SLACK,
+) -> Release:
+    """A release that is moved by a size, in units of its noise, in favour of the program.
+
+    Args:
+        clipped: whether that size is of all changes, or of one record in a sum.
+    """
     return Release(
         family=family,
-        noise_multiplier=(1 + SLACK) / size,
+        noise_multiplier=(1 + slack) / size,
         sampling="none" if rate == 1 else "poisson",
         sampling_rate=rate,
+        clipped=clipped,
     )
 
 
+class Ends(NamedTuple):
+    """What an alignment of all rounds adds for a claim: its releases, and what a record costs."""
+
+    most: Mechanism | None = None  # None: no bound of all records was seen
+    least: Least = Least(0.0)
+    message: str | None = None  # that moves with a record, and no noise hides it
+    notes: tuple[str, ...] = ()
+
+
+NO_ENDS = Ends()
+
+
 def measured_accounting(
-    worlds: MeasuredRuns, index: int, claim: Claim, model: ThreatModel
+    worlds: MeasuredRuns, index: int, claim: Claim, model: ThreatModel, ends: Ends = NO_ENDS
 ) -> tuple[Finding, Accounted]:
     """The evidence that measured releases give; ``unsupported`` if they exceed the claim.
 
     Records that were not tried may move messages further, and rounds that were not measured add to
-    these: a lower end, without an upper one. Rounds in which the adversary has not read all that
-    was sent before, or in which several draws hide one number, give an upper figure, and count
-    nothing.
+    these: a lower end, with an upper one where an alignment of all rounds gives it. Rounds in which
+    the adversary has not read all that was sent before, or in which several draws hide one number,
+    give an upper figure, and count nothing.
     """
     victims = [v for v in worlds.config.record.victims if v not in model.agents]
     found = [VictimLeaks(worlds, claim, model, v) for v in victims]
-    worst = max(found, key=lambda one: one.epsilon)
-    low = worst.epsilon
+    worst = max(found, key=lambda one: one.least.epsilon)
+    low, least_releases = max(worst.least, ends.least, key=lambda one: one.epsilon)
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
+    high = inf if ends.most is None else _high(ends.most, delta, record_adjacency(claim))
+    low = min(low, high)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
-    notes = tuple(_notes(worlds, claim, worst))
+    notes = (*ends.notes, *_notes(worlds, claim, worst))
     finding = Finding(
         role=Role.MEASURED,
         kind="accounting",
@@ -143,21 +177,28 @@ def measured_accounting(
         claim=index,
         attack=CAPTURED,
         threat_model=model.name,
-        message=None if worst.noiseless is None else str(worst.noiseless),
+        message=ends.message if worst.noiseless is None else str(worst.noiseless),
         adjacency=claim.adjacency,
         rounds=tuple(worst.by_round),
         metrics={
-            Name.EPSILON: Metric(value=inf, low=low, high=inf),
+            Name.EPSILON: Metric(value=high, low=low, high=high),
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=delta),
             Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mus.values())),
             Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
         },
+        releases=known_releases(least_releases, ends.most),
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
         notes=notes,
         series={Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
     )
-    return finding, Accounted(Interval(low, inf), delta, worst.victim, notes)
+    return finding, Accounted(Interval(low, high), delta, worst.victim, notes)
+
+
+def _high(releases: Mechanism, delta: float, adjacency: RecordAdjacency) -> float:
+    if delta == 0 and any(release.family == "gaussian" for release in releases):
+        return inf
+    return epsilon(releases, delta, adjacency).high
 
 
 def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[str]:
@@ -180,81 +221,3 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
         ks = ", ".join(map(str, worst.together))
         yield f"one record counts in the batches that hold it: of the measured rounds, in {ks}"
     yield worlds.sampling.unknown(claim) or worlds.sampling.premise(claim)
-
-
-def drawn_noise(
-    plain: ProgramRun, sites: Sequence[str], same: Collection[str] = ()
-) -> list[Finding]:
-    """Whether the draws of a plain run are fresh, and of the law and scale that the program states.
-
-    A draw of two numbers or more that equals another is repeated. Otherwise they are put in units
-    of their scale, Laplace noise by its quantiles, and tested for N(0, 1): sizes, means and
-    correlations, at ``LEVEL`` for all of a program together.
-
-    Args:
-        same: keys of draws that another agent makes too, in noise that both share; they are no
-            further draws.
-    """
-    named = [d for d in plain.draws if not sites or d.name in sites]
-    draws = [d for d in named if d.scale > 0 and d.key not in same]
-    if not draws:
-        return []
-    repeated = _repeated(plain, draws)
-    if repeated:
-        what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
-    else:
-        what, p = _least_likely(plain, draws)
-    odd = p < LEVEL
-    return [
-        Finding(
-            role=Role.NOISE,
-            kind="control",
-            title=what if odd else "the noise that was drawn",
-            world="defense",
-            metrics={
-                Name.P_VALUE: Metric(value=p, n=sum(len(plain.tape[d.key]) for d in draws)),
-                Name.FOUND: Metric(value=len(repeated), n=len(draws)),
-            },
-            verdict=Verdict.UNSUPPORTED if odd else None,
-            notes=(
-                f"{len(draws)} draws of a run with the program's own generators, held against the "
-                f"law and the scale that the program states, at level {LEVEL:g}",
-            ),
-        )
-    ]
-
-
-def _least_likely(plain: ProgramRun, draws: Sequence[NamedDraw]) -> tuple[str, float]:
-    """The draw that looks least like its law, in which test, and the p-value of all together."""
-    groups: dict[tuple[str, int], list[Array]] = defaultdict(list)
-    for draw in draws:
-        values = _standard(plain.tape[draw.key] / draw.scale, draw.family)
-        groups[draw.name, len(values)].append(values)
-    found = []
-    for (name, n), group in groups.items():
-        columns = np.stack(group, axis=1)  # one for each draw; those of a single number together
-        found.append((name, *white_noise_test(columns.T if n == 1 else columns)))
-    name, test, p = min(found, key=lambda one: one[2])
-    return f'"{name}": {test}', min(1.0, len(found) * p)
-
-
-def _standard(values: Array, family: str) -> Array:
-    """Standard normal, if the law is as stated."""
-    if family == "gaussian":
-        return values
-    upper = 0.5 * np.exp(-np.abs(values))  # the mass beyond
-    return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
-
-
-def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw]) -> list[str]:
-    """Draws whose numbers were all drawn before, by the same or another agent, in words."""
-    first: dict[bytes, NamedDraw] = {}
-    said = []
-    for draw in draws:
-        values = plain.tape[draw.key]
-        if len(values) < 2:
-            continue  # a single number in single precision may come twice
-        seen = first.setdefault(values.tobytes(), draw)
-        if seen is not draw:
-            said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
-    return said

@@ -28,7 +28,8 @@ from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
-from .accounted import drawn_noise, measured_accounting
+from .accounted import Ends, measured_accounting
+from .examined import ASSUMED, Examination
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
@@ -37,8 +38,8 @@ from .worlds import MeasuredRuns, measured_worlds
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
 NOTE = Note(
     "DPA129",
-    "A program was audited by its runs: what it promises can be refuted or left unsupported by "
-    "what was measured, and is never supported by it.",
+    "A program was audited by its runs: what was measured supports a claim only where each "
+    "premise was examined, and under the assumptions that are listed.",
 )
 IGNORED = "Messages of {} were left out as diagnostics: whatever they show is not judged."
 
@@ -139,8 +140,14 @@ class ProgramSource:
             for model in config.threat_model
             if claim.threat_model in (None, model.name)
         ]
-        findings = drawn_noise(worlds.plain, config.noise.sites, worlds.replay.same)
-        measured = [measured_accounting(worlds, *one) for one in asked]
+        before = [measured_accounting(worlds, *one)[0] for one in asked]
+        examination = Examination(worlds, self.program, counter("alignments", 0))
+        examination.examine(asked, all(finding.verdict is not None for finding in before))
+        findings = list(examination.findings(asked))
+        ends = [examination.ends(claim, model) for _, claim, model in asked]
+        measured = [
+            measured_accounting(worlds, *one, own) for one, own in zip(asked, ends, strict=True)
+        ]
         findings += [finding for finding, _ in measured]
         checkpoint = _checkpoint(run, "short-runs")
         findings += findings_of_short_runs(worlds, asked, self.program, counter, checkpoint)
@@ -155,12 +162,20 @@ class ProgramSource:
                 model,
                 figure,
                 tuple(bearing_on(i, claim, model, findings)),
-                premise=sampling.premise(claim),
+                premise=" ".join(filter(None, [sampling.premise(claim), assumed(own)])),
                 unjudged=sampling.unknown(claim),
             )
-            for (i, claim, model), (_, figure) in zip(asked, measured, strict=True)
+            for (i, claim, model), (_, figure), own in zip(asked, measured, ends, strict=True)
         ]
         return judgings, findings
+
+
+def assumed(ends: Ends) -> str:
+    """What a bound of a record rests on that no run can show, as a sentence; "" without one."""
+    if ends.most is None:
+        return ""
+    *first, last = ASSUMED
+    return f"It is assumed that {', that '.join(first)}, and that {last}."
 
 
 def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], None]:

@@ -210,27 +210,90 @@ class _Part(NamedTuple):
         return x, np.einsum("nrk,nk->nr", U, inverse * along), kept.sum(1)
 
 
+class _System(NamedTuple):
+    """B and a of several messages together, B as its entries that are not 0."""
+
+    offsets: Mapping[MessageId, int]  # of the rows of each message
+    a: Array  # [rows]
+    row: Integers  # [entries]
+    column: Integers  # [entries]
+    size: Array  # [entries]
+    draw: Integers  # [columns]: an index into the draws of the place
+    number: Integers  # [columns]: which of the draw's numbers
+
+    @classmethod
+    def of(
+        cls, hiding: Mapping[MessageId, Sequence[Response]], changes: Mapping[MessageId, Array]
+    ) -> "_System":
+        """Args: ``hiding``: the noise of each message; ``changes``: how far each was moved."""
+        lengths = [len(change) for change in changes.values()]
+        offsets = dict(zip(changes, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
+        parts = [(offsets[m], response) for m in changes for response in hiding[m]]
+        row = np.concatenate([offset + response.places for offset, response in parts])
+        draw = np.concatenate([np.full(len(r.places), r.draw) for _, r in parts])
+        number = np.concatenate([response.number for _, response in parts])
+        size = np.concatenate([response.size for _, response in parts])
+        ids, column = np.unique(draw * (number.max() + 1) + number, return_inverse=True)
+        of_draw, of_number = np.divmod(ids, number.max() + 1)
+        a = np.concatenate(list(changes.values()))
+        return cls(offsets, a, row, column, size, of_draw, of_number)
+
+
+class Move(NamedTuple):
+    """How noise is moved to make up for changes, and what that does not reach."""
+
+    units: Mapping[int, Array]  # by draw of the place: [numbers], in units of its scale
+    left: float = 0.0  # the largest change that noise does not make up for, in units of the noise
+    bare: float = 0.0  # the largest change of a number without noise
+    hidden: bool = False  # the messages do not determine the draws
+
+
+def making_up_for(
+    noised: Mapping[MessageId, Sequence[Response]],
+    changes: Mapping[MessageId, Array],
+    lengths: Mapping[int, int],
+) -> Move:
+    """The least noise x = B^+ a that changes messages as they were changed.
+
+    Args:
+        noised: the noise of each message, at least of those that were changed.
+        lengths: how many numbers each draw of the place has.
+    """
+    units = {j: np.zeros(n) for j, n in lengths.items()}
+    if not any(noised[m] for m in changes):
+        return Move(
+            units, bare=max((np.abs(a).max(initial=0.0) for a in changes.values()), default=0.0)
+        )
+    system = _System.of(noised, changes)
+    noise = np.sqrt(np.bincount(system.row, system.size**2, len(system.a)))
+    bare = float(np.abs(system.a[noise == 0]).max(initial=0.0))
+    left, hidden, x = 0.0, False, np.zeros(len(system.draw))
+    for block in _blocks(system.row, system.column, system.size, len(system.a), len(x)):
+        moved = system.a[block.rows]
+        x[block.columns], _, rank = block.solved(moved)
+        stays = moved - np.einsum("nrc,nc->nr", block.B, x[block.columns])
+        left = max(left, float((np.abs(stays) / noise[block.rows]).max()))
+        hidden |= bool((rank < block.B.shape[2]).any())
+    for j, own in units.items():
+        own[system.number[system.draw == j]] = x[system.draw == j]
+    return Move(units, left, bare, hidden)
+
+
 def _together(
     place: AgentRound,
     hiding: Mapping[MessageId, Sequence[Response]],
     changes: Mapping[MessageId, Array],
 ) -> RoundLeak:
     """a' (B B')^+ a of all messages, over parts of B that have nothing in common."""
+    system = _System.of(hiding, changes)
+    offsets, a, row, size = system.offsets, system.a, system.row, system.size
     lengths = [len(change) for change in changes.values()]
-    offsets = dict(zip(changes, np.cumsum([0, *lengths[:-1]]).tolist(), strict=True))
-    a = np.concatenate(list(changes.values()))
-    parts = [(offsets[m], response) for m in changes for response in hiding[m]]
-    row = np.concatenate([offset + response.places for offset, response in parts])
-    draw = np.concatenate([np.full(len(r.places), r.draw) for _, r in parts])
-    number = np.concatenate([response.number for _, response in parts])
-    size = np.concatenate([response.size for _, response in parts])
-    ids, column = np.unique(draw * (number.max() + 1) + number, return_inverse=True)
-    laplace = np.array([place.draws[i].family == "laplace" for i in ids // (number.max() + 1)])
+    laplace = np.array([place.draws[i].family == "laplace" for i in system.draw])
     noise = np.sqrt(np.bincount(row, size**2, len(a)))  # of each number
     largest = float((np.abs(a[noise > 0]) / noise[noise > 0]).max())
     mu2, epsilon, hidden, upper = 0.0, 0.0, False, False
     unit, weight, is_laplace = np.ones(len(a)), np.zeros(len(a)), np.zeros(len(a), bool)
-    for block in _blocks(row, column, size, len(a), len(ids)):
+    for block in _blocks(row, system.column, size, len(a), len(system.draw)):
         moved = a[block.rows]
         x, weights, rank = block.solved(moved)
         left = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x)) / noise[block.rows]

@@ -65,6 +65,11 @@ class Program:
         if launched is not None:
             self._runs = Servers(self.options, launched, cores)
 
+    @property
+    def workers(self) -> int:
+        """Runs that it plays side by side."""
+        return self._runs.workers
+
     @contextmanager
     def running(self) -> Iterator["Program"]:
         """All processes end with the block."""

@@ -19,7 +19,7 @@ from dpaudit.files.world import TAPE, Change, How, World, draw_key
 from dpaudit.recorder.player import RAW
 
 from .channels import routed
-from .process_logs import Record, draws_of, events_of, processes_in
+from .process_logs import Record, draws_of, events_of, processes_in, unseen_by
 from .rounds import RoundsFound, counted_rounds, numbered, rounds_of
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
@@ -83,7 +83,7 @@ class RoundNumbers:
         both: list[Event | Draw] = [*events, *draws]
         places = [(one.process, one.sequence) for one in both]
         named = list(zip(_names(both), places, strict=True))
-        if first:
+        if first and not self._of:
             protocol = [e for e in events if e.call_site not in self._options.ignore]
             rounds = rounds_of(protocol, draws, self._options.round_starts_at or None)
             self._of = {name: rounds.get(place) for name, place in named}
@@ -231,6 +231,21 @@ class ProgramRun:
             if event.call_site not in self._options.ignore and event.round in range(1, k + 1):
                 sent[event.source] = counts[event.source]
         return sent
+
+    @property
+    def all_sent(self) -> list[tuple[Event, Array]]:
+        """Every message, before round 1 and those that are ignored too, with what others see."""
+        return [(event, self._content(event)) for event in self._all]
+
+    @property
+    def id_of(self) -> dict[tuple[int, int], MessageId]:
+        """The messages that have a round, by process and sequence."""
+        return {(event.process, event.sequence): m for m, event in self._ids.items()}
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """What the recorder says that it could not see, a sentence each."""
+        return (*unseen_by(self._processes), *self.left_out)
 
     def loaded(self) -> "ProgramRun":
         """The same with everything read, so that its folder may go."""

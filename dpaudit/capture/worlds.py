@@ -180,10 +180,10 @@ def _neighbours(
         for how in hows
     ]
     n_draws = max(len(place.draws) for place in places.values())
-    perturbed = [until.model_copy(update=u) for u in _perturbed(list(places.values()), n_draws)]
+    changed_noise = [until.model_copy(update=u) for u in perturbed([*places.values()], n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
     quiet = [until.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
-    runs = playing.loaded([*changes, *perturbed, *quiet])
+    runs = playing.loaded([*changes, *changed_noise, *quiet])
     of_round = tuple(m for m in base.messages if m.round == k)
     drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
     if drawn_by_several or _agents_share(base, places, foreign, runs[len(changes) :], n_draws):
@@ -192,8 +192,8 @@ def _neighbours(
             others = tuple(m for m in of_round if m.source != victim)
             places[victim] = place._replace(draws=of_all, others=others)
         n_draws, one = len(of_all), list(places.values())[:1]
-        perturbed = [until.model_copy(update=u) for u in _perturbed(one, n_draws)]
-        runs += playing.loaded(perturbed)
+        changed_noise = [until.model_copy(update=u) for u in perturbed(one, n_draws)]
+        runs += playing.loaded(changed_noise)
     earlier = [m for m in base.messages if m.round < k]
     own = [m for place in places.values() for m in (*place.messages, *place.others)]
     for run in runs:
@@ -225,7 +225,7 @@ def _agents_share(
 
     Args:
         foreign: by victim: the draws that are not its own.
-        runs: of ``_perturbed``, and without the foreign draws of each victim that has some.
+        runs: of ``perturbed``, and without the foreign draws of each victim that has some.
     """
     without_own, quiet = runs[: 3 * n_draws : 3], runs[3 * n_draws :]
     k = next(iter(places.values())).round
@@ -237,7 +237,7 @@ def _agents_share(
     return any(first_difference(base, run, beside) is not None for run in without_own)
 
 
-def _perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, object]]:
+def perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, object]]:
     """Of the j-th draw of every victim: without it, and with its signs one way and another."""
     for j in range(n_draws):
         keys = tuple(place.draws[j].key for place in places if j < len(place.draws))

@@ -14,14 +14,23 @@ from dpaudit.strict import Strict
 
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
-How = Literal["present", "absent", "scaled", "negated", "zeroed", "other-label"]
+OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
+FAR_OUT = "(own|level|single):-?1e[36](:other-label)?"
+How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
+FAR: tuple[How, ...] = tuple(
+    f"{direction}:{sign}{size}"
+    for direction in ("own", "level", "single")
+    for size in ("1e3", "1e6:other-label")
+    for sign in ("", "-")
+)  # as far out as a clip is looked for
 
 
 class Change(Strict):
     """What becomes of one record of a batch.
 
     ``absent`` leaves it out; the others put another in its place: its inputs times 10, or times
-    -10, or 0, or with the label of another record of the batch.
+    -10, or 0, or with the label of another record of the batch. ``DIRECTION:FACTOR`` is one far
+    out: its own inputs times the factor, or that factor in all inputs, or in the first alone.
     """
 
     agent: NonNegativeInt

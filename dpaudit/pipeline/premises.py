@@ -25,7 +25,7 @@ from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.training.classification import Classification
 
 from .jobs import Prepared
-from .rules import accounting_of
+from .rules import CAPTURED, accounting_of
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
 COUNTED = 100_000  # records, of which it is counted how many batches hold them
@@ -134,8 +134,12 @@ class ClaimEvidence(NamedTuple):
 
     @property
     def declared(self) -> Finding | None:
-        """What is accounted: declared, or measured of a function with an upper end."""
-        return accounting_of([finding for _, finding in self.findings])
+        """What is accounted: declared, or measured of a function with an upper end.
+
+        Of a program that was captured it is what was measured, even without one.
+        """
+        measured = (f for _, f in self.of(Role.MEASURED) if f.attack == CAPTURED)
+        return accounting_of([f for _, f in self.findings]) or next(measured, None)
 
     @property
     def algebra(self) -> Finding | None:
@@ -187,6 +191,8 @@ def premises(claim: Claim, findings: Sequence[tuple[int, Finding]]) -> tuple[Pre
     evidence = ClaimEvidence(claim, tuple(findings))
     if evidence.declared is None:
         return ()
+    if evidence.declared.attack == CAPTURED:
+        return tuple(_of_program(name, evidence) for name in EXAMINED)
     found = tuple(_premise(name, examine, evidence) for name, examine in EXAMINED.items())
     if evidence.declared.role is Role.DECLARED:
         return found
@@ -198,6 +204,33 @@ def _of_function(premise: Premise, findings: Mapping[int, Finding]) -> Premise:
     if premise.status != "examined":
         return premise
     return premise.model_copy(update={"says": findings[premise.findings[0]].notes[0]})
+
+
+OF_PROGRAM: Mapping[PremiseName, tuple[Role, ...]] = {
+    "distance": (Role.ALIGNMENT,),
+    "noise": (Role.NOISE,),
+    "records": (Role.RECORDS,),
+    "completeness": (Role.DEPENDENCE,),
+    "composition": (Role.MEASURED, Role.ALIGNMENT),
+    "state": (Role.STATE,),
+}  # what examines a premise of a captured program; the first says how
+
+
+def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
+    """Only the scale of its noise is stated of a program; the evidence says the rest."""
+    cited = [found for role in OF_PROGRAM[name] for found in evidence.of(role)]
+    if name in ("distance", "composition") and evidence.aligned is not None:
+        cited = [(i, f) for i, f in cited if f.role is not Role.ALIGNMENT or f is evidence.aligned]
+    against = [f for _, f in cited if f.verdict in AGAINST]
+    missing = [what for _, f in cited for what in f.not_examined]
+    if name in ("distance", "composition") and evidence.aligned is None:
+        missing = missing or ["no alignment of the runs covers the claim"]
+    if name == "noise" and not any(map(_is_as_drawn, _sizes(evidence))):
+        missing = missing or ["how large the noise is was not measured"]
+    missing = missing if cited else ["it was not looked at"]
+    status = "failed" if against else "not examined" if missing else "examined"
+    says = _failure(against[0]) if against else missing[0] if missing else cited[0][1].notes[0]
+    return Premise(name=name, status=status, says=says, findings=tuple(i for i, _ in cited))
 
 
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined

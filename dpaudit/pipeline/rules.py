@@ -120,7 +120,9 @@ class ClaimCase:
     def not_examined(self) -> str:
         """A sentence with all that an examination could not look at; "" if that is nothing."""
         parts = dict.fromkeys(
-            f"the noise of {what}" if finding.role is Role.NOISE else what
+            f"the noise of {what}"
+            if finding.role is Role.NOISE and finding.attack is None
+            else what
             for finding in self.findings
             for what in finding.not_examined
         )

@@ -22,9 +22,10 @@ CITED = {  # roles of the findings that examine a premise; else that of its name
 
 
 def accounting(evidence: Evidence) -> Finding | None:
-    """What is declared; of a function what was measured, if that has an upper end."""
-    ended = [f for f in evidence.of("measured") if (metric(f, "epsilon", "high") or inf) < inf]
-    return next(iter(evidence.of("declared") + ended), None)
+    """What is declared, or was measured; of a function only if that has an upper end."""
+    found = evidence.of("declared") + evidence.of("measured")
+    ended = [f for f in found if f["attack"] != "mechanism" or metric(f, "epsilon", "high") != inf]
+    return next(iter(ended), None)
 
 
 def premises(evidence: Evidence) -> dict[str, bool]:
@@ -42,12 +43,13 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     low, top = (evidence.values("noise over declared", end, "noise") for end in ("low", "high"))
     unlike = max(low, default=1.0) > 1.1 or min(top, default=1.0) < 0.9
     measured = moved and all(metric(f, "stated bound") is not None for f in moved)
-    tested = evidence.values("rounds", "value", "noise")
+    tested = evidence.values("rounds", "value", "noise") and highs and not unsure
+    drawn = low and not unsure if declared["attack"] == "captured" else aligned or tested
     high = metric(declared, "epsilon", "high") or 0.0
     fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {
         "distance": aligned or (measured and any(map(_is_whole, beside))),
-        "noise": not unlike and (aligned or (tested and highs and not unsure)),
+        "noise": not unlike and drawn,
         "records": _is_complete(evidence.of("records")),
         "completeness": evidence.values("found", "value", "dependence") and _is_complete(beside),
         "composition": declared["void"] is None and fits,
@@ -68,10 +70,7 @@ def _is_whole(finding: Finding) -> bool:
 
 
 def is_aligned(evidence: Evidence) -> bool:
-    """Whether an alignment of all rounds moves noise by no more than is declared.
-
-    It has as many releases as an eavesdropper of all links faces.
-    """
+    """Whether an alignment of all rounds, by the releases of all links, moves no more noise."""
     own = most_of(accounting(evidence))
     for finding in evidence.of("alignment"):
         ratio, every = metric(finding, "noise moved over declared"), most_of(finding)

@@ -1,0 +1,356 @@
+"""Runs that differ in a record, made the same by moving the noise of the agent that holds it.
+
+Where the whole program then sends the same, in every message of every round, what an adversary
+reads of the record costs what moving this noise costs (Zhang and Kifer 2017; see
+``attacks/sensitivity/alignment.py``). A message is linear in the noise of its round, number by
+number, which runs with other noise have tested, so that the move does not depend on the draw. That
+holds of the records that are tried. They are changed far out, in three directions and at two
+distances: a program that clips in L2 moves all of these by one length, which is the bound of all
+records; where it does not, no bound is seen.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+from torch import from_numpy
+
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.errors import RunError
+from dpaudit.files.result import PremiseName
+from dpaudit.files.world import FAR, Change, How, World
+
+from .measured import Response, making_up_for, noise_of
+from .program import Program
+from .runs import AgentRound, MessageId, ProgramRun
+from .traces import SAME, Trace, are_alike
+from .worlds import MeasuredRuns, OnRun, is_noise, perturbed
+
+Found = TypeVar("Found")
+Noised = Mapping[MessageId, Sequence[Response]]
+Units = dict[tuple[int, str], Array]  # by round and key of a draw: how far it is moved
+EQUAL_RUNS = 4  # of agents that are threads, one order in all is unlikely
+MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
+LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
+PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
+
+
+class NotExamined(Exception):
+    """Why a premise cannot be examined."""
+
+    def __init__(self, premise: PremiseName, why: str) -> None:
+        super().__init__(why)
+        self.premise, self.why = premise, why
+
+
+class Moves(NamedTuple):
+    """How far the record moves each round, in units of the noise, whatever it is changed to."""
+
+    sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
+    noiseless: tuple[MessageId, ...]  # messages that move with no noise to hide it
+    determined: bool  # the messages determine the draws, in every round
+    units: Mapping[How, Mapping[int, Units]]  # the moves themselves, by victim
+
+    def largest(self, k: int, family: NoiseFamily) -> float:
+        """Of all victims and all that their records were changed to."""
+        of_round = (s for (_, of, kind), s in self.sizes.items() if (of, kind) == (k, family))
+        return max((size for sizes in of_round for size in sizes.values()), default=0.0)
+
+
+def played(
+    program: Program, worlds: Iterable[World], use: Callable[[World, ProgramRun], Found]
+) -> list[Found | RunError]:
+    """What ``use`` makes of each run, or why there is none."""
+
+    def one(world: World) -> Found | RunError:
+        try:
+            return program.each([world], partial(use, world))[0]
+        except RunError as error:
+            return error
+
+    with ThreadPoolExecutor(program.workers) as pool:
+        return list(pool.map(one, worlds))
+
+
+def trace_of_equal_runs(program: Program, replay: World) -> Trace:
+    """What runs show that share every draw. Raises NotExamined, RunError."""
+    runs = program.each(
+        [replay] * EQUAL_RUNS, lambda run: [Trace.of(run, one) for one in (False, True)]
+    )
+    for same in zip(*runs, strict=True):
+        if any(one.other_order(same[0]) for one in same):
+            continue
+        if not all(are_alike(one.printed, same[0].printed) for one in same):
+            why = "what is printed differs between equal runs, and cannot be compared"
+            raise NotExamined("completeness", why)
+        return same[0]
+    raise NotExamined("state", "the order of messages differs between equal runs")
+
+
+@dataclass
+class Alignments:
+    """The runs of a program in which each victim's record is changed in every batch.
+
+    Args:
+        records: by victim and number of a batch: which record of it is changed.
+    """
+
+    worlds: MeasuredRuns
+    program: Program
+    records: Mapping[int, Mapping[int, int]]
+    on_run: OnRun
+    trace: Trace
+    _failed: dict[How, str] = field(default_factory=dict)
+
+    @property
+    def hows(self) -> list[How]:
+        """All that a record becomes; as it is, it needs no move."""
+        named = [how for how in self.worlds.config.record.hows() if how != "present"]
+        return list(dict.fromkeys(("absent", *named, *FAR)))
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        return self.worlds.config.record.victims
+
+    @cached_property
+    def places(self) -> dict[int, dict[int, AgentRound]]:
+        """By round and victim: what it sends and draws there."""
+        base, sites = self.worlds.base, self.worlds.config.noise.sites
+        found: dict[int, dict[int, AgentRound]] = {}
+        for k in range(1, base.n_rounds + 1):
+            if k in self.worlds.rounds:
+                found[k] = dict(self.worlds.rounds[k].places)
+                continue
+            found[k] = {}
+            for victim in self.victims:
+                sent = tuple(m for m in base.messages if (m.source, m.round) == (victim, k))
+                begin, end = base.span(victim, k)
+                drawn = [d for d in base.draws if d.agent == victim and is_noise(d, sites)]
+                draws = tuple(d for d in drawn if begin < d.sequence < end)
+                if sent:
+                    found[k][victim] = AgentRound(victim, k, sent, draws, batch=0)
+        return found
+
+    @cached_property
+    def noised(self) -> dict[int, dict[int, Noised]]:
+        """By round and victim: the noise of its messages. Raises NotExamined."""
+        found: dict[int, dict[int, Noised]] = {}
+        for k, places in self.places.items():
+            known = self.worlds.rounds.get(k)
+            if known is not None:
+                found[k] = dict(known.noised)
+                continue
+            try:
+                found[k] = self._noise_in(list(places.values()))
+            except RunError as error:
+                raise NotExamined("composition", _said(error)) from None
+        return found
+
+    def _noise_in(self, places: Sequence[AgentRound]) -> dict[int, Noised]:
+        n_draws = max((len(place.draws) for place in places), default=0)
+        worlds = [self.worlds.replay.model_copy(update=u) for u in perturbed(places, n_draws)]
+        runs = self.program.each(worlds, ProgramRun.loaded, self.on_run)
+        silent, signed = runs[::3], list(zip(runs[1::3], runs[2::3], strict=True))
+        base = self.worlds.base
+        return {place.victim: noise_of(place, base, silent, signed) for place in places}
+
+    def moves(self) -> Moves:
+        """How far each way to change the record moves each round. Raises NotExamined.
+
+        All victims are changed together, round by round, the noise of earlier rounds moved.
+        """
+        moved: dict[How, dict[int, Units]] = {h: {v: {} for v in self.victims} for h in self.hows}
+        noiseless: list[MessageId] = []
+        hidden = False
+        for k, places in self.places.items():
+            worlds = [self._world(how, moved[how], self.victims) for how in moved]
+            found = played(self.program, worlds, partial(self._changes, k))
+            for how, changes in zip(list(moved), found, strict=True):
+                self.on_run()
+                if isinstance(changes, RunError):
+                    self._failed[how] = _said(changes)
+                    del moved[how]
+                    continue
+                for victim, place in places.items():
+                    noised = self.noised[k][victim]
+                    lengths = {j: len(self._tape(d.key)) for j, d in enumerate(place.draws)}
+                    move = making_up_for(noised, changes[victim], lengths)
+                    largest = max(np.abs(a).max(initial=0.0) for a in changes[victim].values())
+                    if move.bare > LEFT * largest or move.left > LEFT:
+                        noiseless += place.messages[:1]
+                    hidden |= move.hidden
+                    for j, units in move.units.items():
+                        moved[how][victim][k, place.draws[j].key] = units
+            if noiseless:
+                break
+        for how, why in self._failed.items():
+            what = "is left out" if how == "absent" else f"becomes {how}"
+            raise NotExamined("distance", f"where a record {what}: {why}")
+        return Moves(self._sizes(moved), tuple(dict.fromkeys(noiseless)), not hidden, moved)
+
+    def _changes(self, k: int, _: World, run: ProgramRun) -> dict[int, dict[MessageId, Array]]:
+        """By victim: how far each of its messages of a round is from the base run."""
+        base = self.worlds.base.messages
+        found: dict[int, dict[MessageId, Array]] = {}
+        for victim, place in self.places[k].items():
+            found[victim] = {}
+            for message in place.messages:
+                content = run.messages.get(message)
+                if content is None or content.shape != base[message].shape:
+                    raise RunError("DPA063", f"{message} is not sent, or has another size")
+                if not np.isfinite(content).all():
+                    raise RunError("DPA063", f"{message} is not a finite number")
+                found[victim][message] = content - base[message]
+        return found
+
+    def _tape(self, key: str) -> Array:
+        return self.worlds.base.tape[key]
+
+    def _sizes(
+        self, moved: Mapping[How, Mapping[int, Units]]
+    ) -> dict[tuple[int, int, NoiseFamily], dict[How, float]]:
+        """The moves from where the record is left out: L2 of Gaussian noise, L1 of Laplace."""
+        found: dict[tuple[int, int, NoiseFamily], dict[How, float]] = {}
+        for k, places in self.places.items():
+            for victim, place in places.items():
+                for family in dict.fromkeys(draw.family for draw in place.draws):
+                    keys = [(k, d.key) for d in place.draws if d.family == family]
+                    norm = 2 if family == "gaussian" else 1
+                    found[victim, k, family] = {
+                        how: _distance(moved["absent"][victim], units, keys, norm)
+                        for how, units in [
+                            ("present", Units()),
+                            *((h, of[victim]) for h, of in moved.items() if h != "absent"),
+                        ]
+                    }
+        return found
+
+    def _world(
+        self, how: How, moved: Mapping[int, Units], victims: Sequence[int], first: bool = False
+    ) -> World:
+        """A run in which records of these victims are changed and their noise is moved.
+
+        Args:
+            first: in their first batch alone.
+        """
+        replay, scales = self.worlds.replay, {d.key: d.scale for d in self.worlds.base.draws}
+        assert replay.tape is not None
+        path = replay.tape.with_name(f"{how}-{'-'.join(map(str, victims))}.safetensors")
+        tape = dict(load_file(replay.tape))
+        for victim in victims:
+            for (_, key), units in moved[victim].items():
+                own = tape[key]
+                move = from_numpy(units * scales[key]).reshape(own.shape)
+                tape[key] = (own.double() - move).to(own.dtype)
+        save_file(tape, path)
+        changes = tuple(
+            Change(agent=victim, batch=number, how=how, record=record)
+            for victim in victims
+            for number, record in list(self.records[victim].items())[: 1 if first else None]
+        )
+        return replay.model_copy(update={"tape": path, "changes": changes})
+
+    def verify(self, moves: Moves) -> None:
+        """Play each victim's record alone, its noise moved: all that is sent must be the same.
+
+        Raises NotExamined where it is not.
+        """
+        moved = moves.units
+        worlds = [self._world(how, of, (v,)) for how, of in moved.items() for v in self.victims]
+        self._refuse(played(self.program, worlds, self._what_differs), "composition")
+        k = min(k for k, places in self.places.items() if places)
+        firsts = {
+            how: {v: {at: u for at, u in of[v].items() if at[0] == k} for v in self.victims}
+            for how, of in moved.items()
+            if how in ("absent", *FAR[:2])
+        }
+        worlds = [self._world(how, of, self.victims, first=True) for how, of in firsts.items()]
+        self._refuse(played(self.program, worlds, self._what_differs), "state")
+
+    def _refuse(
+        self, found: Sequence[tuple[PremiseName | None, str] | RunError], premise: PremiseName
+    ) -> None:
+        """Raises NotExamined for the first run that is not the same as the base."""
+        for one in found:
+            self.on_run()
+            if isinstance(one, RunError):
+                raise NotExamined(premise, _said(one))
+            named, why = one
+            if named is not None:
+                raise NotExamined(premise if named == "composition" else named, why)
+
+    def _what_differs(self, world: World, run: ProgramRun) -> tuple[PremiseName | None, str]:
+        """The premise against which a run speaks that should show the same, and how."""
+        base, own = self.trace, Trace.of(run, self.trace.by_source)
+        other = base.other_order(own)
+        if other is not None:
+            return "completeness", f"{other} depends on the record"
+        if not are_alike(base.printed, own.printed):
+            return "completeness", "what the program prints depends on the record"
+        changes = {
+            m: b - a
+            for m, a, b in zip(base.ids, base.contents, own.contents, strict=True)
+            if m is not None and m.source in self.victims
+        }
+        for k, places in self.places.items():
+            for victim, place in places.items():
+                lengths = {j: len(self._tape(d.key)) for j, d in enumerate(place.draws)}
+                of_round = {m: changes[m] for m in place.messages}
+                move = making_up_for(self.noised[k][victim], of_round, lengths)
+                over = [float(np.linalg.norm(units)) for units in move.units.values()]
+                if max([move.left, *over]) > LEFT:
+                    later = f"a move of noise does not hide the record in round {k}"
+                    return "composition", f"{later} from agent {victim}"
+        for m, a, b in zip(base.ids, base.contents, own.contents, strict=True):
+            hidden = np.zeros(len(a), bool)
+            if m is not None and m.source in self.victims:
+                for response in self.noised[m.round][m.source].get(m, ()):
+                    hidden[response.places] = True
+            off = np.abs(b - a)[~hidden].max(initial=0.0)
+            if not off <= SAME * max(1e-30, np.abs(a).max(initial=0.0)):
+                what = "a message before round 1" if m is None else str(m)
+                return "composition", f"{what} depends on the record, with no noise of its own"
+        return None, ""
+
+
+def _distance(one: Units, other: Units, keys: Sequence[tuple[int, str]], norm: int) -> float:
+    """Between two moves of the same draws; what is not in one is not moved."""
+    apart = [one.get(key, 0.0) - other.get(key, np.zeros(1)) for key in keys]
+    return float(np.linalg.norm(np.concatenate(apart), norm)) if apart else 0.0
+
+
+def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
+    """Raises NotExamined where records far out do not all move a round by one length.
+
+    Args:
+        used: by victim: the rounds in whose batches a record was changed.
+    """
+    directions = sorted({how.partition(":")[0] for how in FAR})
+    distances = sorted({how.partition(":")[2].lstrip("-") for how in FAR})
+    for victim, rounds in used.items():
+        for k in rounds:
+            own = [s for (v, of, _), s in moves.sizes.items() if (v, of) == (victim, k)]
+            moving = [sizes for sizes in own if max(sizes.values()) > 0]
+            if not moving:
+                why = f"no record that was tried moves the messages of agent {victim} in round {k}"
+                raise NotExamined("distance", why)
+            for sizes in moving:
+                top = max(sizes.values())
+                there = [h for h in FAR if sizes[h] >= (1 - PLATEAU) * top]
+                reached = {h.partition(":")[0] for h in there}
+                far = {h.partition(":")[2].lstrip("-") for h in there}
+                if reached != {*directions} or far != {*distances}:
+                    least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in directions)
+                    raise NotExamined(
+                        "distance",
+                        f"records far out move round {k} of agent {victim} by {least:.3g} to "
+                        f"{top:.3g} times its noise: no bound is seen that holds of all records",
+                    )
+
+
+def _said(error: RunError) -> str:
+    return error.problems[0].text

@@ -1,0 +1,267 @@
+"""The noise that a program's own generators draw: fresh, and of the law and scale it states.
+
+One run shows whether draws repeat. Runs with other seeds show more: whether other runs have other
+noise, and how large it is for each agent, with an interval.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.verdict import Verdict
+from dpaudit.pipeline.rules import CAPTURED
+from dpaudit.statistics.noise_tests import size_of_draws, size_p_values, white_noise_test
+
+from .runs import NamedDraw, ProgramRun
+
+LEVEL = 1e-6  # of a false alarm about the noise of one program
+SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
+LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
+LEAST_NUMBERS = 2_000  # of each agent and line of noise, in all runs together
+FEWEST_RUNS, MOST_RUNS = 8, 200  # with seeds of their own
+MOST_NUMBERS = 2_000_000  # that are tested; of more, every so many
+MOST_COLUMNS = 1_000  # draws whose correlations are tested
+
+
+class Drawing(NamedTuple):
+    """A draw of one run, in units of its scale."""
+
+    run: int
+    agent: int
+    name: str
+    occurrence: int  # of its agent and name
+    family: NoiseFamily
+    values: Array
+
+
+def runs_needed(plain: ProgramRun, sites: Sequence[str]) -> int:
+    """How many seeds give each agent's noise so many numbers that 10% less of it is seen."""
+    counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+    for draw in plain.draws:
+        if not sites or draw.name in sites:
+            counts[draw.agent, draw.name] += len(plain.tape[draw.key])
+    least = min(counts.values(), default=1)
+    return min(MOST_RUNS, max(FEWEST_RUNS, ceil(LEAST_NUMBERS / max(1, least))))
+
+
+def drawn_noise(
+    runs: Sequence[ProgramRun], sites: Sequence[str], same: Collection[str] = (), why: str = ""
+) -> list[Finding]:
+    """Whether the draws of plain runs are fresh, and of the law and scale that the program states.
+
+    A draw of two numbers or more that equals another of its run is repeated. Otherwise draws are
+    put in units of their scale, Laplace noise by its quantiles, and tested for N(0, 1) at ``LEVEL``
+    for all of a program together.
+
+    Args:
+        runs: with seeds of their own; of one alone the size of the noise has no interval.
+        same: keys of draws that another agent makes too, in noise that both share; they are no
+            further draws.
+        why: nothing more is known of the noise, if this is given.
+    """
+    named = [[d for d in run.draws if not sites or d.name in sites] for run in runs]
+    used = [[d for d in draws if d.scale > 0 and d.key not in same] for draws in named]
+    drawings = list(_drawings(runs, used))
+    if not drawings:
+        return []
+    repeated = [
+        text for run, draws in zip(runs, used, strict=True) for text in _repeated(run, draws)
+    ]
+    if repeated:
+        what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
+    else:
+        what, p = _least_likely(drawings)
+    odd, n = p < LEVEL, sum(len(drawing.values) for drawing in drawings)
+    metrics = {
+        Name.P_VALUE: Metric(value=p, n=n),
+        Name.FOUND: Metric(value=len(repeated), n=len(drawings)),
+    }
+    missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
+    if not missing and not odd:
+        metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
+        missing = _missing(drawings, size)
+    return [
+        Finding(
+            role=Role.NOISE,
+            kind="control",
+            title=what if odd else "the noise that was drawn",
+            attack=CAPTURED,
+            world="defense",
+            metrics=metrics,
+            verdict=Verdict.UNSUPPORTED if odd else None,
+            notes=tuple(_notes(len(runs), drawings, metrics)),
+            not_examined=(missing,) if missing else (),
+        )
+    ]
+
+
+def _drawings(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> Iterator[Drawing]:
+    for i, (run, draws) in enumerate(zip(runs, used, strict=True)):
+        for d in draws:
+            values, occurrence = run.tape[d.key] / d.scale, int(d.key.split("/", 2)[1])
+            yield Drawing(i, d.agent, d.name, occurrence, d.family, values)
+
+
+def _notes(
+    n_runs: int, drawings: Sequence[Drawing], metrics: Mapping[Name, Metric]
+) -> Iterator[str]:
+    size = metrics.get(Name.NOISE_OVER_DECLARED)
+    n = sum(len(drawing.values) for drawing in drawings)
+    if size is not None:
+        low, high = size.ends
+        widths = [len(drawing.values) for drawing in drawings]
+        one = sum(width == max(widths) for width in widths)
+        yield (
+            f"{n:,} numbers of {n_runs} runs with seeds of their own: that of the agent with the "
+            f"least is {low:.3g} to {high:.3g} times as large as stated; noise {_seen(n):.2g}% too "
+            f"small in all of them, or {_seen(one):.2g}% in one coordinate, would have been noticed"
+        )
+    yield (
+        f"{len(drawings)} draws of {n_runs} runs with the program's own generators, held against "
+        f"the law and the scale that the program states, at level {LEVEL:g}"
+    )
+
+
+def _seen(n: int) -> float:
+    """How many percent too small noise of n numbers is that is noticed with probability 95%."""
+    return 100 * min(1.0, float(ndtri(1 - LEVEL / 2) + ndtri(0.95)) / sqrt(2 * n))
+
+
+def _missing(drawings: Sequence[Drawing], size: Metric) -> str:
+    """What keeps several runs from telling enough; "": nothing."""
+    first: dict[bytes, int] = {}
+    for drawing in drawings:
+        if len(drawing.values) < 2:
+            continue
+        if first.setdefault(drawing.values.tobytes(), drawing.run) != drawing.run:
+            return (
+                f'"{drawing.name}" is the same in runs with other seeds: whoever knows the program '
+                "knows its noise"
+            )
+    scalars = [d for d in drawings if len(d.values) == 1]
+    if scalars and len({float(d.values[0]) for d in scalars}) <= len(scalars) / 2:
+        return f'"{scalars[0].name}" is the same in runs with other seeds'
+    if size.ends[0] < LEAST_SIZE:
+        return (
+            f"noise of {size.n:,} numbers may be {100 * (1 - size.ends[0]):.2g}% too small unseen"
+        )
+    return ""
+
+
+def _size(drawings: Sequence[Drawing]) -> Metric:
+    """Of the agent and line of noise whose interval begins lowest; all intervals hold together."""
+    groups: defaultdict[tuple[int, str, NoiseFamily], list[Array]] = defaultdict(list)
+    for drawing in drawings:
+        groups[drawing.agent, drawing.name, drawing.family].append(drawing.values)
+    found = []
+    for (_, _, family), some in groups.items():
+        values = np.concatenate(some)
+        total = float(np.abs(values).sum() if family == "laplace" else np.square(values).sum())
+        value, low, high = size_of_draws(total, len(values), family, SIZE_LEVEL / len(groups))
+        found.append(Metric(value=value, low=low, high=high, n=len(values)))
+    return min(found, key=lambda metric: metric.ends[0])
+
+
+def _least_likely(drawings: Sequence[Drawing]) -> tuple[str, float]:
+    """The draw that looks least like its law, in which test, and the p-value of all together."""
+    groups: defaultdict[tuple[str, int], list[Drawing]] = defaultdict(list)
+    step = ceil(sum(len(d.values) for d in drawings) / MOST_NUMBERS)
+    for d in drawings:
+        values = _standard(d.values[::step], d.family)
+        groups[d.name, len(values)].append(d._replace(values=values))
+    found = [(name, *_odd_group(group)) for (name, _), group in groups.items()]
+    name, test, p = min(found, key=lambda one: one[2])
+    return f'"{name}": {test}', min(1.0, len(found) * p)
+
+
+def _odd_group(group: Sequence[Drawing]) -> tuple[str, float]:
+    """The most striking test of draws of one line and size, and a p-value of all tests of it."""
+    columns = np.stack([d.values for d in group], axis=1)  # one for each draw
+    n, m = columns.shape
+    chosen = columns[:, :: ceil(m / MOST_COLUMNS)]
+    tests = [white_noise_test(chosen.T if n == 1 else chosen)]
+    tests += [(what, p) for what, p in _of_parts(group, columns)]
+    what, p = min(tests, key=lambda one: one[1])
+    return what, min(1.0, len(tests) * p)
+
+
+def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, float]]:
+    """Sizes of agents, rounds and coordinates, means, neighbours, and the law: a p-value each."""
+    n, m = columns.shape
+    squares = np.square(columns)
+    for what, labels in (
+        ("the size of an agent's noise", [d.agent for d in group]),
+        ("the size of a round's noise", [d.occurrence for d in group]),
+    ):
+        parts = {label: [i for i, own in enumerate(labels) if own == label] for label in labels}
+        p = [float(size_p_values(squares[:, i].sum(), n * len(i))) for i in parts.values()]
+        yield what, min(1.0, len(p) * min(p))
+    if m > 1:
+        p_size = size_p_values(squares.sum(axis=1), m)
+        yield "the size of a coordinate", min(1.0, n * float(np.min(p_size)))
+        p_mean = 2 * ndtr(-np.abs(columns.sum(axis=1)) / sqrt(m))
+        yield "the mean of a coordinate", min(1.0, n * float(np.min(p_mean)))
+    if n > 1:
+        yield "neighbouring coordinates", _related(columns[:-1:2], columns[1::2])
+    for what, others in (
+        ("an agent's draws in a row", lambda d: (d.run, d.agent, d.occurrence + 1)),
+        ("draws of two agents", lambda d: (d.run, d.agent + 1, d.occurrence)),
+        ("draws of two runs", lambda d: (d.run + 1, d.agent, d.occurrence)),
+    ):
+        place = {(d.run, d.agent, d.occurrence): i for i, d in enumerate(group)}
+        pairs = [(i, place[others(d)]) for i, d in enumerate(group) if others(d) in place]
+        for half in (0, 1):  # no draw is in two pairs of one half
+            chosen = [(i, j) for i, j in pairs if _parity(group[i], group[j]) == half]
+            if chosen:
+                one, other = (columns[:, list(some)] for some in zip(*chosen, strict=True))
+                yield what, _related(one, other)
+    yield "its law", _law(columns.ravel())
+
+
+def _parity(one: Drawing, other: Drawing) -> int:
+    """Of what differs between two neighbouring draws, in the first."""
+    if one.run != other.run:
+        return one.run % 2
+    return (one.agent if one.agent != other.agent else one.occurrence) % 2
+
+
+def _related(one: Array, other: Array) -> float:
+    """Of the products of disjoint pairs; given one side, their sum is normal."""
+    length = float(np.linalg.norm(one))
+    return float(2 * ndtr(-abs(float((one * other).sum())) / length)) if length else 1.0
+
+
+def _law(values: Array) -> float:
+    """Of Kolmogorov's distance from N(0, 1), by the bound of Dvoretzky, Kiefer and Wolfowitz."""
+    ordered, n = ndtr(np.sort(values)), len(values)
+    ranks = np.arange(n + 1) / n
+    distance = float(np.maximum(ranks[1:] - ordered, ordered - ranks[:-1]).max())
+    return min(1.0, 2 * float(np.exp(-2 * n * distance**2)))
+
+
+def _standard(values: Array, family: str) -> Array:
+    """Standard normal, if the law is as stated."""
+    if family == "gaussian":
+        return values
+    upper = 0.5 * np.exp(-np.abs(values))  # the mass beyond
+    return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
+
+
+def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw]) -> list[str]:
+    """Draws whose numbers were all drawn before, by the same or another agent, in words."""
+    first: dict[bytes, NamedDraw] = {}
+    said = []
+    for draw in draws:
+        values = plain.tape[draw.key]
+        if len(values) < 2:
+            continue  # a single number in single precision may come twice
+        seen = first.setdefault(values.tobytes(), draw)
+        if seen is not draw:
+            said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
+    return said

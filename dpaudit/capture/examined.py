@@ -1,0 +1,411 @@
+"""The premises of accounting, examined on a program that was not written for dpaudit.
+
+The program states the scale of its noise; nothing else is declared. How far a record moves its
+messages is bounded by runs in which records far out are hidden by moving the noise
+(``aligned.py``); the noise itself is tested in runs with other seeds (``drawn.py``). What cannot be
+examined is said, and makes a support impossible.
+"""
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import NoiseFamily
+from dpaudit.accounting.releases import Mechanism, Release
+from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency
+from dpaudit.errors import RunError
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.result import PremiseName
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import FAR, World
+from dpaudit.pipeline.rules import CAPTURED
+from dpaudit.source import below
+
+from .accounted import NOISELESS, Ends, Least, least, released
+from .aligned import (
+    MOST_ROUNDS,
+    Alignments,
+    Moves,
+    NotExamined,
+    refuse_unbounded,
+    trace_of_equal_runs,
+)
+from .drawn import drawn_noise, runs_needed
+from .program import Program
+from .runs import ProgramRun
+from .sampling import pattern_of
+from .short_runs import ClaimAgainst
+from .traces import Trace
+from .worlds import MeasuredRuns, OnRun
+
+PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
+FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
+ASSUMED = (
+    "records act only as the batches that the program shows",
+    "the numbers of its generators cannot be predicted",
+    "no record moves a message further than those far out that were tried",
+    "when messages are sent, and files outside of its folder, tell nothing",
+)
+
+
+@dataclass
+class Examination:
+    """What was examined of a program, for all claims and adversaries.
+
+    Args:
+        on_run: called after each run.
+    """
+
+    worlds: MeasuredRuns
+    program: Program
+    on_run: OnRun
+    missing: dict[PremiseName, str] = field(default_factory=dict)  # why a premise is not examined
+    blocked: str = ""  # why none is that rests on moving noise
+    moves: Moves | None = None
+    aligned: bool = False  # the runs are the same when noise is moved, and bound all records
+    runs: Sequence[ProgramRun] = ()  # with seeds of their own
+
+    def examine(self, asked: Sequence[ClaimAgainst], decided: bool) -> None:
+        """Play what the premises need, if the claims may be supported.
+
+        Args:
+            decided: something speaks against every claim.
+        """
+        before = _files_below(self._folder, self._out)
+        try:
+            self._refuse_before_runs(asked, decided)
+            trace = trace_of_equal_runs(self.program, self.worlds.replay)
+            self._align(trace)
+            self._refuse_after_runs(trace, before)
+            self.runs = self._with_other_seeds()
+        except NotExamined as one:
+            self.missing[one.premise], self.blocked = one.why, one.why
+        except RunError as error:
+            self.blocked = error.problems[0].text
+
+    @property
+    def _folder(self) -> Path:
+        return self.worlds.config.program.folder
+
+    @property
+    def _out(self) -> Path:
+        return self.program.scratch.parent
+
+    def _refuse_before_runs(self, asked: Sequence[ClaimAgainst], decided: bool) -> None:
+        """Raises NotExamined for what is known from the runs that there are."""
+        worlds, config = self.worlds, self.worlds.config
+        sampling, victims = worlds.sampling, config.record.victims
+        if not asked or decided:
+            raise NotExamined("distance", "no more was looked at where claims are contradicted")
+        if sampling.amplifies:
+            raise NotExamined("records", "whether batches are drawn as stated was not tested")
+        unknown = [sampling.unknown(one.claim) for one in asked]
+        if all(unknown):
+            raise NotExamined("records", "how likely a record is in a batch is not known")
+        others = sorted({taken.agent for taken in worlds.base.batches} - {*victims})
+        if others:
+            named = ", ".join(map(str, others))
+            why = f"no record of {'agent' if len(others) == 1 else 'agents'} {named} was changed"
+            raise NotExamined("distance", f"{why} (record.victims)")
+        places = [place for n in worlds.rounds.values() for place in n.places.values()]
+        shared = any(place.others for place in places) or worlds.replay.same
+        if shared or any(len(p.owners_of(d)) > 1 for p in places for d in p.draws):
+            raise NotExamined("composition", "agents share noise")
+        if worlds.base.summed:
+            raise NotExamined("composition", "the noise of several agents is in one sum")
+        if config.messages.ignore:
+            named = ", ".join(config.messages.ignore)
+            raise NotExamined("completeness", f"messages of {named} were left out")
+        if worlds.base.unseen:
+            raise NotExamined("completeness", worlds.base.unseen[0])
+        if worlds.base.n_rounds > MOST_ROUNDS:
+            why = f"the program has {worlds.base.n_rounds} rounds; {MOST_ROUNDS} at most are played"
+            raise NotExamined("composition", why)
+
+    @cached_property
+    def used(self) -> dict[int, dict[int, int]]:
+        """By victim and round: the number of the batch it takes. Raises NotExamined."""
+        found: dict[int, dict[int, int]] = {}
+        for victim in self.worlds.config.record.victims:
+            found[victim] = {}
+            own = [taken for taken in self.worlds.base.batches if taken.agent == victim]
+            for k in range(1, self.worlds.base.n_rounds + 1):
+                begin, end = self.worlds.base.span(victim, k)
+                numbers = [i for i, t in enumerate(own, 1) if begin < t.sequence < end]
+                if len(numbers) > 1:
+                    why = f"agent {victim} takes {len(numbers)} batches in round {k}"
+                    raise NotExamined("records", why)
+                found[victim] |= dict.fromkeys([k], numbers[0]) if numbers else {}
+        return found
+
+    @cached_property
+    def records(self) -> dict[int, dict[int, int]]:
+        """By victim and batch: which record is changed, one that was changed before if it may."""
+        found: dict[int, dict[int, int]] = {}
+        for victim, rounds in self.used.items():
+            digests = _digests(self.worlds.plain, victim)
+            chosen: list[str] = []
+            found[victim] = {}
+            for number in rounds.values():
+                batch = digests[number - 1]
+                known = [one for one in chosen if one in batch]
+                chosen += [] if known else [batch[0]]
+                found[victim][number] = batch.index(known[0]) if known else 0
+        return found
+
+    def _align(self, trace: Trace) -> None:
+        runs = Alignments(self.worlds, self.program, self.records, self.on_run, trace)
+        refuse_bare_numbers(runs, self.worlds)
+        self.moves = moves = runs.moves()
+        if moves.noiseless:
+            raise NotExamined("composition", f"{moves.noiseless[0]} has too little noise")
+        refuse_unbounded(moves, self.used)
+        runs.verify(moves)
+        self.aligned = True
+
+    def _refuse_after_runs(self, trace: Trace, before: Mapping[Path, tuple[int, int]]) -> None:
+        written = [
+            p for p, x in _files_below(self._folder, self._out).items() if before.get(p) != x
+        ]
+        if written:
+            name = written[0].relative_to(self._folder)
+            self.missing["completeness"] = f"it writes files, such as {name}"
+
+    def _with_other_seeds(self) -> Sequence[ProgramRun]:
+        config = self.worlds.config
+        n = runs_needed(self.worlds.plain, config.noise.sites)
+        seeds = [(config.seed + 1 + i) % 2**32 for i in range(n)]
+        plain = [World(out=self.program.scratch, seed=seed) for seed in seeds]
+        return self.program.each(plain, ProgramRun.loaded, self.on_run)
+
+    def uses(self) -> int:
+        """In how many batches of a run one record is at most, of all runs."""
+        counts = [
+            max(Counter(d for batch in _digests(run, v) for d in batch).values(), default=0)
+            for run in (self.worlds.plain, *self.runs)
+            for v in self.worlds.config.record.victims
+        ]
+        return max(counts, default=0)
+
+    def _records_missing(self, claim: Claim) -> str:
+        """Why it is not known how often a record is used; "" if it is."""
+        if not self.aligned:
+            return self.missing.get("records", self.blocked)
+        for run in (self.worlds.plain, *self.runs):
+            for victim in self.worlds.config.record.victims:
+                batches = _digests(run, victim)
+                if any(len({*batch}) < len(batch) for batch in batches):
+                    return (
+                        f"a batch of agent {victim} holds one record twice, or two that are equal"
+                    )
+                known = pattern_of(batches) in ("whole", "epochs") or len(batches) == 1
+                if claim.scope == "run" and not known:
+                    return "in how many batches a record is was not the same in all runs"
+        return ""
+
+    def releases(self, claim: Claim) -> Mechanism | None:
+        """What moving the noise of all rounds costs at most; None if that is not known."""
+        if not self.aligned or self._records_missing(claim):
+            return None
+        assert self.moves is not None
+        most = self.uses() if claim.scope == "run" else 1
+        found: list[Release] = []
+        for family in FAMILIES:
+            rounds = range(1, self.worlds.base.n_rounds + 1)
+            sizes = sorted((self.moves.largest(k, family) for k in rounds), reverse=True)
+            found += _releases(family, [size for size in sizes if size > 0][:most])
+        return tuple(found)
+
+    def ends(self, claim: Claim, model: ThreatModel) -> Ends:
+        """What the alignment adds to what was measured of a claim."""
+        most = self.releases(claim)
+        n = self.worlds.base.n_rounds
+        notes = (
+            (
+                f"moving an agent's own noise hides its record in every message of {n} rounds; "
+                f"{self.uses() if claim.scope == 'run' else 1} of them count for one record"
+            )
+            if most is not None
+            else ""
+        )
+        return Ends(most, *self._least(claim, model), notes=(notes,) if notes else ())
+
+    def _least(self, claim: Claim, model: ThreatModel) -> tuple[Least, str | None]:
+        """What records far out cost at least an adversary that reads every message."""
+        base, moves = self.worlds.base, self.moves
+        everything = all(m.read_by(model) or m.source in model.agents for m in base.messages)
+        if moves is None or not everything or record_adjacency(claim) != "add-remove":
+            return Least(0.0), None
+        if self.worlds.sampling.unknown(claim) is not None:
+            return Least(0.0), None
+        first = min(k for _, k, _ in moves.sizes)
+        if moves.noiseless and moves.noiseless[0].round == first:
+            return NOISELESS, str(moves.noiseless[0])
+        of_round = [
+            (family, size)
+            for (victim, k, family), sizes in moves.sizes.items()
+            for size in sizes.values()
+            if victim not in model.agents and (self.aligned or k == first) and size > 0
+        ]
+        delta = claimed_delta(claim)
+        costs = [least([released(*one)], delta, "add-remove") for one in _largest(of_round)]
+        return max(costs, key=lambda one: one.epsilon, default=Least(0.0)), None
+
+    def findings(self, asked: Sequence[ClaimAgainst]) -> Iterator[Finding]:
+        """The evidence on each premise, what was not examined with why."""
+        sites, same = self.worlds.config.noise.sites, self.worlds.replay.same
+        runs = self.runs or [self.worlds.plain]
+        yield from drawn_noise(runs, sites, same, "" if self.runs else self.blocked)
+        yield self._state()
+        done = set[tuple[bool, str]]()
+        for i, claim, model in asked:
+            yield self._used(i, claim, model)
+            kind = claim.scope == "run", claim.adjacency
+            if kind not in done:
+                yield self._alignment(claim)
+            if kind[1] not in {adjacency for _, adjacency in done}:
+                yield self._beside(claim)
+            done.add(kind)
+
+    def _finding(self, why: str, note: str, metrics: Mapping[str, Metric], **other: Any) -> Finding:
+        """Evidence on a premise, or why there is none."""
+        return Finding(
+            attack=CAPTURED,
+            metrics={} if why else dict(metrics),
+            notes=() if why else (note,),
+            not_examined=(why,) if why else (),
+            **other,
+        )
+
+    def _state(self) -> Finding:
+        n = self.worlds.base.n_rounds
+        return self._finding(
+            "" if self.aligned else self.missing.get("state", self.blocked),
+            "runs that share every draw send the same, and a record of one round moves no later "
+            "message once the noise of that round is moved",
+            {Name.ROUNDS: Metric(value=n, n=n)},
+            role=Role.STATE,
+            kind="control",
+            title="Runs that share every draw",
+        )
+
+    def _alignment(self, claim: Claim) -> Finding:
+        most, n = self.releases(claim), self.worlds.base.n_rounds
+        why = "" if self.aligned else self.missing.get("distance", self.blocked)
+        n_hows = len(FAR) + len(self.worlds.config.record.hows())
+        found = self._finding(
+            why,
+            f"records far out, in 3 directions and at 2 distances, move the messages of all {n} "
+            f"rounds by one length, which none of {n_hows} changes exceeds: that of a clip",
+            {
+                Name.ROUNDS: Metric(value=n, n=n),
+                **({} if most is None else {Name.MOVED_OVER_DECLARED: Metric(value=1.0)}),
+            },
+            role=Role.ALIGNMENT,
+            kind="sensitivity",
+            title="noise that makes runs with and without a record the same",
+            adjacency=claim.adjacency,
+        )
+        return found if most is None else found.model_copy(update={"releases": {"most": most}})
+
+    def _beside(self, claim: Claim) -> Finding:
+        missing = self.missing.get("completeness", "")
+        return self._finding(
+            missing or ("" if self.aligned else self.blocked),
+            "the number, order, size and ends of messages, what is printed, and every number "
+            "without noise are the same with the record and without it",
+            {Name.FOUND: Metric(value=0.0)},
+            role=Role.DEPENDENCE,
+            kind="sensitivity",
+            title="what else depends on the record",
+            adjacency=claim.adjacency,
+        )
+
+    def _used(self, i: int, claim: Claim, model: ThreatModel) -> Finding:
+        n = len(self.runs) + 1
+        return self._finding(
+            self._records_missing(claim),
+            f"an agent takes one batch in a round, which holds a record once; a record is in "
+            f"{self.uses()} batches of a run at most, of {n} runs",
+            {},
+            role=Role.RECORDS,
+            kind="control",
+            title="What batches hold",
+            claim=i,
+            threat_model=model.name,
+        )
+
+
+def _largest(sizes: Sequence[tuple[NoiseFamily, float]]) -> Iterator[tuple[NoiseFamily, float]]:
+    """The largest of each family."""
+    for family in dict.fromkeys(family for family, _ in sizes):
+        yield family, max(size for of, size in sizes if of == family)
+
+
+def _releases(family: NoiseFamily, sizes: Sequence[float]) -> Iterator[Release]:
+    """Releases of sorted sizes; those that are measured alike are as large as the largest."""
+    left = list(sizes)
+    while left:
+        alike = [size for size in left if size >= left[0] * (1 - PRECISION)]
+        left = left[len(alike) :]
+        one = released(family, alike[0], clipped="records", slack=PRECISION)
+        yield one.model_copy(update={"count": len(alike)})
+
+
+def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
+    """Raises NotExamined where an agent with records sends numbers without noise of its own.
+
+    No run changes records that are not in a batch, so that such a number may be of these. One that
+    all agents send alike is of none.
+    """
+    holding = {taken.agent for taken in worlds.base.batches}
+    bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
+    for order, message, content in zip(
+        runs.trace.order, runs.trace.ids, runs.trace.contents, strict=True
+    ):
+        source, name = order[0], order[3]
+        if source not in holding:
+            continue
+        noised = np.zeros(len(content), bool)
+        k = None if message is None else message.round
+        if message is not None:
+            for response in runs.noised[message.round][source].get(message, ()):
+                noised[response.places] = True
+        bare[name, k].setdefault(source, []).append((noised.tolist(), content[~noised].tolist()))
+    for (name, k), by_agent in bare.items():
+        if all(all(noised) for some in by_agent.values() for noised, _ in some):
+            continue
+        first = next(iter(by_agent.values()))
+        if {*by_agent} != holding or any(some != first for some in by_agent.values()):
+            where = "before round 1" if k is None else f"in round {k}"
+            raise NotExamined(
+                "completeness",
+                f'numbers of "{name}" {where} have no noise: they may be of records that are in no '
+                "batch",
+            )
+
+
+def _digests(run: ProgramRun, agent: int) -> list[tuple[str, ...]]:
+    return [taken.digests for taken in run.batches if taken.agent == agent]
+
+
+def _files_below(folder: Path, out: Path) -> dict[Path, tuple[int, int]]:
+    """When files of the program's folder were written, and their sizes, but for run directories."""
+    found = {}
+    for path in below(folder, ""):
+        parents = [*path.parents][: len(path.parts) - len(folder.parts)]
+        if out in parents or any((parent / "run.json").exists() for parent in parents):
+            continue
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        found[path] = status.st_mtime_ns, status.st_size
+    return found

@@ -1,0 +1,110 @@
+"""All that one run of a program shows to others, so that two runs can be held side by side.
+
+That is every message in its order, with those before round 1, and what is printed. The draws of
+noise and the batches are there too: which are made may not depend on a record.
+"""
+
+import re
+from math import isclose
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.recorder.player import SAID
+
+from .runs import MessageId, ProgramRun
+
+WARNED = re.compile(r".*:\d+: \w*Warning: ")  # of Python, with the line of the program below it
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
+
+
+class Trace(NamedTuple):
+    """What a run sends, and what decides that."""
+
+    order: tuple[
+        tuple[Any, ...], ...
+    ]  # of each message: who sends it, to whom, where, of which shape
+    contents: tuple[Array, ...]
+    ids: tuple[MessageId | None, ...]
+    draws: tuple[tuple[str, float, str], ...]  # key, scale and family of noise
+    batches: tuple[tuple[int, int], ...]  # agent and number of records, before one is changed
+    printed: tuple[str, ...]
+    by_source: bool
+
+    @classmethod
+    def of(cls, run: ProgramRun, by_source: bool) -> "Trace":
+        """Read a run, while its folder is there.
+
+        Args:
+            by_source: keep the order of each agent's messages alone: of agents that run side by
+                side no other is the same in two runs.
+        """
+        everything = run.all_sent
+        by_source |= len({event.process for event, _ in everything}) > 1
+        sent = sorted(everything, key=lambda one: (by_source and one[0].source, one[0].sequence))
+        order = tuple(
+            (e.source, e.destinations, e.operator, e.call_site, e.tag, _shapes(e.tensors))
+            for e, _ in sent
+        )
+        ids = run.id_of
+        drawn = sorted(run.draws, key=lambda d: (d.agent, d.sequence))
+        taken = sorted(run.batches, key=lambda t: (t.agent, t.sequence))
+        return cls(
+            order,
+            tuple(content for _, content in sent),
+            tuple(ids.get((e.process, e.sequence)) for e, _ in sent),
+            tuple((d.key, d.scale, d.family) for d in drawn),
+            tuple((t.agent, t.records) for t in taken),
+            printed(run.world.out / SAID),
+            by_source,
+        )
+
+    def other_order(self, other: "Trace") -> str | None:
+        """What beside the values of messages differs from another run, in words."""
+        if self.order != other.order:
+            return "which messages are sent, to whom, in which order or of which size"
+        if _rounded(self.draws) != _rounded(other.draws):
+            return "which noise is drawn, or its scale"
+        if self.batches != other.batches:
+            return "which batches an agent takes, or how large they are"
+        return None
+
+
+def _shapes(tensors: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple((t.shape, t.dtype) for t in tensors)  # type: ignore[attr-defined]
+
+
+def _rounded(draws: tuple[tuple[str, float, str], ...]) -> list[tuple[str, str, str]]:
+    return [(key, f"{scale:.9g}", family) for key, scale, family in draws]
+
+
+def printed(path: Path) -> tuple[str, ...]:
+    """The lines that a run printed, in order of their texts, without warnings of Python."""
+    found, warned = [], False
+    for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
+        if WARNED.match(line):
+            warned = True
+        elif not (warned and line.startswith("  ")):
+            warned = False
+            found.append(line)
+    return tuple(sorted(found, key=lambda line: NUMBER.sub(_short, line)))
+
+
+def _short(found: re.Match[str]) -> str:
+    return f"{float(found[0]):.3g}"
+
+
+def are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether two runs have printed the same, but for the rounding of numbers."""
+    return len(one) == len(other) and all(map(_is_alike, one, other))
+
+
+def _is_alike(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    a, b = ([float(n) for n in NUMBER.findall(line)] for line in (one, other))
+    same = NUMBER.sub("0", one) == NUMBER.sub("0", other)
+    return same and all(
+        isclose(x, y, rel_tol=SAME, abs_tol=SAME) for x, y in zip(a, b, strict=True)
+    )

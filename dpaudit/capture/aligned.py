@@ -11,7 +11,7 @@ records; where it does not, no bound is seen.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import FAR, Change, How, World
 
-from .measured import Response, making_up_for, noise_of
+from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun
 from .traces import SAME, Trace, are_alike
@@ -47,12 +47,20 @@ class NotExamined(Exception):
         self.premise, self.why = premise, why
 
 
+class Changed(NamedTuple):
+    """How far a run is from the base run in the messages of one round."""
+
+    by_victim: Mapping[int, Mapping[MessageId, Array]]
+    same_before: bool  # in all messages of earlier rounds
+
+
 class Moves(NamedTuple):
     """How far the record moves each round, in units of the noise, whatever it is changed to."""
 
     sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
-    noiseless: tuple[MessageId, ...]  # messages that move with no noise to hide it
-    determined: bool  # the messages determine the draws, in every round
+    noiseless: MessageId | None  # moves by what no noise hides, in the last round that was played
+    sure: int  # the last round before which all runs sent the same
+    rounds: int  # that were played
     units: Mapping[How, Mapping[int, Units]]  # the moves themselves, by victim
 
     def largest(self, k: int, family: NoiseFamily) -> float:
@@ -104,7 +112,6 @@ class Alignments:
     records: Mapping[int, Mapping[int, int]]
     on_run: OnRun
     trace: Trace
-    _failed: dict[How, str] = field(default_factory=dict)
 
     @property
     def hows(self) -> list[How]:
@@ -164,36 +171,56 @@ class Alignments:
         All victims are changed together, round by round, the noise of earlier rounds moved.
         """
         moved: dict[How, dict[int, Units]] = {h: {v: {} for v in self.victims} for h in self.hows}
-        noiseless: list[MessageId] = []
-        hidden = False
-        for k, places in self.places.items():
+        noiseless, sure = None, 0
+        for k in self.places:
             worlds = [self._world(how, moved[how], self.victims) for how in moved]
             found = played(self.program, worlds, partial(self._changes, k))
-            for how, changes in zip(list(moved), found, strict=True):
+            for how, changed in zip(moved, found, strict=True):
                 self.on_run()
-                if isinstance(changes, RunError):
-                    self._failed[how] = _said(changes)
-                    del moved[how]
-                    continue
-                for victim, place in places.items():
-                    noised = self.noised[k][victim]
-                    lengths = {j: len(self._tape(d.key)) for j, d in enumerate(place.draws)}
-                    move = making_up_for(noised, changes[victim], lengths)
-                    largest = max(np.abs(a).max(initial=0.0) for a in changes[victim].values())
-                    if move.bare > LEFT * largest or move.left > LEFT:
-                        noiseless += place.messages[:1]
-                    hidden |= move.hidden
-                    for j, units in move.units.items():
-                        moved[how][victim][k, place.draws[j].key] = units
-            if noiseless:
+                if isinstance(changed, RunError):
+                    what = "is left out" if how == "absent" else f"becomes {how}"
+                    raise NotExamined("distance", f"where a record {what}: {_said(changed)}")
+            changes = {h: c for h, c in zip(moved, found, strict=True) if isinstance(c, Changed)}
+            determined = True
+            for how, changed in changes.items():
+                for victim, by_message in changed.by_victim.items():
+                    move = self._make_up(k, victim, by_message)
+                    noiseless = noiseless or self._without_noise(k, victim, by_message, move)
+                    determined &= not move.hidden
+                    draws = self.places[k][victim].draws
+                    moved[how][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
+            if sure == k - 1 and all(changed.same_before for changed in changes.values()):
+                sure = k  # of a later round it is so if this one determines its draws
+            if noiseless is not None or not determined:
                 break
-        for how, why in self._failed.items():
-            what = "is left out" if how == "absent" else f"becomes {how}"
-            raise NotExamined("distance", f"where a record {what}: {why}")
-        return Moves(self._sizes(moved), tuple(dict.fromkeys(noiseless)), not hidden, moved)
+        return Moves(self._sizes(moved), noiseless, sure, k, moved)
 
-    def _changes(self, k: int, _: World, run: ProgramRun) -> dict[int, dict[MessageId, Array]]:
-        """By victim: how far each of its messages of a round is from the base run."""
+    def _make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
+        draws = self.places[k][victim].draws
+        lengths = {i: len(self.worlds.base.tape[draw.key]) for i, draw in enumerate(draws)}
+        return making_up_for(self.noised[k][victim], changes, lengths)
+
+    def _without_noise(
+        self, k: int, victim: int, changes: Mapping[MessageId, Array], move: Move
+    ) -> MessageId | None:
+        """A message that moves by what no noise makes up for, beyond rounding."""
+        largest = max((np.abs(a).max(initial=0.0) for a in changes.values()), default=0.0)
+        furthest = max((np.abs(u).max(initial=0.0) for u in move.units.values()), default=0.0)
+        if move.bare > NOTHING * largest:
+            for message, change in changes.items():
+                if np.abs(change[~self.hidden(message)]).max(initial=0.0) == move.bare:
+                    return message
+        return next(iter(changes)) if move.left > AGREE * max(1.0, furthest) else None
+
+    def hidden(self, message: MessageId) -> Booleans:
+        """Which numbers of a message of a victim have noise of its own."""
+        found = np.zeros(len(self.worlds.base.messages[message]), bool)
+        for response in self.noised[message.round].get(message.source, {}).get(message, ()):
+            found[response.places] = True
+        return found
+
+    def _changes(self, k: int, _: World, run: ProgramRun) -> "Changed":
+        """How far the messages of a round are from those of the base run."""
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}
         for victim, place in self.places[k].items():
@@ -205,10 +232,9 @@ class Alignments:
                 if not np.isfinite(content).all():
                     raise RunError("DPA063", f"{message} is not a finite number")
                 found[victim][message] = content - base[message]
-        return found
-
-    def _tape(self, key: str) -> Array:
-        return self.worlds.base.tape[key]
+        earlier = [m for m in base if m.round < k]
+        same = all(m in run.messages and _is_same(base[m], run.messages[m]) for m in earlier)
+        return Changed(found, same)
 
     def _sizes(
         self, moved: Mapping[How, Mapping[int, Units]]
@@ -298,23 +324,23 @@ class Alignments:
         }
         for k, places in self.places.items():
             for victim, place in places.items():
-                lengths = {j: len(self._tape(d.key)) for j, d in enumerate(place.draws)}
-                of_round = {m: changes[m] for m in place.messages}
-                move = making_up_for(self.noised[k][victim], of_round, lengths)
+                move = self._make_up(k, victim, {m: changes[m] for m in place.messages})
                 over = [float(np.linalg.norm(units)) for units in move.units.values()]
                 if max([move.left, *over]) > LEFT:
                     later = f"a move of noise does not hide the record in round {k}"
                     return "composition", f"{later} from agent {victim}"
         for m, a, b in zip(base.ids, base.contents, own.contents, strict=True):
-            hidden = np.zeros(len(a), bool)
-            if m is not None and m.source in self.victims:
-                for response in self.noised[m.round][m.source].get(m, ()):
-                    hidden[response.places] = True
-            off = np.abs(b - a)[~hidden].max(initial=0.0)
-            if not off <= SAME * max(1e-30, np.abs(a).max(initial=0.0)):
+            noised = np.zeros(len(a), bool) if m is None else self.hidden(m)
+            if not _is_same(a[~noised], b[~noised], np.abs(a).max(initial=0.0)):
                 what = "a message before round 1" if m is None else str(m)
                 return "composition", f"{what} depends on the record, with no noise of its own"
         return None, ""
+
+
+def _is_same(one: Array, other: Array, size: float = 0.0) -> bool:
+    """Whether two contents are the same but for rounding, relative to the largest number."""
+    size = max(size, float(np.abs(one).max(initial=0.0)))
+    return one.shape == other.shape and bool((np.abs(one - other) <= SAME * size).all())
 
 
 def _distance(one: Units, other: Units, keys: Sequence[tuple[int, str]], norm: int) -> float:

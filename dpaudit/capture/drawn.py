@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, ndtri
+from scipy.stats import binomtest
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -23,9 +24,10 @@ from .runs import NamedDraw, ProgramRun
 LEVEL = 1e-6  # of a false alarm about the noise of one program
 SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
-LEAST_NUMBERS = 2_000  # of each agent and line of noise, in all runs together
+LEAST_NUMBERS = 3_000  # of each agent and line of noise, in all runs together
 FEWEST_RUNS, MOST_RUNS = 8, 200  # with seeds of their own
 MOST_NUMBERS = 2_000_000  # that are tested; of more, every so many
+TAILS = (1.5, 2.0, 2.5, 3.0, 3.5)  # standard deviations, beyond which numbers are counted
 MOST_COLUMNS = 1_000  # draws whose correlations are tested
 
 
@@ -70,6 +72,8 @@ def drawn_noise(
     drawings = list(_drawings(runs, used))
     if not drawings:
         return []
+    if fixed := _fixed(drawings):
+        why, drawings = fixed, [drawing for drawing in drawings if drawing.run == 0]
     repeated = [
         text for run, draws in zip(runs, used, strict=True) for text in _repeated(run, draws)
     ]
@@ -85,7 +89,9 @@ def drawn_noise(
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
-        missing = _missing(drawings, size)
+        if size.ends[0] < LEAST_SIZE:
+            less = f"{100 * (1 - size.ends[0]):.2g}%"
+            missing = f"noise of {size.n:,} numbers may be {less} too small unseen"
     return [
         Finding(
             role=Role.NOISE,
@@ -133,24 +139,16 @@ def _seen(n: int) -> float:
     return 100 * min(1.0, float(ndtri(1 - LEVEL / 2) + ndtri(0.95)) / sqrt(2 * n))
 
 
-def _missing(drawings: Sequence[Drawing], size: Metric) -> str:
-    """What keeps several runs from telling enough; "": nothing."""
-    first: dict[bytes, int] = {}
-    for drawing in drawings:
-        if len(drawing.values) < 2:
-            continue
-        if first.setdefault(drawing.values.tobytes(), drawing.run) != drawing.run:
+def _fixed(drawings: Sequence[Drawing]) -> str:
+    """That runs with other seeds draw the same noise; "" if they do not."""
+    first = {(d.agent, d.occurrence, d.name): d.values for d in drawings if d.run == 0}
+    for d in drawings:
+        own = first.get((d.agent, d.occurrence, d.name))
+        if d.run and own is not None and np.array_equal(own, d.values):
             return (
-                f'"{drawing.name}" is the same in runs with other seeds: whoever knows the program '
-                "knows its noise"
+                f'"{d.name}" is the same in runs with other seeds: whoever knows the program knows '
+                "its noise"
             )
-    scalars = [d for d in drawings if len(d.values) == 1]
-    if scalars and len({float(d.values[0]) for d in scalars}) <= len(scalars) / 2:
-        return f'"{scalars[0].name}" is the same in runs with other seeds'
-    if size.ends[0] < LEAST_SIZE:
-        return (
-            f"noise of {size.n:,} numbers may be {100 * (1 - size.ends[0]):.2g}% too small unseen"
-        )
     return ""
 
 
@@ -222,6 +220,9 @@ def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, f
                 one, other = (columns[:, list(some)] for some in zip(*chosen, strict=True))
                 yield what, _related(one, other)
     yield "its law", _law(columns.ravel())
+    for size in TAILS:
+        beyond, chance = int((np.abs(columns) > size).sum()), float(2 * ndtr(-size))
+        yield "its tails", float(binomtest(beyond, n * m, chance).pvalue)
 
 
 def _parity(one: Drawing, other: Drawing) -> int:

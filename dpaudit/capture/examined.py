@@ -46,6 +46,7 @@ from .traces import Trace
 from .worlds import MeasuredRuns, OnRun
 
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
+NO_MORE = "no more was looked at"
 FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
 ASSUMED = (
     "records act only as the batches that the program shows",
@@ -86,9 +87,9 @@ class Examination:
             self._refuse_after_runs(trace, before)
             self.runs = self._with_other_seeds()
         except NotExamined as one:
-            self.missing[one.premise], self.blocked = one.why, one.why
+            self.missing[one.premise], self.blocked = one.why, NO_MORE
         except RunError as error:
-            self.blocked = error.problems[0].text
+            self.missing["composition"], self.blocked = error.problems[0].text, NO_MORE
 
     @property
     def _folder(self) -> Path:
@@ -102,8 +103,8 @@ class Examination:
         """Raises NotExamined for what is known from the runs that there are."""
         worlds, config = self.worlds, self.worlds.config
         sampling, victims = worlds.sampling, config.record.victims
-        if not asked or decided:
-            raise NotExamined("distance", "no more was looked at where claims are contradicted")
+        if decided:
+            raise NotExamined("distance", NO_MORE)
         if sampling.amplifies:
             raise NotExamined("records", "whether batches are drawn as stated was not tested")
         unknown = [sampling.unknown(one.claim) for one in asked]
@@ -114,6 +115,10 @@ class Examination:
             named = ", ".join(map(str, others))
             why = f"no record of {'agent' if len(others) == 1 else 'agents'} {named} was changed"
             raise NotExamined("distance", f"{why} (record.victims)")
+        silent = {draw.agent for draw in worlds.base.draws} - {*victims}
+        if silent:
+            why = f"agent {min(silent)} draws noise and takes no batch"
+            raise NotExamined("records", f"{why}, so that none of its records was changed")
         places = [place for n in worlds.rounds.values() for place in n.places.values()]
         shared = any(place.others for place in places) or worlds.replay.same
         if shared or any(len(p.owners_of(d)) > 1 for p in places for d in p.draws):
@@ -162,10 +167,14 @@ class Examination:
 
     def _align(self, trace: Trace) -> None:
         runs = Alignments(self.worlds, self.program, self.records, self.on_run, trace)
-        refuse_bare_numbers(runs, self.worlds)
         self.moves = moves = runs.moves()
-        if moves.noiseless:
-            raise NotExamined("composition", f"{moves.noiseless[0]} has too little noise")
+        if moves.noiseless is not None:
+            why = f"{moves.noiseless} moves with a record by what no noise hides"
+            raise NotExamined("composition", why)
+        if moves.rounds < self.worlds.base.n_rounds:
+            why = f"messages of round {moves.rounds} do not determine the noise in them"
+            raise NotExamined("composition", why)
+        refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
         runs.verify(moves)
         self.aligned = True
@@ -197,7 +206,7 @@ class Examination:
     def _records_missing(self, claim: Claim) -> str:
         """Why it is not known how often a record is used; "" if it is."""
         if not self.aligned:
-            return self.missing.get("records", self.blocked)
+            return self._why("records")
         for run in (self.worlds.plain, *self.runs):
             for victim in self.worlds.config.record.victims:
                 batches = _digests(run, victim)
@@ -245,14 +254,13 @@ class Examination:
             return Least(0.0), None
         if self.worlds.sampling.unknown(claim) is not None:
             return Least(0.0), None
-        first = min(k for _, k, _ in moves.sizes)
-        if moves.noiseless and moves.noiseless[0].round == first:
-            return NOISELESS, str(moves.noiseless[0])
+        if moves.noiseless is not None and moves.noiseless.round <= moves.sure:
+            return NOISELESS, str(moves.noiseless)
         of_round = [
             (family, size)
             for (victim, k, family), sizes in moves.sizes.items()
             for size in sizes.values()
-            if victim not in model.agents and (self.aligned or k == first) and size > 0
+            if victim not in model.agents and k <= moves.sure and size > 0
         ]
         delta = claimed_delta(claim)
         costs = [least([released(*one)], delta, "add-remove") for one in _largest(of_round)]
@@ -262,7 +270,7 @@ class Examination:
         """The evidence on each premise, what was not examined with why."""
         sites, same = self.worlds.config.noise.sites, self.worlds.replay.same
         runs = self.runs or [self.worlds.plain]
-        yield from drawn_noise(runs, sites, same, "" if self.runs else self.blocked)
+        yield from drawn_noise(runs, sites, same, "" if self.runs else self._why("noise"))
         yield self._state()
         done = set[tuple[bool, str]]()
         for i, claim, model in asked:
@@ -284,10 +292,14 @@ class Examination:
             **other,
         )
 
+    def _why(self, *premises: PremiseName) -> str:
+        """What is said of premises that were not examined."""
+        return next((self.missing[name] for name in premises if name in self.missing), self.blocked)
+
     def _state(self) -> Finding:
         n = self.worlds.base.n_rounds
         return self._finding(
-            "" if self.aligned else self.missing.get("state", self.blocked),
+            "" if self.aligned else self._why("state"),
             "runs that share every draw send the same, and a record of one round moves no later "
             "message once the noise of that round is moved",
             {Name.ROUNDS: Metric(value=n, n=n)},
@@ -298,7 +310,7 @@ class Examination:
 
     def _alignment(self, claim: Claim) -> Finding:
         most, n = self.releases(claim), self.worlds.base.n_rounds
-        why = "" if self.aligned else self.missing.get("distance", self.blocked)
+        why = "" if self.aligned else self._why("distance", "composition")
         n_hows = len(FAR) + len(self.worlds.config.record.hows())
         found = self._finding(
             why,
@@ -373,11 +385,8 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
         source, name = order[0], order[3]
         if source not in holding:
             continue
-        noised = np.zeros(len(content), bool)
         k = None if message is None else message.round
-        if message is not None:
-            for response in runs.noised[message.round][source].get(message, ()):
-                noised[response.places] = True
+        noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
         bare[name, k].setdefault(source, []).append((noised.tolist(), content[~noised].tolist()))
     for (name, k), by_agent in bare.items():
         if all(all(noised) for some in by_agent.values() for noised, _ in some):

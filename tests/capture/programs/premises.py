@@ -1,0 +1,152 @@
+"""A right simulation of two or three agents in NumPy, twins that are right too, and planted faults.
+
+The first argument chooses one. A record moves the sum of a batch by CLIP, and so costs mu = 1 a
+round, whatever is changed of what follows; a fault breaks a premise of that.
+"""
+
+import sys
+
+import numpy as np
+
+from dpaudit import tap
+
+VARIANT = sys.argv[1] if len(sys.argv) > 1 else "none"
+AGENTS = 3 if VARIANT in ("order", "count") else 2
+INPUTS, RECORDS = 60, 6
+ROUNDS = 8 if VARIANT == "epochs" else 2
+CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
+
+data = np.random.default_rng(1)
+X = data.normal(size=(AGENTS, RECORDS, INPUTS))
+Y = (X.sum(axis=2) > 0).astype(np.int64)
+source = np.random.default_rng(1 if VARIANT == "one-seed" else None)
+models = [np.zeros(INPUTS) for _ in range(AGENTS)]
+buffers = [np.zeros(INPUTS) for _ in range(AGENTS)]
+kept = [np.zeros(INPUTS) for _ in range(AGENTS)]
+
+
+def residuals(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(x @ w, -500, 500))) - y
+
+
+def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if VARIANT == "normalised-by-batch":
+        x = x - x.mean(axis=0)
+    each = residuals(w, x, y)[:, None] * x
+    norms = np.linalg.norm(each, ord=1 if VARIANT == "laplace" else 2, axis=1)
+    if VARIANT == "clip-of-largest":
+        norms = np.abs(each).max(axis=1)
+    factors = np.minimum(1.0, CLIP / np.maximum(norms, 1e-12))
+    if VARIANT == "no-clip-far-out":
+        factors = np.where(norms > 1e4, 1.0, factors)
+    if VARIANT == "no-clip-of-label":
+        factors = np.where(y == 1, 1.0, factors)
+    if VARIANT == "no-clip-of-agent" and i == 1:
+        factors = np.ones(len(x))
+    if VARIANT == "no-clip-at-last" and k == ROUNDS - 1:
+        factors = np.ones(len(x))
+    if VARIANT == "used-twice":
+        factors[:1] *= 2
+    total = (each * factors[:, None]).sum(axis=0)
+    if VARIANT == "clip-of-batch":
+        total = each.sum(axis=0)
+        total = total * min(1.0, RECORDS * CLIP / np.linalg.norm(total))
+    if VARIANT == "divided-by-count":
+        total = total * RECORDS / len(x)
+    return total
+
+
+def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
+    if VARIANT == "laplace":
+        return tap.noise(i, "noise", source.laplace(0, SIGMA, INPUTS), SIGMA, family="laplace")
+    if VARIANT == "two-draws":
+        half = SIGMA / 2**0.5
+        return sum(tap.noise(i, f"noise {j}", source.normal(0, half, INPUTS), half) for j in (1, 2))
+    if VARIANT == "halves":
+        parts = [source.normal(0, SIGMA, INPUTS // 2) for _ in range(2)]
+        return np.concatenate([tap.noise(i, f"noise {j}", z, SIGMA) for j, z in enumerate(parts)])
+    scale = SIGMA / (k + 1) if VARIANT == "decay" else SIGMA
+    if VARIANT == "scale-of-data":
+        scale = SIGMA * max(1.0, float(np.abs(step).max()))
+    drawn = source.normal(0, scale, INPUTS)
+    if VARIANT == "low":
+        drawn *= 0.9
+    if VARIANT == "low-in-a-round" and k == 1:
+        drawn *= 0.6
+    if VARIANT == "low-of-an-agent" and i == 1:
+        drawn *= 0.85
+    if VARIANT == "low-in-a-coordinate":
+        drawn[3] *= 0.5
+    if VARIANT == "one-number":
+        drawn[:] = drawn[0]
+    if VARIANT == "uniform":
+        drawn = source.uniform(-(3**0.5), 3**0.5, INPUTS)
+    if VARIANT == "truncated":
+        drawn = np.clip(drawn, -2.5 * scale, 2.5 * scale)
+    if VARIANT == "same-in-rounds":
+        drawn = kept[i] = kept[i] if k else drawn
+    if VARIANT == "same-in-agents":
+        drawn = kept[0] = kept[0] if i else drawn
+    if VARIANT == "in-a-row":
+        kept[i] = drawn = 0.8 * kept[i] + 0.6 * drawn if k else drawn
+    noise = tap.noise(i, "noise", drawn, scale)
+    if VARIANT == "some-coordinates":
+        noise = noise * (np.arange(INPUTS) < INPUTS / 2)
+    return noise
+
+
+def batch_of(i: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    if VARIANT == "epochs":  # half of the records a round, in another order in each pass
+        order = np.random.default_rng([i, k // 2]).permutation(RECORDS)
+        half = order[(k % 2) * RECORDS // 2 :][: RECORDS // 2]
+        return tap.batch(i, (X[i, half], Y[i, half]))
+    return tap.batch(i, (X[i], Y[i]))
+
+
+def message_of(i: int, k: int) -> np.ndarray:
+    x, y = batch_of(i, k)
+    to = [j for j in range(AGENTS) if j != i]
+    step, loss = (
+        clipped_sum(i, k, models[i], x, y),
+        float(np.abs(residuals(models[i], x, y)).mean()),
+    )
+    if VARIANT == "decay":
+        step = step / (k + 1)
+    if VARIANT == "remembered":
+        buffers[i] = step = 0.5 * buffers[i] + step
+    if VARIANT == "second-message":
+        tap.send(i, to, "step", step)
+    if VARIANT == "loss-beside":
+        tap.send(i, to, "loss", loss)
+    if VARIANT == "loss-of-all":
+        tap.send(i, to, "loss", float(np.abs(residuals(models[i], X[i], Y[i])).mean()))
+    if VARIANT == "header":
+        tap.send(i, to, "round", np.array([k, RATE]))
+    noised = step + noise_of(i, k, step)
+    if VARIANT == "momentum":
+        buffers[i] = noised = 0.5 * buffers[i] + noised
+    if VARIANT == "printed-loss":
+        print("loss", loss)
+    if VARIANT == "printed-round":
+        print("round", k, "of", ROUNDS, "noise", SIGMA)
+    if VARIANT == "file":
+        np.save(f"model-{i}.npy", noised)
+    message = models[i] - RATE * noised
+    if VARIANT == "order" and loss > 0.5:
+        to = to[::-1]
+    if VARIANT == "count" and loss > 0.5:
+        to = to[:1]
+    if VARIANT == "halves":
+        for name, part in zip(("low", "high"), np.split(message, 2), strict=True):
+            tap.send(i, to, name, part)
+        return message
+    for j in to if VARIANT in ("order", "count") else [to]:
+        tap.send(i, j, "model", message)
+    return message
+
+
+if VARIANT == "first-message":
+    for i in range(AGENTS):
+        tap.send(i, [j for j in range(AGENTS) if j != i], "mean", X[i].mean(axis=0))
+for k in range(ROUNDS):
+    models = [np.mean([message_of(i, k) for i in range(AGENTS)], axis=0)] * AGENTS

@@ -32,17 +32,16 @@ from .accounted import NOISELESS, Ends, Least, least, released
 from .aligned import (
     MOST_ROUNDS,
     Alignments,
+    EqualRuns,
     Moves,
     NotExamined,
     refuse_unbounded,
-    trace_of_equal_runs,
 )
 from .drawn import drawn_noise, runs_needed
 from .program import Program
 from .runs import ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
-from .traces import Trace
 from .worlds import MeasuredRuns, OnRun
 
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
@@ -82,9 +81,8 @@ class Examination:
         before = _files_below(self._folder, self._out)
         try:
             self._refuse_before_runs(asked, decided)
-            trace = trace_of_equal_runs(self.program, self.worlds.replay)
-            self._align(trace)
-            self._refuse_after_runs(trace, before)
+            self._align()
+            self._refuse_written(before)
             self.runs = self._with_other_seeds()
         except NotExamined as one:
             self.missing[one.premise], self.blocked = one.why, NO_MORE
@@ -165,8 +163,10 @@ class Examination:
                 found[victim][number] = batch.index(known[0]) if known else 0
         return found
 
-    def _align(self, trace: Trace) -> None:
-        runs = Alignments(self.worlds, self.program, self.records, self.on_run, trace)
+    def _align(self) -> None:
+        is_simulation = self.worlds.config.program.ranks is None
+        equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
+        runs = Alignments(self.worlds, self.program, self.records, self.on_run, equal)
         self.moves = moves = runs.moves()
         if moves.noiseless is not None:
             why = f"{moves.noiseless} moves with a record by what no noise hides"
@@ -179,7 +179,7 @@ class Examination:
         runs.verify(moves)
         self.aligned = True
 
-    def _refuse_after_runs(self, trace: Trace, before: Mapping[Path, tuple[int, int]]) -> None:
+    def _refuse_written(self, before: Mapping[Path, tuple[int, int]]) -> None:
         written = [
             p for p, x in _files_below(self._folder, self._out).items() if before.get(p) != x
         ]
@@ -377,11 +377,9 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
     No run changes records that are not in a batch, so that such a number may be of these. One that
     all agents send alike is of none.
     """
-    holding = {taken.agent for taken in worlds.base.batches}
+    holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
     bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
-    for order, message, content in zip(
-        runs.trace.order, runs.trace.ids, runs.trace.contents, strict=True
-    ):
+    for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
         source, name = order[0], order[3]
         if source not in holding:
             continue

@@ -27,7 +27,10 @@ _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Packages whose lines are not the program's.
-_LIBRARIES = ("torch", "numpy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray")
+_LIBRARIES = (
+    *("torch", "numpy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray"),
+    *("httpx", "httpcore", "anyio", "aiohttp"),
+)
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
 MOST_AT_A_SITE = 10_000  # draws of single numbers at one line that are written down
 
@@ -50,7 +53,7 @@ class Log:
     """
 
     def __init__(self, folder: str, most_bytes: int) -> None:
-        self._folder, self._most_bytes = folder, most_bytes
+        self.folder, self._most_bytes = folder, most_bytes
         self._anew()
         os.register_at_fork(after_in_child=self._anew)
 
@@ -116,7 +119,7 @@ class Log:
             _write(log, f"{begun}{tensors}}}\n".encode())
 
     def _open(self) -> tuple[int, int]:
-        name = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}")
+        name = os.path.join(self.folder, f"{os.getpid()}-{time.time_ns()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._files = (os.open(f"{name}.log", flags, 0o666), os.open(f"{name}.bin", flags, 0o666))
         about: dict[str, Any] = {"kind": "process", "protocol": PROTOCOL, "pid": os.getpid()}

@@ -22,10 +22,28 @@ class _Here:
 
     place: Place = ()
     started = 0  # others, by this one
+    rank: int | None = None  # as a transport has found it
+
+
+def be(rank: int) -> None:
+    """A transport knows which agent this process is."""
+    _Here.rank = rank
+
+
+def is_given() -> bool:
+    """Whether one has said so."""
+    return _Here.rank is not None
+
+
+def forget_place() -> None:
+    """The order of starting says nothing of this process."""
+    _Here.place = ()
 
 
 def rank_here() -> int | None:
     """The number of this process among those of its program; None: it has none yet."""
+    if _Here.rank is not None:
+        return _Here.rank
     distributed, mpi = sys.modules.get("torch.distributed"), sys.modules.get("mpi4py.MPI")
     if getattr(distributed, "is_initialized", bool)():
         return int(distributed.get_rank())  # type: ignore[union-attr]
@@ -48,6 +66,7 @@ def _numbers() -> Place:
 def apart() -> str:
     """A text that tells this process from others of its program, in every run the same."""
     rank = next((os.environ[name] for name in RANKS if name in os.environ), None)
+    rank = rank if _Here.rank is None else str(_Here.rank)
     processes = sys.modules.get("multiprocessing.process")
     name = "MainProcess" if processes is None else processes.current_process().name
     if rank is None and name == "MainProcess" and WORKING in os.environ:

@@ -17,15 +17,19 @@ from .errors import RecorderError
 from .log import Log, Sites
 from .player import SEEDED, WORLD, Player, World, refuse_other_process, seed
 from .transports import (
+    aiohttp_streams,
     asyncio_streams,
     encoders,
     grpc_calls,
     http_client,
     http_server,
+    httpx_client,
     pipes,
     sockets,
 )
 from .transports.channels import Channels
+from .transports.mpi import hook_mpi
+from .transports.ray_objects import WORKER, RayObjects
 from .transports.zeromq import OtherTransport, record_sockets
 
 if TYPE_CHECKING:
@@ -77,9 +81,12 @@ class Hooks:
             "jax.random": self._jax,
             "subprocess": lambda found: keep_on_path(found, options["start"]),
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
+            "mpi4py.MPI": lambda mpi: hook_mpi(mpi, log, self._sites, self._player),
         }
         if not options["transport"]:
             self.then.update(self._channels(Channels(log, self._sites)))
+            ray = RayObjects(log, Channels(log, self._sites), self._seed_again)
+            self.then["ray"] = ray.hook_ray
         else:
             import runpy
 
@@ -98,6 +105,11 @@ class Hooks:
             "asyncio.sslproto": asyncio_streams.hook_ssl,
             "http.client": http_client.hook_http,
             "http.server": http_server.hook_http,
+            "httpx": httpx_client.hook_httpx,
+            "aiohttp.http_writer": aiohttp_streams.hook_writer,
+            "aiohttp.client": aiohttp_streams.hook_client,
+            "aiohttp.web_request": aiohttp_streams.hook_request,
+            "aiohttp.web_response": aiohttp_streams.hook_server,
             "grpc": grpc_calls.hook_grpc,
             "grpc.aio": grpc_calls.hook_grpc_aio,
         }
@@ -128,6 +140,13 @@ class Hooks:
             said = f"{type(error).__name__}: {error}"
             self._log.unseen(f"{name} {version} could not be hooked: {said}")
 
+    def _seed_again(self) -> None:
+        """Of a process that learns late which agent it is."""
+        world = None if self._player is None else self._player.world
+        if world is not None:
+            for name in SEEDED.keys() & sys.modules.keys():
+                seed(name, world.seed)
+
     def _torch(self, torch: ModuleType) -> None:
         if self._options["cpu"]:
             from . import cpu_for_cuda
@@ -150,6 +169,8 @@ class Hooks:
 
 def start() -> None:
     """Record this process from now on, and those that it starts."""
+    if _is_a_service():
+        return
     options = json.loads(os.environ[OPTIONS])
     log = Log(options["folder"], options["most_bytes"])
     ranks.follow()
@@ -157,6 +178,12 @@ def start() -> None:
     _note_what_is_started_without(log)
     _note_what_ends_it(log)
     _note_that_it_is_over(log)
+
+
+def _is_a_service() -> bool:
+    """Whether this process is one that Ray keeps for itself: what it sends is not the program's."""
+    words = " ".join(map(str, getattr(sys, "argv", ())[:1]))
+    return f"{os.sep}ray{os.sep}" in words and not words.endswith(WORKER)
 
 
 def begun(log: Log, in_world: bool) -> Player | None:

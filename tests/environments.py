@@ -1,14 +1,15 @@
 """Environments of several versions, made in a folder, and the recorder held against programs there.
 
-    python tests/environments.py FOLDER [NAME ...]
+    python tests/environments.py FOLDER [NAME ...] [--results FOLDER]
 
 Each environment is made by the Python of its version, which is looked for on PATH and among those
-of pyenv, and keeps what pip has installed for the next time. A program of torch.distributed is
-recorded, and every message must be on its link, in order and bit for bit, as its receivers wrote it
-down. So are programs that send by pipes, queues, sockets, HTTP and gRPC. The NumPy example is audited: its fault must be found, and its right twin not be accused. A
-table is printed, and the exit code is 1 if anything differs.
+of pyenv, and keeps what pip has installed for the next time. Every message of a guest must be on
+its link, as its receiver wrote it down: of torch.distributed in order and bit for bit. Examples are
+audited by the tap, and by each transport that is there: the fault must be found and measured, and
+the right twin not be accused. A table is printed, and the exit code is 1 if anything differs.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -22,16 +23,21 @@ sys.path.insert(0, str(Path(__file__).parent / "capture"))
 
 from sheets import (
     GUESTS,
+    assert_every_array_on_its_link,
     assert_every_message_on_its_channel,
     assert_every_message_on_its_link,
     assert_every_sum,
 )
+from test_audited_wires import assert_measured, config
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.verdict import Verdict
+from dpaudit.reports.tables import as_csv
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OF_THE_BATCH = "    return total * min(1.0, len(x) * CLIP / norm)\n"
@@ -50,18 +56,44 @@ class Environment:
     python: str
     requirements: tuple[str, ...]
     lacks: tuple[str, ...] = ()  # ways of sending
+    carries: tuple[str, ...] = ()  # transports that an audit is made by
 
     def has(self, package: str) -> bool:
         return any(one.startswith(package) for one in self.requirements)
 
 
+ABOUT = (
+    "Programs in environments of their own, recorded and audited. Messages are compared with what "
+    "receivers wrote down. In an audit by a transport, mu is 1 without a fault, and 2 with half of "
+    "the noise."
+)
+AGAIN = "python tests/environments.py FOLDER --results docs/results"
 OLD_GLOO = ("functional_collectives", "gathers_into", "reduce_scatters", "exchanges")
 MATRIX = (
-    Environment("numpy-1.24", "3.8", ("numpy==1.24.4",)),
+    Environment("numpy-1.24", "3.8", ("numpy==1.24.4",), carries=("socket", "asyncio", "http")),
     Environment("numpy-1.26", "3.9", ("numpy==1.26.4",)),
     Environment("numpy-1.26-of-3.12", "3.12", ("numpy==1.26.4",)),
-    Environment("numpy-2", "3.13", ("numpy>=2.2",)),
-    Environment("grpc", "3.12", ("grpcio>=1.60", "numpy==1.26.4")),
+    Environment("numpy-2", "3.13", ("numpy>=2.2",), carries=("socket", "asyncio", "http")),
+    Environment(
+        "grpc-zeromq",
+        "3.12",
+        ("grpcio>=1.60", "pyzmq>=25", "numpy==1.26.4"),
+        carries=("grpc", "zmq"),
+    ),
+    Environment(
+        "http",
+        "3.12",
+        ("httpx>=0.28", "aiohttp>=3.10", "requests>=2.31", "numpy==1.26.4"),
+        carries=("requests", "httpx", "aiohttp"),
+    ),
+    Environment(
+        "http-of-3.8",
+        "3.8",
+        ("httpx==0.28.1", "aiohttp==3.10.11", "numpy==1.24.4"),
+        carries=("httpx", "aiohttp"),
+    ),
+    Environment("mpi", "3.12", ("mpi4py>=4", "mpich>=4", "numpy==1.26.4"), carries=("mpi",)),
+    Environment("ray", "3.12", ("ray>=2.40", "numpy==1.26.4"), carries=("ray",)),
     Environment("torch-1.13", "3.8", ("torch==1.13.1", "numpy==1.24.4"), OLD_GLOO),
     Environment("torch-2.4", "3.8", ("torch==2.4.1", "numpy==1.24.4"), ("exchanges",)),
     Environment("torch-2.13", "3.11", ("torch==2.13.0", "numpy>=2.2")),
@@ -102,19 +134,46 @@ def recorded(python: Path, environment: Environment, scratch: Path) -> str:
 
 def routed(python: Path, environment: Environment, scratch: Path) -> str:
     """Whether every array was recorded on its channel, of all kinds of channels."""
-    os.chdir(GUESTS)
     kinds = ["fork", "spawn", "socket", "http", *(["grpc"] if environment.has("grpc") else [])]
     for kind in kinds:
-        printed, own = scratch / f"{kind}.txt", os.dup(1)
-        with open(printed, "wb") as file:
-            os.dup2(file.fileno(), 1)
-        try:
-            options = Options(seconds=300, python=python)
-            recording = capture(["python", "channels.py", kind], scratch / kind, options)
-        finally:
-            os.dup2(own, 1)
-        assert_every_message_on_its_channel(recording, printed.read_text())
+        command = ["python", "channels.py", kind]
+        assert_every_message_on_its_channel(*printed(command, python, scratch / kind))
     return f"arrays by {', '.join(kinds)}"
+
+
+def printed(command: list[str], python: Path, scratch: Path) -> tuple[CaptureFolder, str]:
+    """The recording of a guest, and what it printed."""
+    os.chdir(GUESTS)
+    scratch.mkdir()
+    own, said = os.dup(1), scratch / "said.txt"
+    with open(said, "wb") as file:
+        os.dup2(file.fileno(), 1)
+    try:
+        options = Options(seconds=300, python=python)
+        return capture(command, scratch / "out", options), said.read_text()
+    finally:
+        os.dup2(own, 1)
+
+
+def of_mpi(python: Path, scratch: Path) -> str:
+    command = ["mpiexec", "-n", "3", "python", "ranks_of_mpi.py"]
+    recording, said = printed(command, python, scratch / "mpi")
+    assert_every_array_on_its_link(recording, said)
+    return f"{len(recording.events)} messages of mpi4py"
+
+
+def of_ray(python: Path, scratch: Path) -> str:
+    os.environ["SHEET"] = str(scratch / "sheet")
+    recording, _ = printed(["python", "actors.py"], python, scratch / "ray")
+    assert_every_array_on_its_link(recording, (scratch / "sheet").read_text())
+    return f"{len(recording.events)} messages of Ray"
+
+
+def carried(python: Path, how: str, scratch: Path) -> str:
+    """Whether half of the noise is measured, and the right twin at its claim, by a transport."""
+    for fault, mu in (((), 1.0), (("halved",), 2.0)):
+        assert_measured(config(how, python, *fault), scratch / f"{how}{mu}", mu)
+    return f"audited by {how}: mu 1 and 2"
 
 
 def audited(python: Path, folder: str, script: str, right: tuple[str, str], scratch: Path) -> str:
@@ -142,28 +201,57 @@ def checks(python: Path, environment: Environment, scratch: Path) -> Iterator[Ca
     yield lambda: routed(python, environment, scratch)
     if environment.has("torch"):
         yield lambda: recorded(python, environment, scratch)
+    if environment.has("mpi4py"):
+        yield lambda: of_mpi(python, scratch)
+    if environment.has("ray"):
+        yield lambda: of_ray(python, scratch)
+    for how in environment.carries:
+        yield lambda how=how: carried(python, how, scratch)
+
+
+def of_environment(environment: Environment, folder: Path) -> list[str]:
+    """What each check says; a failure begins with FAILED."""
+    python, said = made(environment, folder), []
+    if python is None:
+        return [f"no Python {environment.python} here"]
+    with tempfile.TemporaryDirectory() as scratch:
+        for check in checks(python, environment, Path(scratch)):
+            try:
+                said.append(check())
+            except (AssertionError, DpauditError) as error:
+                said.append(f"FAILED: {error}")
+    return said
 
 
 def main() -> int:
-    folder, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
-    failed = False
+    asked = argparse.ArgumentParser()
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("names", nargs="*")
+    asked.add_argument("--results", type=Path)
+    given = asked.parse_args()
+    rows: list[tuple[str, ...]] = []
     for environment in MATRIX:
-        if names and environment.name not in names:
+        if given.names and environment.name not in given.names:
             continue
-        python, said = made(environment, folder), []
-        if python is None:
-            print(f"{environment.name:20} no Python {environment.python} here")
-            continue
-        with tempfile.TemporaryDirectory() as scratch:
-            for check in checks(python, environment, Path(scratch)):
-                try:
-                    said.append(check())
-                except (AssertionError, DpauditError) as error:
-                    said.append(f"FAILED: {error}")
-                    failed = True
-        about = f"Python {environment.python}, {', '.join(environment.requirements)}"
-        print(f"{environment.name:20} {about:45} {'; '.join(said)}", flush=True)
-    return int(failed)
+        said = of_environment(environment, given.folder.resolve())
+        installed = ", ".join(environment.requirements)
+        rows += [(environment.name, environment.python, installed, one) for one in said]
+        print(f"{environment.name:20} {environment.python:5} {installed}", flush=True)
+        print("".join(f"    {one}\n" for one in said), end="", flush=True)
+    if given.results is not None:
+        write(rows, given.results)
+    return int(any(said.startswith("FAILED") for *_, said in rows))
+
+
+def write(rows: list[tuple[str, ...]], folder: Path) -> None:
+    """The table as published data."""
+    columns = ("environment", "Python", "installed", "what was found")
+    table = ResultTable(title="Checks", columns=columns, rows=tuple(rows))
+    found = ResultTables(
+        title="The recorder elsewhere", about=ABOUT, command=AGAIN, tables=(table,)
+    )
+    (folder / "recorder.json").write_text(found.to_json())
+    (folder / "recorder.csv").write_text(as_csv(found.rows))
 
 
 if __name__ == "__main__":

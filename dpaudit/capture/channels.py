@@ -94,10 +94,13 @@ class _Readers:
     def __init__(self, processes: Sequence[Process]) -> None:
         self._readers: defaultdict[str, dict[int, deque[int]]] = defaultdict(dict)
         self._other: dict[str, str] = {}
+        self._passed: defaultdict[str, list[str]] = defaultdict(list)
         for number, process in enumerate(processes):
             for record in process.of_kind("paired"):
                 one, other = record["channels"]
                 self._other |= {one: other, other: one}
+            for record in process.of_kind("passed"):
+                self._passed[record["channel"]].append(record["to"])
             for record in process.of_kind("took"):
                 taken = self._readers[record["channel"]].setdefault(number, deque())
                 if record["crc32"] is not None:
@@ -123,4 +126,7 @@ class _Readers:
 
     def _at(self, record: Record) -> dict[int, deque[int]]:
         channel = str(record["channel"])
-        return self._readers.get(self._other.get(channel, channel), {})
+        found = dict(self._readers.get(self._other.get(channel, channel), {}))
+        for other in self._passed.get(channel, ()):
+            found |= self._readers.get(other, {})
+        return found

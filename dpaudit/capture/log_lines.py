@@ -122,6 +122,15 @@ class PairedLine(TypedDict):
 
 
 @with_config(_STRICT)
+class PassedLine(TypedDict):
+    """Who reads from one channel, ``to``, is handed what is on another, too."""
+
+    kind: Literal["passed"]
+    channel: _Name
+    to: _Name
+
+
+@with_config(_STRICT)
 class ReceivedLine(TypedDict):
     kind: Literal["received"]
     group: _Name
@@ -171,6 +180,7 @@ _LINE: TypeAdapter[Any] = TypeAdapter(
         | PostedLine
         | TookLine
         | PairedLine
+        | PassedLine
         | ReceivedLine
         | DrawnLine
         | BatchLine

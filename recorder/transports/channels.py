@@ -79,5 +79,9 @@ class Channels:
         """What is written to one of two channels is read from the other."""
         self._log.write({"kind": "paired", "channels": [one, other]})
 
+    def passed(self, channel: str, to: str) -> None:
+        """Who reads from the channel ``to`` is handed what is on the first one, too."""
+        self._log.write({"kind": "passed", "channel": channel, "to": to})
+
     def unseen(self, text: str) -> None:
         self._log.unseen(text)

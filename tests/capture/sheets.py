@@ -100,5 +100,16 @@ def assert_every_message_on_its_channel(recording: CaptureFolder, printed: str) 
     assert sorted(clients.values()) == [1, 2]
 
 
+def assert_every_array_on_its_link(recording: CaptureFolder, printed: str) -> None:
+    """Of guests whose receivers print "SOURCE->RECEIVER [numbers]": all of it was sent."""
+    found = []
+    for event in recording.events:
+        content = recording.content(event.tensors[-1])
+        if content.dtype == torch.float64:
+            numbers = content.flatten().tolist()
+            found += [f"{event.source}->{to} {numbers}" for to in event.destinations]
+    assert sorted(found) == sorted(printed.splitlines())
+
+
 def _asking(recording: CaptureFolder, rank: int) -> set[int]:
     return {event.source for event in recording.events if rank in event.destinations}

@@ -1,6 +1,6 @@
 """Two processes send each other noised sums of records of norm 1, by a transport that others wrote.
 
-    python wires.py socket|asyncio|http|requests|grpc|zmq [halved]
+    python wires.py socket|asyncio|http|requests|httpx|aiohttp|grpc|zmq|mpi|ray [halved]
 
 Process 0 answers each message of process 1 with one of its own. `halved` plants a fault: half of
 the noise.
@@ -148,6 +148,53 @@ def ask_requests(port, agent):
     asking(agent, lambda data: session.post(f"http://localhost:{port}/", data).content)
 
 
+def ask_httpx(port, agent):
+    import httpx
+
+    with httpx.Client() as client:
+        asking(agent, lambda data: client.post(f"http://localhost:{port}/", content=data).content)
+
+
+def serve_aiohttp(port, answer):
+    import asyncio
+
+    from aiohttp import web
+
+    async def main():
+        over = asyncio.Semaphore(0)
+
+        async def one(request):
+            over.release()
+            return web.Response(body=answer(await request.read()))
+
+        app = web.Application()
+        app.router.add_post("/", one)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        print("up", flush=True)
+        for _ in range(ROUNDS):
+            await over.acquire()
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def ask_aiohttp(port, agent):
+    import asyncio
+
+    import aiohttp
+
+    async def main():
+        async with aiohttp.ClientSession() as session:
+            for _ in range(ROUNDS):
+                own = agent.message()
+                async with session.post(f"http://localhost:{port}/", data=packed(own)) as reply:
+                    agent.mixed(own, unpacked(await reply.read()))
+
+    asyncio.run(main())
+
+
 def serve_grpc(port, answer):
     import threading
     from concurrent import futures
@@ -209,7 +256,30 @@ def ask_zmq(port, agent):
     asking(agent, ask)
 
 
-ask_asyncio, serve_requests = ask_socket, serve_http
+def gossip_mpi():
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    agent = Agent(world.Get_rank())
+    for _ in range(ROUNDS):
+        own, other = agent.message(), np.empty(3)
+        world.Sendrecv(own, 1 - agent.rank, 0, other, 1 - agent.rank)
+        agent.mixed(own, other)
+
+
+def gossip_ray():
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    agents = [ray.remote(num_cpus=0)(Agent).remote(rank) for rank in range(2)]
+    for _ in range(ROUNDS):
+        one, other = (agent.message.remote() for agent in agents)
+        ray.get([agents[0].mixed.remote(one, other), agents[1].mixed.remote(other, one)])
+    ray.shutdown()
+
+
+ask_asyncio = ask_socket
+serve_requests = serve_httpx = serve_http
 
 
 def main():
@@ -226,6 +296,9 @@ def main():
 
 
 if __name__ == "__main__":
+    if HOW in ("mpi", "ray"):
+        globals()[f"gossip_{HOW}"]()
+        sys.exit()
     if "NODE" not in os.environ:
         main()
     here, at = int(os.environ["NODE"]), int(os.environ["PORT"])

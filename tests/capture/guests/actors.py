@@ -1,0 +1,52 @@
+"""Three actors of Ray, and the process that makes them; each prints what it got, and from whom.
+
+    python actors.py
+
+Actor i sends to the next one the object that it returned, which the process passes on by its name.
+"""
+
+import os
+
+import numpy as np
+import ray
+
+N, ROUNDS = 3, 2
+ME = N  # the process that makes them comes last
+
+
+def got(to, source, value):
+    with open(os.environ["SHEET"], "a") as sheet:
+        sheet.write(f"{source}->{to} {np.asarray(value, float).ravel().tolist()}\n")
+
+
+@ray.remote(num_cpus=0)
+class Agent:
+    def __init__(self, number, start):
+        self.number, self.w = number, start
+        got(number, ME, start)
+
+    def model(self):
+        return self.w + self.number
+
+    def mix(self, source, other):
+        got(self.number, source, other)
+        self.w = (self.w + other) / 2
+        return {"w": 10 * self.w}  # which the one who asked prints
+
+
+def main():
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    agents = [Agent.remote(number, np.full(2, 7.0 + number)) for number in range(N)]
+    for _ in range(ROUNDS):
+        models = [agent.model.remote() for agent in agents]
+        found = [agents[i].mix.remote((i - 1) % N, models[(i - 1) % N]) for i in range(N)]
+        for source, value in enumerate(ray.get(found)):
+            got(ME, source, value["w"])
+    shared = ray.put(np.array([1.5, 2.5]))
+    for source, value in enumerate(ray.get([agent.mix.remote(ME, shared) for agent in agents])):
+        got(ME, source, value["w"])
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

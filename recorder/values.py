@@ -50,7 +50,7 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, part in value.items():
             yield from _below(str(key), part)
-    elif isinstance(value, (list, tuple)) and not _is_numbers(value):
+    elif isinstance(value, (list, tuple)) and not is_numbers(value):
         for i, part in enumerate(value):
             yield from _below(str(i), part)
     else:
@@ -58,14 +58,14 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _below(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (dict, list, tuple)) and not _is_numbers(value):
+    if isinstance(value, (dict, list, tuple)) and not is_numbers(value):
         for inner, part in parts_of(value):
             yield f"{name}.{inner}", part
     else:
         yield name, value
 
 
-def _is_numbers(value: Any) -> bool:
+def is_numbers(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(map(is_number, value))
 
 
@@ -95,7 +95,7 @@ def as_numbers(value: Any) -> array[Any] | None:
     if isinstance(value, array):
         return value if value.typecode in _CODES.values() else None
     listed = [value] if is_number(value) else value
-    if not (_is_numbers(listed) or listed == []):
+    if not (is_numbers(listed) or listed == []):
         return None
     whole = all(isinstance(one, int) for one in listed)
     try:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
-from ..values import is_array, is_tensor, parts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ..values import is_array, is_numbers, is_tensor
 
 ENCODERS = {  # by module: the function that makes bytes of its first argument
     "pickle": "dumps",
@@ -23,7 +21,7 @@ ENCODERS = {  # by module: the function that makes bytes of its first argument
 }
 KEPT = 32  # of the last objects
 LEAST, MOST_AROUND = 16, 2**16  # bytes: shorter ones occur by chance; what frames them is short
-DEEPEST = 20
+MOST_PARTS = 10_000  # of an object, which may hold all that its program has
 _last: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)
 _inside = threading.local()  # a framework's encoder calls pickle's
 
@@ -71,7 +69,7 @@ def keep(value: Any, data: Any) -> None:
         data = b"".join(map(bytes, data))
     if not isinstance(data, bytes) or len(data) < LEAST:
         return
-    parts = dict(_flat(value, "", DEEPEST))
+    parts = _flat(value)
     if any(is_tensor(one) or is_array(one) or isinstance(one, bytes) for one in parts.values()):
         _last.append((data, {name: _copied(part) for name, part in parts.items()}))
 
@@ -84,15 +82,34 @@ def known_in(data: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _flat(value: Any, name: str, deep: int) -> Iterator[tuple[str, Any]]:
-    """What an object holds, also in its attributes."""
-    for within, part in parts_of(value):
-        key = within if not name else f"{name}.{within}"
-        attributes = getattr(part, "__dict__", None)
-        if attributes and deep and not (is_tensor(part) or is_array(part)):
-            yield from _flat(dict(attributes), name if part is value else key, deep - 1)
-        else:
-            yield key, part
+def _flat(value: Any) -> dict[str, Any]:
+    """What an object holds, also in its attributes, by name; nothing if that is too much."""
+    found: dict[str, Any] = {}
+    waiting, seen = [("", value)], set()
+    while waiting and len(found) + len(waiting) <= MOST_PARTS:
+        name, part = waiting.pop()
+        held = _held_by(part)
+        if held is None:
+            found[name or "0"] = part
+        elif id(part) not in seen:  # objects may hold those that hold them
+            seen.add(id(part))
+            below = [(f"{name}.{key}" if name else str(key), one) for key, one in held]
+            waiting += reversed(below)
+    return {} if waiting else found
+
+
+def _held_by(part: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of a dict, list or object, by their keys; None of anything else."""
+    if isinstance(part, (list, tuple)):
+        return None if is_numbers(part) else list(enumerate(part))
+    if isinstance(part, dict):
+        return list(part.items())
+    attributes = getattr(part, "__dict__", None)
+    if attributes and not (
+        is_tensor(part) or is_array(part) or isinstance(part, (type, ModuleType))
+    ):
+        return list(attributes.items())
+    return None
 
 
 def _copied(part: Any) -> Any:

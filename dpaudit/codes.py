@@ -1,4 +1,4 @@
-"""The codes of errors and of reasons of verdicts, with what each of them means."""
+"""The codes of errors, of reasons of verdicts and of lint's rules, with what each means."""
 
 import tomllib
 from collections.abc import Mapping
@@ -8,13 +8,21 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """The page of a code."""
+    """The page of a code; a rule of `dpaudit lint` has all of it."""
 
     title: str
     meaning: str
     why: str  # it stops an audit, or what it says about a claim
-    example: str  # of what is printed
+    example: str  # of what is printed; of a rule, the code that it finds
     help: str  # what to do, in one sentence
+    instead: str = ""  # the code without the mistake
+    seen: str = ""  # where it is in published code
+    confirm: str = ""  # the audit that would confirm a hint
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether `dpaudit lint` finds it."""
+        return bool(self.confirm)
 
 
 @cache
@@ -40,8 +48,19 @@ def page(code: str) -> str:
         KeyError: there is no such code.
     """
     entry = entries()[code]
-    return (
-        f"# {code}: {entry.title}\n\n## What it means\n\n{entry.meaning}\n\n"
-        f"## Why\n\n{entry.why}\n\n## Example\n\n```text\n{entry.example}\n```\n\n"
-        f"## What to do\n\n{entry.help}\n"
-    )
+    language = "python" if entry.is_rule else "text"
+    sections = {
+        "What it means": entry.meaning,
+        "Why": entry.why,
+        "Example": _fenced(entry.example, language),
+        "Use instead": _fenced(entry.instead, language),
+        "Seen in": entry.seen,
+        "What confirms it": f"`{entry.confirm}`" if entry.is_rule else "",
+        "What to do": entry.help,
+    }
+    parts = [f"## {heading}\n\n{text}" for heading, text in sections.items() if text]
+    return "\n\n".join([f"# {code}: {entry.title}", *parts]) + "\n"
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"```{language}\n{text.strip()}\n```" if text else ""

@@ -86,9 +86,17 @@ def sarif(report: CheckReport) -> str:
     """SARIF 2.1.0: a result for each statement that fails or is a warning, at its line."""
     shown = [s for s in report.statements if s.outcome in LEVELS]
     codes = sorted({s.code for s in shown})
+    results = [_sarif_result(s, codes.index(s.code), report.claims_file) for s in shown]
+    return sarif_log(codes, results, report.exit_code(), report.version)
+
+
+def sarif_log(
+    codes: Sequence[str], results: Sequence[Mapping[str, Any]], exit_code: int, version: str
+) -> str:
+    """A log of SARIF 2.1.0, whose rules are codes of dpaudit with their pages."""
     driver = {
         "name": "dpaudit",
-        "semanticVersion": report.version,
+        "semanticVersion": version,
         "rules": [
             {
                 "id": code,
@@ -104,11 +112,24 @@ def sarif(report: CheckReport) -> str:
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [{"executionSuccessful": True, "exitCode": report.exit_code()}],
-        "results": [_sarif_result(s, codes.index(s.code), report.claims_file) for s in shown],
+        "invocations": [{"executionSuccessful": exit_code < 2, "exitCode": exit_code}],
+        "results": results,
     }
     log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2) + "\n"
+
+
+def sarif_text(text: str) -> dict[str, str]:
+    """A message as plain text, in which "[text](address)" would be a link (3.11.6)."""
+    return {"text": one_line(text).replace("](", "] (")}
+
+
+def sarif_place(file: str, **region: int) -> list[dict[str, Any]]:
+    """Where a result is: a file, and a region of it if one is given."""
+    place: dict[str, Any] = {"artifactLocation": {"uri": quote(one_line(file.replace("\\", "/")))}}
+    if region:
+        place["region"] = region
+    return [{"physicalLocation": place}]
 
 
 def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
@@ -170,16 +191,8 @@ def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str
         "ruleId": statement.code,
         "ruleIndex": rule,
         "level": LEVELS[statement.outcome],
-        # plain text, in which "[text](address)" would be a link (3.11.6)
-        "message": {"text": one_line(statement.message).replace("](", "] (")},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": quote(one_line(claims_file.replace("\\", "/")))},
-                    "region": {"startLine": statement.line},
-                }
-            }
-        ],
+        "message": sarif_text(statement.message),
+        "locations": sarif_place(claims_file, startLine=statement.line),
         "partialFingerprints": {"dpaudit/v1": sha256(one_line(identity).encode()).hexdigest()[:16]},
         "properties": {
             "check": one_line(statement.check),

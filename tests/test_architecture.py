@@ -34,6 +34,7 @@ FLOORS = {  # a room imports rooms of lower floors
     "data": 3,
     "graphs": 3,
     "inputs": 3,
+    "lint": 3,
     "statistics": 3,
     "reports": 3,
     "files": 2,

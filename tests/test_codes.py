@@ -21,7 +21,7 @@ SOURCES = [
     for path in ROOT.glob(f"{room}/**/*.py")
 ]
 CODE = re.compile(r"DPA\d{3}")
-HAND_ON = ("errors.py", "file_problems.py", "processes.py")  # codes that others found
+HAND_ON = ("errors.py", "file_problems.py", "linting.py", "processes.py")  # codes that others found
 MOST_WORDS = 35  # of a sentence
 
 
@@ -85,24 +85,24 @@ def test_every_code_is_used() -> None:
 
 def test_codes_are_numbered_without_a_gap() -> None:
     numbers = [int(code.removeprefix("DPA")) for code in entries()]
-    of_errors = [n for n in numbers if n < 100]
-    assert numbers == [
-        *range(1, len(of_errors) + 1),
-        *range(101, 101 + len(numbers) - len(of_errors)),
-    ]
+    ranges = [[n for n in numbers if first <= n < first + 99] for first in (1, 101, 201)]
+    assert numbers == [n for own in ranges for n in own]
+    for first, own in zip((1, 101, 201), ranges, strict=True):  # errors, reasons, rules of lint
+        assert own == [*range(first, first + len(own))]
 
 
 @pytest.mark.parametrize("code", entries())
 def test_a_page_is_complete_and_plain(code: str) -> None:
     entry = entries()[code]
-    assert all(entry)
+    assert all(entry[:5])
+    assert len({*map(bool, entry[5:])}) == 1  # a rule of lint has all, and no other code has any
     assert not entry.title.endswith(".")
-    for text in (entry.meaning, entry.why, entry.help):
+    for text in (entry.meaning, entry.why, entry.help, *filter(None, [entry.seen])):
         assert text.endswith(".")
         for sentence in re.split(r"(?<=[.:;])\s", text):
             assert len(sentence.split()) <= MOST_WORDS, sentence
     assert help_for(code).endswith(f"; see dpaudit explain {code}")
-    assert page(code).count("\n## ") == 4
+    assert page(code).count("\n## ") == (7 if entry.is_rule else 4)
 
 
 def test_an_error_keeps_its_problems_on_its_way_to_another_process() -> None:

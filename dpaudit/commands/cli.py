@@ -34,6 +34,7 @@ from .calculator import epsilon
 from .capturing import capture
 from .certifying import certificate
 from .last_word import leave_with
+from .linting import lint
 from .mechanisms import mechanism, selftest_of_mechanisms
 from .reproducing import reproduce
 from .results import print_outlook, report, show
@@ -346,7 +347,7 @@ COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{benchmark: _RESUMED},
     **dict.fromkeys((show, report, verify, certificate), str),
     **{reproduce: terminal.same_command},
-    **dict.fromkeys((explain, epsilon, capture, mechanism), str),
+    **dict.fromkeys((explain, epsilon, capture, mechanism, lint), str),
 }
 for command, again in COMMANDS.items():
     app.command(command.__name__.rstrip("_"))(terminal.with_exit_code(command, again))

@@ -1,0 +1,37 @@
+"""A hint of a mistake in privacy code, as `dpaudit lint` finds it and reports show it."""
+
+from typing import NamedTuple
+
+
+class Hint(NamedTuple):
+    """Where code may be wrong, and why; never a verdict: an audit has to confirm it."""
+
+    path: str
+    line: int  # 1-based; of a notebook, in its cell
+    column: int  # 1-based
+    code: str  # of the rule, such as "DPA201"
+    message: str  # what was found, in one sentence
+    cell: int = 0  # of a notebook, 1-based and counting all cells; 0: the file is none
+
+    @property
+    def place(self) -> str:
+        """The file with its line, as editors read it."""
+        cell = f"cell {self.cell}:" if self.cell else ""
+        return f"{self.path}:{cell}{self.line}:{self.column}"
+
+
+class Unread(NamedTuple):
+    """A file that could not be examined, and why."""
+
+    path: str
+    code: str  # of the page that explains it
+    reason: str
+    is_asked_for: bool  # it was named itself, and not found in a folder
+
+
+class Linted(NamedTuple):
+    """What `dpaudit lint` found."""
+
+    n_files: int  # that were examined
+    hints: tuple[Hint, ...]
+    unread: tuple[Unread, ...] = ()

@@ -147,6 +147,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """mkdocs: links lead to pages of the site, and written pages link terms to the glossary."""
     path = page.file.src_uri
     written = path != "glossary.md" and (ROOT / "docs" / path).exists()
+    markdown = markdown.replace("<!-- rules -->", codes_from("2", "errors/"))
     return within_site(with_terms(markdown) if written else markdown, path)
 
 
@@ -197,14 +198,23 @@ def glossary() -> str:
 def codes() -> str:
     """Every code with its title, and a link to its page."""
     parts = ["# Codes of errors and reasons", _CODES]
-    for title, first in (("Errors", "0"), ("Reasons of verdicts, and notes", "1")):
-        rows = (
-            (f"[{code}]({code}.md)", entry.title)
-            for code, entry in entries().items()
-            if code[3] == first
-        )
-        parts += [f"## {title}", _table(("code", "it means"), rows)]
+    kinds = (
+        ("Errors", "0"),
+        ("Reasons of verdicts, and notes", "1"),
+        ("[Rules of lint](../lint.md)", "2"),
+    )
+    parts += [f"## {title}\n\n{codes_from(first)}" for title, first in kinds]
     return "\n\n".join(parts) + "\n"
+
+
+def codes_from(first: str, folder: str = "") -> str:
+    """The table of the codes whose number begins with a digit."""
+    rows = (
+        (f"[{code}]({folder}{code}.md)", entry.title)
+        for code, entry in entries().items()
+        if code[3] == first
+    )
+    return _table(("code", "it means"), rows)
 
 
 def commands() -> str:
@@ -351,9 +361,10 @@ def _toml(value: Any) -> str:
 
 
 _GLOSSARY = "The same texts as `dpaudit explain TERM` prints."
-_CODES = """Every error and every reason of a verdict has a code that never changes its meaning.
-`dpaudit explain CODE` prints the same page in a terminal. In Python, `error.code` is the code of an
-error, and `error.problems` lists all problems that were found at once."""
+_CODES = """Every error, every reason of a verdict and every rule of `dpaudit lint` has a code
+that never changes its meaning. `dpaudit explain CODE` prints the same page in a terminal. In
+Python, `error.code` is the code of an error, and `error.problems` lists all problems that were
+found at once."""
 _COMMANDS = """Exit codes of all: 0 nothing speaks against the claims; 1 a claim is refuted or
 unsupported, and nothing else; 2 it could not run, one line for each problem, and whatever was not
 foreseen, also where a plug-in ends the process; 130 interrupted."""

@@ -31,7 +31,7 @@ def action() -> dict[str, Any]:
 
 
 def hook() -> dict[str, Any]:
-    [found] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    found, _lint = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     return found
 
 

@@ -21,6 +21,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "full_runs": ("--trials 2 --repeats 1 --processes 0", {}),
     "inversion": ("--images 8 --peer 0", {}),  # and no images: its header alone
     "limits": ("", {}),
+    "lint": ("tests/lint", {}),
     "mutual_information": ("--rounds 1 --trials 50 --workers 1", {}),
     "network_accounting": ("--readers 1", {"SIZES": ((16, 8),)}),
     "partpsp": ("--rounds 1 --repeats 1", {}),

@@ -16,7 +16,14 @@ from tests.test_site import site
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "docs" / "results").glob("*.json"))
-OF_TABLES = ("leaderboard-decentralized-quick", "mechanisms", "programs", "selftest", "training")
+OF_TABLES = (
+    "leaderboard-decentralized-quick",
+    "lint",
+    "mechanisms",
+    "programs",
+    "selftest",
+    "training",
+)
 RUNS = [path for path in FILES if path.stem not in OF_TABLES]
 TABLES = [path for path in FILES if path.stem in OF_TABLES]
 

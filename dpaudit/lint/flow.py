@@ -169,7 +169,7 @@ class Flow:
         values = [(part, self.value(part)) for part in nodes]
         parts: list[tuple[int, int, Value]] = []
         for part, value in values:
-            inner = tuple((*at, replace(one, parts=())) for *at, one in value.parts)
+            inner = tuple((at, by, replace(one, parts=())) for at, by, one in value.parts)
             parts.append((part.lineno, part.col_offset + 1, replace(value, parts=inner)))
         return replace(union(value for _, value in values), parts=tuple(parts[:MOST]))
 

@@ -147,16 +147,20 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
         "",
     ]
     order = ("fails", "warning", "holds")
-    lines += markdown_table(
-        ("", "check", "about", "adversary", "verdict", "in one sentence"),
-        [
-            (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
-            for s in sorted(report.statements, key=lambda s: order.index(s.outcome))
-        ],
-    )
+    ordered = sorted(report.statements, key=lambda s: order.index(s.outcome))
+    for statement in (s for s in ordered if s.outcome == "fails"):
+        lines += [*_failure(statement), ""]
+    rows = [
+        (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
+        for s in ordered
+        if s.outcome != "fails"
+    ]
+    if rows:
+        header = ("", "check", "about", "adversary", "verdict", "in one sentence")
+        lines += markdown_table(header, rows)
     for check in report.checks:
         where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
-        lines += ["", f"### {markdown_cell(check.name)} ({where})", ""]
+        lines += ["", f"### Figures of {markdown_cell(check.name)} ({where})", ""]
         if check.figures:
             rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
             lines += markdown_table(("key figure", "now", "baseline"), rows)
@@ -166,6 +170,15 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     meanings = [v for v in Verdict if any(s.verdict == v for s in report.statements)]
     lines += ["", *(f"*{verdict}*: {MEANING[verdict]}" for verdict in meanings)]
     return "\n".join(lines) + "\n"
+
+
+def _failure(s: Statement) -> Iterator[str]:
+    """The cause, the figures, then what to do: a paragraph each."""
+    yield f"### {markdown_cell(f'{s.check}: {s.verdict}')}"
+    if s.cause:
+        yield f"\n**{markdown_cell(s.cause)}.**"
+    yield f"\n{markdown_cell(s.message.removeprefix(f'{s.cause}. '))}"
+    yield f"\nWhat to do: {markdown_cell(help_for(s.code, s.remedy))}."
 
 
 def annotations(report: CheckReport) -> list[str]:
@@ -208,7 +221,8 @@ def _number(metric: Metric | None) -> str:
     value = f"{metric.value:.4g}"
     if metric.low is None or metric.high is None:
         return value
-    return f"{value} ({metric.low:.4g} to {metric.high:.4g})"
+    ends = f"{metric.low:.4g} to {metric.high:.4g}"
+    return value if ends == f"{value} to {value}" else f"{value} ({ends})"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

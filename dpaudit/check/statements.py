@@ -1,7 +1,7 @@
 """From the audits of a claims file to what is said about each claim, limit and key metric."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, isfinite
+from math import exp, inf, isfinite
 from typing import Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, nearest
@@ -14,7 +14,7 @@ from dpaudit.files.claims_file import (
     ThresholdSubject,
 )
 from dpaudit.files.finding import Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
+from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim, PremiseName
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
@@ -37,6 +37,13 @@ class Tentative(NamedTuple):
     message: str
 
 
+REMEDIES: Mapping[PremiseName, str] = {  # of the others, the code says what to do
+    "distance": "Clip the gradient of each record to the stated norm before anything is added up, "
+    "or state the bound that holds.",
+    "noise": "Draw fresh noise of the declared scale for each coordinate, agent and round.",
+    "records": "Draw batches as accounting assumes, or account for how they are drawn.",
+    "completeness": "Send nothing without noise that depends on records.",
+}
 CODES = {"threshold": "DPA131", "baseline": "DPA132", "evidence": "DPA133"}
 
 
@@ -97,7 +104,11 @@ class _Speaker(NamedTuple):
         said = self.says(
             "claim", subject, "warning" if warns else "holds", claim.verdict, message, code
         )
-        return Tentative(said, p, self.check.significance, random, claim.verdict, message)
+        if against and claim.failed is not None:
+            remedy = REMEDIES.get(claim.failed.name, "")
+            update = {"cause": claim.failed.says, "remedy": remedy}
+            said = said.model_copy(update={**update, "message": f"{claim.failed.says}. {message}"})
+        return Tentative(said, p, self.check.significance, random, claim.verdict, said.message)
 
     def beside(self, claim: JudgedClaim, before: str, earlier: EpsilonRange | None) -> Statement:
         """A claim that had another verdict in the baseline, and the range that it had there."""
@@ -175,7 +186,7 @@ def _range_and_premise(claim: JudgedClaim) -> str:
     if claim.range is None:
         return ""
     said = f" {claim.range.sentence[0].upper()}{claim.range.sentence[1:]}."
-    if claim.missing:
+    if claim.missing and claim.failed is None:
         first = claim.missing[0]
         said += f" Missing premise: {first.name} ({first.status})."
     return said
@@ -221,10 +232,10 @@ def beside_baseline(
         mine = [w for w in worse if w.check == speaker.check.name]
         for w in mine:
             message = (
-                f"{w.label} got worse: it is {w.now.value:.4g} ({_interval(w.now)}) and was "
-                f"{w.before.value:.4g} ({_interval(w.before)}) in the baseline; adjusted "
-                f"p = {w.p:.2g}, level {level:.2g}"
+                f"{w.label} got worse: it {_is(w.now)} and was {_value(w.before)} in the baseline"
             )
+            if w.p > 0:
+                message += f"; adjusted p = {w.p:.2g}, level {level:.2g}"
             found.append(speaker.says("baseline", (w.label, ""), "fails", "worse", message))
         about = ("baseline", "")
         old = baseline.checks[speaker.check.name]
@@ -377,6 +388,20 @@ def _about(threshold: Threshold, measured: ThresholdSubject) -> str:
         f"at batch size {measured.batch_size}" if measured.batch_size else "",
     )
     return " ".join(part for part in parts if part)
+
+
+def _is(metric: Metric) -> str:
+    return "has no upper end" if metric.value == inf else f"is {_value(metric)}"
+
+
+def _value(metric: Metric) -> str:
+    """A figure, with its interval if it has one that says more."""
+    value = f"{metric.value:.4g}"
+    if metric.low is None or metric.high is None:
+        return value
+    ends = f"{metric.low:.4g} to {metric.high:.4g}"
+    n = "" if metric.n is None else f", n = {metric.n}"
+    return value if ends == f"{value} to {value}" and not n else f"{value} ({ends}{n})"
 
 
 def _interval(metric: Metric) -> str:

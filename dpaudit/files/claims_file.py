@@ -173,6 +173,8 @@ class Statement(Strict):
     message: str  # one sentence, which names the claim, the adversary and the bound
     line: int  # of the claims file
     code: str  # of the reason: dpaudit explain CODE
+    cause: str = ""  # what was found to be wrong; "" if nothing was
+    remedy: str = ""  # of the cause; "": the code's own
 
 
 class KeyFigure(Strict):

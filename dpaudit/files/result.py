@@ -106,6 +106,11 @@ class JudgedClaim(Strict):
         return tuple(premise for premise in self.premises if premise.status != "examined")
 
     @property
+    def failed(self) -> Premise | None:
+        """The first premise that failed: the cause, where accounting settles nothing after it."""
+        return next((premise for premise in self.missing if premise.status == "failed"), None)
+
+    @property
     def examination(self) -> str:
         """The premises that were examined, and why others are missing; "" if there are none."""
         examined = [premise.name for premise in self.premises if premise not in self.missing]

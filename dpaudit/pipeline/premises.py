@@ -252,6 +252,10 @@ def _premise(
 
 def _failure(finding: Finding) -> str:
     """What speaks against a premise."""
+    ratio = finding.value(Name.MEASURED_OVER_STATED)
+    if ratio is not None and finding.message is not None:
+        moves = f'"{finding.message}" moves {ratio:.3g} times its stated bound'
+        return f"{moves}: clipping is missing or too weak"
     metric = finding.metrics.get(Name.EPSILON)
     return finding.title if metric is None else f"{finding.title}: epsilon {metric.ends[0]:.3g}"
 

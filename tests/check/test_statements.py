@@ -108,6 +108,16 @@ def test_a_claim_is_said_with_its_range_and_the_first_missing_premise() -> None:
     assert said.message.endswith("at most 0.5 (accounted), at most 0.5125 (measured).")
 
 
+def test_the_failed_premise_is_named_first_with_what_to_do() -> None:
+    says = '"x" moves 4 times its stated bound: clipping is missing or too weak'
+    failed = Premise(name="distance", status="failed", says=says)
+    [said] = statements(file_of(), {"c": accounted(Verdict.UNSUPPORTED, HELD, MISSING, failed)})
+    assert said.message.startswith(f'{says}. "DPDL, Theorem 1')
+    assert "Missing premise" not in said.message
+    assert said.cause == says
+    assert said.remedy.startswith("Clip the gradient of each record to the stated norm")
+
+
 @pytest.mark.parametrize(
     "before, now, outcome",
     [

@@ -144,10 +144,23 @@ def test_a_fingerprint_stays_when_only_the_numbers_change() -> None:
     assert len({str(f) for f in fingerprints(report())}) == 2
 
 
-def test_markdown_has_one_row_for_each_statement_whatever_its_text() -> None:
+def test_markdown_names_the_cause_before_the_figures() -> None:
+    about = {"cause": '"x" moves 4 times its stated bound', "remedy": "Clip each record."}
+    about["message"] = f"{about['cause']}. The figures."
+    failing = statement("fails", "claim").model_copy(update=about)
+    text = markdown(report().model_copy(update={"statements": (failing,)}), {})
+    said = (
+        '**"x" moves 4 times its stated bound.**\n\nThe figures.\n\nWhat to do: Clip each record;'
+    )
+    assert said in text
+
+
+def test_markdown_shows_each_statement_whatever_its_text() -> None:
     text = markdown(report(NASTY), {NASTY: "sum mary-1.png"})
     rows = [line for line in text.splitlines() if line.startswith(("| fails", "| warn", "| holds"))]
-    assert len(rows) == 3
+    assert len(rows) == 2
+    assert text.count("\n### a &lt;b&gt;") == 1  # what fails has a section
+    assert text.count("\nWhat to do: ") == 1
     assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
     assert "<b>" not in text
     assert "\x00" not in text

@@ -150,14 +150,14 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     ordered = sorted(report.statements, key=lambda s: order.index(s.outcome))
     for statement in (s for s in ordered if s.outcome == "fails"):
         lines += [*_failure(statement), ""]
-    rows = [
+    others = [
         (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
         for s in ordered
         if s.outcome != "fails"
     ]
-    if rows:
+    if others:
         header = ("", "check", "about", "adversary", "verdict", "in one sentence")
-        lines += markdown_table(header, rows)
+        lines += markdown_table(header, others)
     for check in report.checks:
         where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
         lines += ["", f"### Figures of {markdown_cell(check.name)} ({where})", ""]

@@ -31,6 +31,12 @@ _LIBRARIES = (
     *("torch", "numpy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray"),
     *("httpx", "httpcore", "anyio", "aiohttp"),
 )
+# By what the files and functions that led to a draw are called, which are no noise's.
+_OF_MODELS = tuple(os.path.join("torch", "nn", name) for name in ("functional.py", "init.py"))
+_OF_MODELS += (os.path.join("torch", "nn", "modules", "dropout.py"),)
+_OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
+_MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
+_MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
 MOST_AT_A_SITE = 10_000  # draws of single numbers at one line that are written down
 
@@ -150,6 +156,7 @@ class Sites:
         self._folder = os.getcwd()  # that relative names of source files are relative to
         self._skipped: dict[str, str] = {}  # folders of libraries that are loaded, by their names
         self._named: dict[CodeType, str | None] = {}
+        self._purposes: dict[CodeType, str | None] = {}
 
     def here(self) -> str:
         """The innermost line, of those that led here, that is not a transport's or Python's own."""
@@ -173,6 +180,18 @@ class Sites:
         name = None if code is None else self._name(code.co_filename)
         return NOWHERE if name is None or code is None else f"{name}:{code.co_firstlineno}"
 
+    def purpose(self) -> str | None:
+        """What the functions that led here draw for: "model" or "data"; None: they do not say."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code not in self._purposes:
+                self._purposes[code] = _purpose(code)
+            if (found := self._purposes[code]) is not None:
+                return found
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
+
     def _name(self, file: str) -> str | None:
         if file.startswith("<"):
             return None if file.startswith("<frozen") else file
@@ -193,3 +212,12 @@ class Sites:
             if name not in self._skipped and file and file.endswith("__init__.py"):
                 self._skipped[name] = os.path.dirname(file) + os.sep
         return self._skipped.values()
+
+
+def _purpose(code: CodeType) -> str | None:
+    """Of a function: what its name or its file says that it draws for."""
+    name = code.co_name.lower()
+    if code.co_filename.endswith(_OF_MODELS) or any(word in name for word in _MAKING_MODELS):
+        return "model"
+    of_data = any(place in code.co_filename for place in _OF_DATA)
+    return "data" if of_data or any(word in name for word in _MAKING_DATA) else None

@@ -132,16 +132,23 @@ class Player:
         return ranks.rank_here()
 
     def batch(self, agent: int, records: Any) -> Any:
-        """The records of an agent's next step."""
+        """The records of an agent's next step. Without a world, what is no batch has 0 records."""
         self._thread.agent = agent
-        if self.world is None:
-            return records
-        n = batches.n_records(records)
+        try:
+            n = batches.n_records(records)
+        except RecorderError as error:
+            if self.world is not None:
+                raise
+            self._log.unseen(str(error))
+            n = 0
         self._told.add(agent)
         with self._log.lock:
             number = self._log.count(("batch", agent)) + 1
             record: dict[str, Any] = {"kind": "batch", "number": number, "agent": agent}
             record.update(records=n, sequence=self._log.number())
+            if self.world is None:
+                self._log.write(record)
+                return records
             if not self.world.tapes:
                 record["digests"] = batches.digests_of(records)
             for change in self.world.changes:
@@ -215,9 +222,16 @@ class Player:
         """What a data loader hands out; what is no batch of records is left alone."""
         rank = self.rank
         try:
-            return batch if rank is None else self.batch(rank, batch)
+            batches.n_records(batch)
         except RecorderError:
             return batch
+        return batch if rank is None else self.batch(rank, batch)
+
+    def refuse_loader(self, why: str) -> None:
+        """A loader that an audit cannot follow; one that is only recorded goes on."""
+        if self.world is not None:
+            self.refuse(why)
+        self._log.unseen(why)
 
     def refuse(self, why: str) -> NoReturn:
         """End the process, whatever the program catches."""

@@ -158,8 +158,7 @@ class Hooks:
         torch_draws.TorchDraws(self._log, self._sites, self._player).hook()
         encoders.hook_saving(torch)
         torch_distributed.record(self._log, self._sites, self._player)
-        if self._player is not None:
-            loaders.hook_loaders(self._player)
+        loaders.hook_loaders(_players[0])
 
     def _jax(self, jax_random: ModuleType) -> None:
         from .draws.jax_draws import hook_jax

@@ -55,7 +55,8 @@ class VictimLeaks:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
         rounds: defaultdict[object, list[int]] = defaultdict(list)
         for k, neighbours in self._worlds.rounds.items():
-            rounds[neighbours.places[self.victim].digest or k].append(k)
+            if self.victim in neighbours.places:
+                rounds[neighbours.places[self.victim].digest or k].append(k)
         found = []
         for ks in rounds.values():
             for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
@@ -208,7 +209,13 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
         f"agent {worst.victim}; in round {k} the record {pair[0]} and {pair[1]} differ most, of "
         f"{len(worlds.config.record.hows())} ways that were tried; others may differ more"
     )
-    yield f"{len(worst.by_round)} rounds were measured, and others are not counted"
+    without = [k for k, n in worlds.rounds.items() if worst.victim not in n.places]
+    yield f"{len(worst.by_round) - len(without)} rounds were measured, and others are not counted"
+    if without:
+        yield (
+            f"agent {worst.victim} takes no batch or sends nothing in rounds "
+            f"{', '.join(map(str, without))}, which were not measured"
+        )
     if worst.noiseless is not None:
         yield f"{worst.noiseless} moves with the record, and no noise that was named hides it"
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:

@@ -2,37 +2,23 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
-from typing import get_args
 
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.recorded import DRAFT
-from dpaudit.files.world import Noise
-from dpaudit.recorder.draws.torch_draws import is_laplace
+from dpaudit.recorder.draws.loaders import WORKERS
 
+from .noise_lines import noise_lines, noise_of_tap
 from .program import refuse_missing_script, torchrun
 from .recording import CaptureFolder
-from .rounds import is_simulation, start_site
+from .rounds import SMALL, start_site
 from .run import Options
+from .simulated import is_simulation
 
-_LAWS = ("normal", "laplace", "uniform", "exponential", "gamma", "geometric", "lognormal")
-NOISE = (  # operators
-    "normal_",
-    "normal",
-    "uniform_",
-    "exponential_",
-    "cauchy_",
-    "log_normal_",
-    "geometric_",
-    "_standard_gamma",
-    *(f"{library}.{law}" for library in ("numpy", "random", "jax") for law in _LAWS),
-)
-REPLAYED = (  # operators of noise that an audit can replay
-    *("normal_", "normal", "numpy.normal", "numpy.laplace"),
-    *("random.normal", "jax.normal", "jax.laplace"),
-)
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # of one run, unless more were asked for
 
@@ -46,7 +32,7 @@ seconds = {seconds:g}  # that one run may take
 cpu = {cpu}  # whether the CPU answers for CUDA
 
 [messages]
-ignore = []  # lines whose messages are diagnostics; the report names them
+ignore = []  # lines whose messages are diagnostics; the report names them{small}
 {rounds}
 reductions = "contributions"  # or "sum only", or "rows of a padded stack"
 
@@ -55,7 +41,7 @@ reductions = "contributions"  # or "sum only", or "rows of a padded stack"
 {sites}
 
 [record]
-victims = [0]  # agents, one of whose records is changed
+victims = [{victim}]  # agents, one of whose records is changed
 rounds = {audited}
 # How a record comes into a batch; a claim of scope "run" has no verdict without it.
 # sampling = "none"  # "none": the adversary knows its batches | "poisson" | "fixed"
@@ -76,7 +62,8 @@ kind = "external"  # reads every link
 
 def draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str:
     """The text of a captured.toml that lies in the folder of the recording."""
-    rounds = sorted({event.round for event in recording.events if event.round is not None})
+    rounds = rounds_with_part(recording)
+    victim = min(rounds, key=lambda agent: (-len(rounds[agent][:AUDITED_ROUNDS]), agent), default=0)
     return _DRAFT.format(
         file=recording.path / DRAFT,
         command=_toml(list(command)),
@@ -87,17 +74,20 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         else "# ranks: none, for one process tells dpaudit.tap of all messages",
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
+        small="".join(f"\n# {line}" for line in _small(recording)),
         rounds=_start(recording, options.round_starts_at),
         sites=_sites(recording),
-        audited=rounds[:AUDITED_ROUNDS] or [1],
+        victim=victim,
+        audited=rounds.get(victim, [1])[:AUDITED_ROUNDS],
     )
 
 
 def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str | None:
-    """Why no audit can run this command, in words; None: an audit can."""
+    """Why no audit can run this command, and what to do, in words; None: an audit can."""
     if options.transport is not None:
         return "an audit does not see the messages that a --transport adapter shows"
-    ranks = None if is_simulation(recording.events) else len(recording.ranks)
+    simulated = is_simulation(recording.events)
+    ranks = None if simulated else len(recording.ranks)
     program = ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)
     try:
         refuse_missing_script(program)
@@ -105,56 +95,82 @@ def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Opti
             torchrun(program)
     except ConfigError as error:
         return str(error)
+    if loaders := [line for line in recording.unseen if line.startswith(WORKERS.partition("{")[0])]:
+        return loaders[0]
+    if any(batch.records == 0 for batch in recording.batches):
+        return next(line for line in recording.unseen if line.startswith("tap.batch: "))
+    if not any(event.round for event in recording.events):
+        return "no rounds were found; give --round-starts-at FILE:LINE, which sends or draws"
+    if not rounds_with_part(recording):
+        shown = "show it the records of each step: x, y = tap.batch(agent, (x, y))"
+        if simulated:
+            return f"no agent takes a batch before it sends; {shown}"
+        return f"no rank takes a batch before it sends, by a DataLoader or tap.batch; {shown}"
     return None
 
 
-def noise_sites(recording: CaptureFolder) -> list[str]:
-    """Lines that drew continuous numbers between two messages of one process, as first met.
-
-    They count from the first message of round 1 on, where there are rounds: what is drawn before
-    it alone is of data and of initial weights.
-    """
-    span: dict[int, list[int]] = {}
-    rounds = any(event.round is not None for event in recording.events)
+def rounds_with_part(recording: CaptureFolder) -> dict[int, list[int]]:
+    """By agent: the rounds in which it takes a batch and then sends."""
+    last: defaultdict[int, dict[int, int]] = defaultdict(dict)  # message by agent and round
     for event in recording.events:
-        if event.round is not None or not rounds:
-            span.setdefault(event.process, []).append(event.sequence)
-    between = (
-        draw.call_site
-        for draw in recording.draws
-        if draw.operator in NOISE
-        and draw.process in span
-        and span[draw.process][0] < draw.sequence < span[draw.process][-1]
-    )
-    return list(dict.fromkeys(between))
+        if event.round is not None:
+            last[event.source][event.round] = event.sequence
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for agent, ends in sorted(last.items()):
+        taken = [batch.sequence for batch in recording.batches if batch.agent == agent]
+        begin = -1
+        for k, end in sorted(ends.items()):
+            if any(begin < sequence < end for sequence in taken):
+                found[agent].append(k)
+            begin = max(begin, end)
+    return dict(found)
+
+
+def _small(recording: CaptureFolder) -> Iterator[str]:
+    """Lines that send much less than others: of losses and accuracies, as a rule."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for event in recording.events:
+        size = sum(prod(tensor.shape) for tensor in event.tensors)
+        sizes[event.call_site] = max(sizes[event.call_site], size)
+    largest = max(sizes.values(), default=0)
+    for site, size in sizes.items():
+        if size <= SMALL * largest:
+            numbers = "1 number" if size == 1 else f"{size} numbers"
+            yield f"{site} sends {numbers}, and others {largest}: is it a diagnostic?"
 
 
 def _start(recording: CaptureFolder, given: str | None) -> str:
-    """Where rounds start: as given, or as found; or why nothing is proposed."""
+    """Where rounds start: as given, or as found."""
     if is_simulation(recording.events):
-        return "# rounds: the k-th message of a name from one agent to the same receivers is of k"
+        return "# rounds: an agent begins one with the first batch after it has sent"
     site = given or start_site(recording.events, recording.draws)
     if site is not None:
         return f"round_starts_at = {_toml(site)}"
-    if any(event.round for event in recording.events):
-        return '# round_starts_at = "train.py:88"  # none: rounds are the period of the calls'
-    return 'round_starts_at = ""  # no rounds were found: name a line that sends or draws'
+    return '# round_starts_at = "train.py:88"  # none: rounds are the period of the calls'
 
 
 def _sites(recording: CaptureFolder) -> str:
-    if any(draw.operator in get_args(Noise) for draw in recording.draws):
-        return "sites = []  # none: the noise is what tap.noise is called with"
-    drawn = noise_sites(recording)
-    if not drawn:
-        return "sites = []  # no line draws continuous numbers between messages"
-    doubts = {
-        draw.call_site: f"  # by {draw.operator}: leave it out if it draws batches or anything but "
-        "noise; noise that is drawn so cannot be audited"
-        for draw in recording.draws
-        if draw.operator not in REPLAYED and not is_laplace(draw.operator, draw.parameters)
-    }
-    lines = "".join(f"    {_toml(site)},{doubts.get(site, '')}\n" for site in drawn)
-    return f"sites = [\n{lines}]"
+    shown, lines = noise_of_tap(recording), noise_lines(recording)
+    if shown is not None:
+        at = f", drawn at {', '.join(shown)}" if shown else ""
+        sites = f"sites = []  # none: the noise is what tap.noise is called with{at}"
+        others = {
+            line.site: f"is not shown to tap.noise: {line.why_not or 'is it noise?'}"
+            for line in lines
+            if line.site not in shown
+        }
+    elif is_simulation(recording.events):
+        sites = "sites = []  # none: show noise to tap.noise(agent, name, draw, scale)"
+        others = {line.site: line.why_not or "is it noise?" for line in lines}
+    else:
+        proposed = [line for line in lines if line.why_not is None]
+        listed = "".join(
+            f"    {_toml(line.site)},{'  # ' if line.doubt else ''}{line.doubt}\n"
+            for line in proposed
+        )
+        sites = f"sites = [\n{listed}]" if proposed else "sites = []  # no line was seen to"
+        others = {line.site: line.why_not for line in lines if line.why_not is not None}
+    return "\n".join([sites, *(f"# {_toml(site)} {why}" for site, why in others.items())])
 
 
 def _toml(value: object) -> str:

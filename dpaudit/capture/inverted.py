@@ -109,8 +109,10 @@ class Inversion:
             RunError: a run fails; there is no such message; it is not the gradient of the model, or
                 the records are no images with labels.
         """
-        for k in self.worlds.config.record.rounds:
-            silent = [d.key for p in self.worlds.rounds[k].places.values() for d in p.draws]
+        for k, neighbours in self.worlds.rounds.items():
+            if not neighbours.places:
+                continue
+            silent = [d.key for p in neighbours.places.values() for d in p.draws]
             replay = self.worlds.replay.model_copy(update={"keeps_records": True})
             without_noise = replay.model_copy(update={"silent": tuple(silent)})
             noisy, quiet = program.each([replay, without_noise], partial(self._seen, k))
@@ -202,7 +204,7 @@ class Inversion:
         return float(np.sqrt(np.concatenate(squares).mean()))
 
     def _seen(self, k: int, run: ProgramRun) -> "_Shown":
-        victims = self.worlds.config.record.victims
+        victims = self.worlds.rounds[k].places
         seen = [one for victim in victims for one in self._of_victim(k, victim, run)]
         return _Shown(seen, [one for parts in run.records.values() if (one := batch_in(parts))])
 

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationE
 from typing_extensions import TypedDict  # which pydantic asks for before Python 3.12
 
 from dpaudit.errors import RunError
+from dpaudit.files.recorded import Purpose
 from dpaudit.memory import size_text
 from dpaudit.recorder import PROTOCOL
 
@@ -149,6 +150,7 @@ class DrawnLine(CallLine):
     dtype: _Name
     parameters: list[float | None]
     rank: NotRequired[_Rank]
+    purpose: NotRequired[Purpose | None]
 
 
 @with_config(_STRICT)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpaudit.files.recorded import Draw, Event
+from dpaudit.files.recorded import Batch, Draw, Event
 from dpaudit.recorder.start import LEFT, OVER
 from dpaudit.text import one_line
 
@@ -143,12 +143,23 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
                 rank=record.get("rank", process.only_rank),
                 round=None,
                 call_site=record["site"],
+                purpose=record.get("purpose"),
                 **{key: record[key] for key in _OF_DRAW},
             )
             for record in process.of_kind("drawn", "noise")  # the latter in worlds of an audit
         ]
         for number, process in enumerate(processes)
     )
+
+
+def batches_of(processes: Sequence[Process]) -> list[Batch]:
+    """All batches, each process's in their order."""
+    keys = "agent", "number", "sequence", "records"
+    return [
+        Batch(process=number, **{key: record[key] for key in keys})
+        for number, process in enumerate(processes)
+        for record in process.of_kind("batch")
+    ]
 
 
 def _by_time(each: Iterable[list[Line]]) -> list[Line]:

@@ -2,6 +2,7 @@
 
 - ``events.jsonl``: one line for each message that was sent, an Event
 - ``draws.jsonl``: one line for each call that drew random numbers, a Draw
+- ``batches.jsonl``: one line for each batch of records that an agent took, a Batch
 - ``transcript/*.safetensors``: what was sent
 - ``unseen.txt``: what could not be recorded; not there if there is nothing
 - ``captured.toml``: a draft of its audit
@@ -24,10 +25,12 @@ from torch import Tensor
 
 from dpaudit.errors import RunError
 from dpaudit.files.recorded import (
+    BATCHES,
     DRAWS,
     EVENTS,
     TRANSCRIPT,
     UNSEEN,
+    Batch,
     Draw,
     Event,
     SentTensor,
@@ -61,6 +64,11 @@ class CaptureFolder:
     def draws(self) -> tuple[Draw, ...]:
         """All draws, in the same order."""
         return tuple(read_lines(self.path / DRAWS, Draw))
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """All batches that agents took, each process's in the order of ``sequence``."""
+        return tuple(read_lines(self.path / BATCHES, Batch))
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:

@@ -1,19 +1,19 @@
 """Which round each message belongs to: from a line that starts them, or the period of the calls."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args
+from math import prod
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from dpaudit.files.recorded import Draw, Event
-from dpaudit.files.world import Noise
 
 Line = TypeVar("Line", Event, Draw)
 RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
-TAP = "tap"  # the operator of a message that dpaudit.tap was shown
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
+SMALL = 0.1  # of the numbers of the largest message: what a line sends that never sends more
 MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
 
 
@@ -25,6 +25,7 @@ class ProgramCall(NamedTuple):
     sent: tuple[Hashable, ...] = ()  # operator, shapes and dtypes of each event; none of a draw
     tags: tuple[int | None, ...] = ()
     destinations: tuple[tuple[int, ...], ...] = ()
+    size: int = 0  # numbers of its largest message
 
 
 def rounds_of(
@@ -60,32 +61,6 @@ def numbered(lines: Sequence[Line], rounds: RoundsFound) -> list[Line]:
     ]
 
 
-def is_simulation(events: Sequence[Event]) -> bool:
-    """Whether one process has shown ``dpaudit.tap`` all messages, of whatever agent."""
-    return {event.operator for event in events} == {TAP} and len({e.process for e in events}) == 1
-
-
-def counted_rounds(events: Sequence[Event], draws: Sequence[Draw]) -> RoundsFound:
-    """The rounds of a simulation, as ``dpaudit.tap`` counts them.
-
-    The k-th message of a name from one agent to the same receivers is of round k, and a draw is of
-    the round after that of the agent's last message; one that it was not shown has none.
-    """
-    sent: Counter[Hashable] = Counter()
-    last: Counter[int | None] = Counter()
-    found: RoundsFound = {}
-    both: list[Event | Draw] = [*events, *draws]
-    for one in sorted(both, key=lambda one: one.sequence):
-        place = one.process, one.sequence
-        if isinstance(one, Event):
-            sent[key := (one.source, one.destinations, one.call_site)] += 1
-            last[one.source] = max(last[one.source], sent[key])
-            found[place] = sent[key]
-        elif one.operator in get_args(Noise):
-            found[place] = last[one.rank] + 1
-    return found
-
-
 def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
     """The call site that gives every message the round it has, if a single one does."""
     first: dict[int, Event] = {}
@@ -114,7 +89,8 @@ def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, lis
     for (process, operator, site, _), sent in together.items():
         what = tuple((operator, *((t.shape, t.dtype) for t in e.tensors)) for e in sent)
         tags, to = tuple(e.tag for e in sent), tuple(e.destinations for e in sent)
-        calls[process].append(ProgramCall(sent[0].sequence, site, what, tags, to))
+        size = max(sum(prod(t.shape) for t in e.tensors) for e in sent)
+        calls[process].append(ProgramCall(sent[0].sequence, site, what, tags, to, size))
     for draw in draws:
         calls[draw.process].append(ProgramCall(draw.sequence, draw.call_site))
     return {process: sorted(listed) for process, listed in calls.items()}
@@ -144,7 +120,29 @@ def _at_site(calls: Sequence[ProgramCall], site: str) -> list[bool]:
 
 
 def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
+    """Which calls start a round.
+
+    Lines that send little, such as a loss after every batch, do not make more rounds than those
+    that send the models. What they send belongs to the round of the next large message then.
+    """
     sending = [call for call in calls if call.sent]
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for call in sending:
+        sizes[call.site] = max(sizes[call.site], call.size)
+    largest = max(sizes.values(), default=0)
+    large = [call for call in sending if sizes[call.site] > SMALL * largest]
+    of_all, of_large = _starts(sending), _starts(large)
+    if not of_large or len(of_all) <= len(of_large):
+        return [call.sequence in of_all for call in calls]
+    starts, at = set(), [call.sequence for call in large]
+    for start in of_large:
+        before = max((one for one in at if one < start), default=-1)
+        starts.add(min(c.sequence for c in sending if before < c.sequence <= start))
+    return [call.sequence in starts for call in calls]
+
+
+def _starts(sending: Sequence[ProgramCall]) -> set[int]:
+    """The calls that start a round by the period of all of them, by sequence."""
     whole = [call._replace(sequence=0) for call in sending]
     none: Any = ()
     for ways in ([()], [("destinations",), ("tags",)], [("destinations", "tags")]):
@@ -157,10 +155,8 @@ def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
         key = keys[found.start]
         every = keys[found.start : found.start + found.length].count(key)
         at = [i for i, other in enumerate(keys) if other == key]  # before they repeat, too
-        at = at[at.index(found.start) % every :: every]
-        sequences = {sending[i].sequence for i in at}
-        return [call.sequence in sequences for call in calls]
-    return [False] * len(calls)
+        return {sending[i].sequence for i in at[at.index(found.start) % every :: every]}
+    return set()
 
 
 class Period(NamedTuple):

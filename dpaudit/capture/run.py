@@ -17,6 +17,7 @@ from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
 from dpaudit.files.interpreter import in_environment, with_python
 from dpaudit.files.recorded import (
+    BATCHES,
     DRAFT,
     DRAWS,
     EVENTS,
@@ -37,13 +38,15 @@ from .ended import guarded
 from .process_logs import (
     Process,
     all_over,
+    batches_of,
     draws_of,
     first_failure,
     processes_in,
     unseen_by,
 )
 from .recording import CaptureFolder, write_transcript
-from .rounds import counted_rounds, is_simulation, numbered, rounds_of
+from .rounds import numbered, rounds_of
+from .simulated import batches_begin_rounds, is_simulation, with_counted_rounds
 
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
@@ -84,12 +87,16 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         _refuse_failure(command, code, processes, most_bytes)
         warning = f"{_ended(command, code)} when all was sent; the recording is kept"
         sent, drawn = write_transcript(processes, out), draws_of(processes)
+        taken = batches_of(processes)
         if is_simulation(sent) and options.round_starts_at is None:
-            rounds = counted_rounds(sent, drawn)
+            by_batch = batches_begin_rounds(sent, taken)
+            sent, drawn = with_counted_rounds(sent, drawn, taken, by_batch)
         else:
             rounds = rounds_of(sent, drawn, options.round_starts_at)
-    write_lines(out / EVENTS, numbered(sent, rounds))
-    write_lines(out / DRAWS, numbered(drawn, rounds))
+            sent, drawn = numbered(sent, rounds), numbered(drawn, rounds)
+    write_lines(out / EVENTS, sent)
+    write_lines(out / DRAWS, drawn)
+    write_lines(out / BATCHES, taken)
     if unseen := [*unseen_by(processes), *left_out]:
         write_whole(out / UNSEEN, "".join(f"{line}\n" for line in unseen).encode())
     return CaptureFolder(out, warning if code else None)
@@ -148,13 +155,13 @@ def _raw_folder(out: Path) -> Iterator[Path]:
     """An empty folder for what processes write, in that of the capture, and gone afterwards."""
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        known = {EVENTS, DRAWS, TRANSCRIPT, DRAFT, PAGE, UNSEEN, RAW}
+        known = {EVENTS, DRAWS, BATCHES, TRANSCRIPT, DRAFT, PAGE, UNSEEN, RAW}
         other = sorted(path.name for path in out.iterdir() if path.name not in known)
         if other:
             raise RunError(
                 "DPA015", f"{out}: holds {other[0]}; expected a new folder or an earlier capture"
             )
-        for name in (EVENTS, DRAWS, PAGE, UNSEEN):
+        for name in (EVENTS, DRAWS, BATCHES, PAGE, UNSEEN):
             (out / name).unlink(missing_ok=True)
         for name in (TRANSCRIPT, RAW):
             shutil.rmtree(out / name, ignore_errors=True)

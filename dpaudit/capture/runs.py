@@ -13,14 +13,15 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
-from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.recorded import Batch, Draw, Event, SentTensor
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import TAPE, Change, How, World, draw_key
 from dpaudit.recorder.player import RAW
 
 from .channels import routed
-from .process_logs import Record, draws_of, events_of, processes_in, unseen_by
-from .rounds import RoundsFound, counted_rounds, numbered, rounds_of
+from .process_logs import Record, batches_of, draws_of, events_of, processes_in, unseen_by
+from .rounds import RoundsFound, numbered, rounds_of
+from .simulated import batches_begin_rounds, with_counted_rounds
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
@@ -68,18 +69,32 @@ class TakenBatch(NamedTuple):
 class RoundNumbers:
     """Which round each message and draw of a run is of.
 
-    A simulation counts the messages of a name. Runs of other programs have the rounds of the first
-    run, because one that ends early has too few to find them in.
+    Those of a simulation are counted. Runs of other programs have the rounds of the first run,
+    because one that ends early has too few to find them in; so has what begins a round.
     """
 
     def __init__(self, config: CapturedConfig) -> None:
         self._options, self._counted = config.messages, config.program.ranks is None
         self._of: dict[Hashable, int | None] = {}
+        self._by_batch = False
 
-    def found(self, events: Sequence[Event], draws: Sequence[Draw], first: bool) -> RoundsFound:
-        """The rounds of a run; those of the first one are for all others."""
+    def numbered(
+        self,
+        events: Sequence[Event],
+        draws: Sequence[Draw],
+        batches: Sequence[Batch],
+        first: bool,
+    ) -> tuple[list[Event], list[Draw]]:
+        """Those of a run with their rounds."""
         if self._counted:
-            return counted_rounds(events, draws)
+            if first:
+                self._by_batch = batches_begin_rounds(events, batches)
+            return with_counted_rounds(events, draws, batches, self._by_batch)
+        found = self._found(events, draws, first)
+        return numbered(events, found), numbered(draws, found)
+
+    def _found(self, events: Sequence[Event], draws: Sequence[Draw], first: bool) -> RoundsFound:
+        """The rounds of a run; those of the first one are for all others."""
         both: list[Event | Draw] = [*events, *draws]
         places = [(one.process, one.sequence) for one in both]
         named = list(zip(_names(both), places, strict=True))
@@ -115,8 +130,8 @@ class ProgramRun:
         self.world, self._options = world, options
         self._processes, self.left_out = routed(processes_in(world.out / RAW))
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
-        found = rounds.found(events, draws, first=world.tape is None)
-        self._all, self._draws = numbered(events, found), numbered(draws, found)
+        taken = batches_of(self._processes)
+        self._all, self._draws = rounds.numbered(events, draws, taken, first=world.tape is None)
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)
@@ -335,15 +350,12 @@ class AgentRound(NamedTuple):
         return self.owners.get(draw.key, frozenset({draw.agent}))
 
 
-def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
+def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound | None:
     """What an agent does after its messages of the round before and until its last one of round k.
 
-    Raises:
-        RunError: it sends nothing in that round, or takes no batch.
+    None: it sends nothing in that round, or takes no batch.
     """
     sent = tuple(m for m in run.messages if (m.source, m.round) == (victim, k))
-    if not sent:
-        raise RunError("DPA064", f"agent {victim} sends nothing in round {k} of {run.n_rounds}")
     begin, end = run.span(victim, k)
     draws = tuple(d for d in run.draws if d.agent == victim and begin < d.sequence < end)
     if any(message in run.summed for message in sent):  # the noise of all is in a sum
@@ -351,12 +363,8 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound:
         draws = tuple(sorted(of_round, key=lambda d: (d.agent, d.sequence)))
     own = [taken for taken in run.batches if taken.agent == victim]
     batch = next((i for i, t in enumerate(own, 1) if begin < t.sequence < end), None)
-    if batch is None:
-        raise RunError(
-            "DPA059",
-            f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
-            "before each message",
-        )
+    if not sent or batch is None:
+        return None
     return AgentRound(victim, k, sent, draws, batch)
 
 

@@ -122,7 +122,7 @@ class ShortRuns:
     @property
     def round(self) -> int:
         """The first of those that are measured."""
-        return self.config.record.rounds[0]
+        return next(k for k, neighbours in self.worlds.rounds.items() if neighbours.places)
 
     @property
     def neighbours(self) -> Neighbours:
@@ -132,7 +132,8 @@ class ShortRuns:
     def pairs(self) -> Mapping[int, Pair]:
         """By victim: what its record is without and with, the pair that shows most on all links."""
         everyone = ThreatModel(name="every link")
-        victims, places = self.config.record.victims, self.neighbours.places
+        places = self.neighbours.places
+        victims = tuple(places)
         one_phase = all(
             len({m.name for m in places[v].messages}) == 1 and not places[v].others for v in victims
         )
@@ -277,8 +278,7 @@ def certified(
 
 
 def _refuse_other_names(worlds: MeasuredRuns) -> None:
-    k = worlds.config.record.rounds[0]
-    places = worlds.rounds[k].places.values()
+    k, places = next((k, n.places.values()) for k, n in worlds.rounds.items() if n.places)
     names = dict.fromkeys(message.name for place in places for message in place.messages)
     for i, attack in enumerate(worlds.config.attack, 1):
         if not isinstance(attack, GradientInversion) and attack.message not in (None, *names):

@@ -37,20 +37,22 @@ Same = dict[str, tuple[str, Sign]]
 class Neighbours:
     """Worlds of one round that share all draws: each victim's record as one of several things."""
 
-    places: Mapping[int, AgentRound]  # by victim
+    places: Mapping[int, AgentRound]  # by victim; one that has no part in the round has none
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
     runs: Mapping[How, ProgramRun]
     base: ProgramRun = field(repr=False)
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
-        sent = self.places[victim].messages
+        sent = self.places[victim].messages if victim in self.places else ()
         return [m for m in sent if m.read_by(threat_model) and name in (None, m.name)]
 
     def leak(
         self, victim: int, threat_model: ThreatModel, pair: Pair, name: str | None = None
     ) -> RoundLeak:
         """What an adversary reads of the victim's record in this round."""
+        if not self.read(victim, threat_model, name):
+            return NO_LEAK
         place, noised = self.places[victim], self.noised[victim]
         without, having = (self.runs[how] for how in pair)
         moved = {
@@ -62,8 +64,6 @@ class Neighbours:
             if m.read_by(threat_model) and name in (None, m.name) and m not in moved
             and m.source not in threat_model.agents
         ]  # fmt: skip
-        if not self.read(victim, threat_model, name):
-            return NO_LEAK
         known = {
             j
             for j, draw in enumerate(place.draws)
@@ -119,8 +119,8 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     """Run the program as often as its record and its noise need.
 
     Raises:
-        RunError: a run fails; it sends nothing; runs that share every draw differ; a victim takes
-            no batch or sends nothing in a round.
+        RunError: a run fails; it sends nothing; runs that share every draw differ; a victim has no
+            part in any of the rounds.
     """
     tape = runs.program.scratch / "tape"
     plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
@@ -144,13 +144,26 @@ def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int],
     found = {}
     for victim in config.record.victims:
         own = [taken.digests for taken in plain.batches if taken.agent == victim]
-        ks = config.record.rounds
-        digests = [own[place_of(plain, victim, k).batch - 1] for k in ks]
+        places = {k: place_of(plain, victim, k) for k in config.record.rounds}
+        acting = {k: place for k, place in places.items() if place is not None}
+        if not acting or len(own) == 1 < len(places):
+            raise _no_part(plain, victim, next(k for k, p in places.items() if p is None))
+        ks, digests = list(acting), [own[place.batch - 1] for place in acting.values()]
         apart = all(len(set(batch)) == len(batch) > 0 for batch in digests)
         for k, batch in zip(ks, digests, strict=True):
             i = batch.index(digests[0][0]) if apart and digests[0][0] in batch else 0
             found[victim, k] = {"record": i, "digest": batch[i] if apart else None}
     return found
+
+
+def _no_part(plain: ProgramRun, victim: int, k: int) -> RunError:
+    if any((m.source, m.round) == (victim, k) for m in plain.messages):
+        return RunError(
+            "DPA059",
+            f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
+            "before each message",
+        )
+    return RunError("DPA064", f"agent {victim} sends nothing in round {k} of {plain.n_rounds}")
 
 
 def _neighbours(
@@ -166,6 +179,8 @@ def _neighbours(
     places = {}
     for victim in victims:
         place = place_of(base, victim, k)
+        if place is None:
+            continue
         keys = [replay.same.get(d.key, (d.key, 1))[0] for d in place.draws if is_noise(d, sites)]
         draws = tuple(d for d in (*of_all, *place.draws) if d.key in keys)
         places[victim] = place._replace(
@@ -174,6 +189,8 @@ def _neighbours(
             **records[victim, k],
         )
     hows = [how for how in config.record.hows() if how != "present"]
+    if not places:
+        return Neighbours({}, {}, dict.fromkeys(("present", *hows), base), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
     changes = [
         until.model_copy(update={"changes": tuple(p.change(how) for p in places.values())})

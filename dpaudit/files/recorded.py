@@ -1,4 +1,4 @@
-"""What a captured program sent and drew, one line for each: events.jsonl and draws.jsonl.
+"""What a captured program sent, drew and took, a line each: events, draws and batches.jsonl.
 
 Ranks are those of the program's default process group, which are the agents of an audit. A call
 site is "train.py:88": the innermost line of the program itself, the file relative to the folder
@@ -7,7 +7,7 @@ that the command was started in, or to the place on the module path where it lie
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import NonNegativeInt, PositiveInt, ValidationError
 
@@ -18,7 +18,9 @@ from .documents import reason
 from .whole import write_whole
 
 EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"  # in a capture's folder
+BATCHES = "batches.jsonl"
 PAGE, DRAFT, UNSEEN = "capture.html", "captured.toml", "unseen.txt"
+Purpose = Literal["model", "data"]  # of a draw that is no noise: weights or dropout, or records
 _Line = TypeVar("_Line", bound=Strict)
 
 
@@ -62,7 +64,7 @@ class Draw(Strict):
     """One call that filled a tensor with random numbers."""
 
     process: NonNegativeInt
-    rank: NonNegativeInt | None  # None before the process had one
+    rank: NonNegativeInt | None  # None before the process had one; in a simulation the agent
     sequence: NonNegativeInt  # rises within a process, over events and draws together
     time: float
     operator: str  # "normal_", "uniform_", "exponential_", ...: what the drawing came down to
@@ -71,17 +73,28 @@ class Draw(Strict):
     round: PositiveInt | None
     shape: tuple[NonNegativeInt, ...]
     dtype: str
+    purpose: Purpose | None = None  # as the functions that led to it are called; None: unknown
     parameters: tuple[float | None, ...]  # (mean, std) of normal_, (low, high) of uniform_, ...;
     # None for what is not a finite number
 
 
-def write_lines(path: Path, values: Iterable[Event] | Iterable[Draw]) -> None:
+class Batch(Strict):
+    """The records of one step of an agent: of tap.batch, or of a data loader of torch."""
+
+    process: NonNegativeInt
+    agent: NonNegativeInt
+    number: PositiveInt  # 1 is the agent's first
+    sequence: NonNegativeInt  # rises within a process, over events and draws too
+    records: NonNegativeInt  # 0: what the program gave is no batch of records
+
+
+def write_lines(path: Path, values: Iterable[Event] | Iterable[Draw] | Iterable[Batch]) -> None:
     """A file with one value a line, whole or not at all. Raises RunError."""
     write_whole(path, "".join(value.model_dump_json() + "\n" for value in values).encode())
 
 
 def read_lines(path: Path, kind: type[_Line]) -> Iterator[_Line]:
-    """The lines of a file of events or draws. Raises RunError for what is missing or damaged."""
+    """The lines of one of these files. Raises RunError for what is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

@@ -18,14 +18,15 @@ WORKERS = (
 
 
 def hook_loaders(player: Player) -> None:
-    """Loaders with workers are refused."""
-    own = _ONE._next_data
+    """Loaders with workers are refused where a program is audited, and named where it is not."""
+    own, own_start = _ONE._next_data, _SEVERAL.__init__
 
     def next_data(iterator: Any) -> Any:
         return player.loaded(own(iterator))
 
     def refused(iterator: Any, loader: Any) -> None:
-        player.refuse(WORKERS.format(loader.num_workers))
+        player.refuse_loader(WORKERS.format(loader.num_workers))
+        own_start(iterator, loader)
 
     _ONE._next_data = next_data
     _SEVERAL.__init__ = refused

@@ -183,6 +183,8 @@ class PythonDraws:
             about["shape"] = shape_of(result) if holds_numbers else ()
             about["dtype"] = dtype_of(result) if holds_numbers else ""
             about["parameters"] = [_number(one) for one in parameters]
+            if self._player is None:
+                about["purpose"] = self._sites.purpose()
             if not noise:
                 self._log.write(about)
                 return result

@@ -157,6 +157,8 @@ class TorchDraws:
             record = self._log.begun("drawn", family, site, ("drawn", site))
             record["shape"], record["dtype"] = tuple(result.shape), dtype_name(result.dtype)
             record["parameters"] = list(map(_number, parameters))
+            if self._player is None:
+                record["purpose"] = self._sites.purpose()
             if self._player is None or not self._player.is_noise(site):
                 self._log.write(record)
             else:

@@ -1,24 +1,50 @@
-"""The draft of an audit: what it proposes, and that the audit takes it."""
+"""The draft of an audit: what it proposes, that the audit takes it, and why there is none."""
 
 from pathlib import Path
 
 import pytest
 
-from dpaudit.capture.draft import draft, noise_sites
+from dpaudit.capture.draft import draft, why_no_draft
+from dpaudit.capture.noise_lines import noise_lines
 from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options
 from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.recorded import DRAFT, DRAWS, EVENTS, write_lines
+from dpaudit.files.recorded import (
+    BATCHES,
+    DRAFT,
+    DRAWS,
+    EVENTS,
+    UNSEEN,
+    Batch,
+    Draw,
+    write_lines,
+)
+from dpaudit.recorder.draws.loaders import WORKERS
 
 from .test_rounds import recorded, with_rounds
 
 
-def recording(folder: Path, lines: str) -> CaptureFolder:
-    """Calls of one rank, a letter each: small ones draw, others send."""
+def recording(folder: Path, lines: str, records: int = 4, **drawn: object) -> CaptureFolder:
+    """Calls of one rank, a letter each: "b" takes a batch, other small ones draw, others send.
+
+    Args:
+        drawn: fields of all draws.
+    """
     events, draws = with_rounds(*recorded(lines))
+    taken = [draw for draw in draws if draw.call_site == "train.py:b"]
     write_lines(folder / EVENTS, events)
-    write_lines(folder / DRAWS, draws)
+    others: list[Draw] = [d.model_copy(update=drawn) for d in draws if d not in taken]
+    write_lines(folder / DRAWS, others)
+    batches = [
+        Batch(process=0, agent=0, number=i, sequence=d.sequence, records=records)
+        for i, d in enumerate(taken, 1)
+    ]
+    write_lines(folder / BATCHES, batches)
     return CaptureFolder(folder)
+
+
+def noise_sites(found: CaptureFolder) -> list[str]:
+    return [line.site for line in noise_lines(found) if line.why_not is None]
 
 
 def test_noise_is_what_is_drawn_between_the_messages_of_rounds(tmp_path: Path) -> None:
@@ -28,38 +54,45 @@ def test_noise_is_what_is_drawn_between_the_messages_of_rounds(tmp_path: Path) -
 
 def test_noise_of_a_distribution_is_noise(tmp_path: Path) -> None:
     """torch.distributions.Normal draws by the operator "normal", of two tensors."""
-    events, draws = with_rounds(*recorded("nSnSnS"))
-    write_lines(tmp_path / EVENTS, events)
-    write_lines(tmp_path / DRAWS, [d.model_copy(update={"operator": "normal"}) for d in draws])
-    assert noise_sites(CaptureFolder(tmp_path)) == ["train.py:n"]
+    assert noise_sites(recording(tmp_path, "nSnSnS", operator="normal")) == ["train.py:n"]
 
 
 @pytest.mark.parametrize(
-    ("operator", "parameters", "doubted"),
+    ("drawn", "why"),
     [
-        ("normal_", (0.0, 1.0), False),
-        ("uniform_", (-0.9999999, 1.0), False),  # of a Laplace distribution
-        ("uniform_", (0.0, 1.0), True),  # a sampler of batches, say
-        ("exponential_", (1.0,), True),
+        ({"operator": "normal_"}, None),
+        ({"operator": "uniform_", "parameters": (-0.9999999, 1.0)}, None),  # of a Laplace one
+        ({"operator": "uniform_", "parameters": (0.0, 1.0)}, "draws by uniform_, which an audit"),
+        ({"operator": "exponential_"}, "draws by exponential_, which an audit cannot replay"),
+        ({"purpose": "model"}, "draws weights, or what a model does to its inputs"),
+        ({"purpose": "data"}, "draws what becomes of records"),
     ],
 )
-def test_a_draw_that_may_be_no_noise_is_proposed_with_a_doubt(
-    tmp_path: Path, operator: str, parameters: tuple[float, ...], doubted: bool
+def test_a_line_that_is_no_noise_is_named_and_not_proposed(
+    tmp_path: Path, drawn: dict[str, object], why: str | None
 ) -> None:
-    events, draws = with_rounds(*recorded("nSnSnS"))
-    changed = {"operator": operator, "parameters": parameters}
-    write_lines(tmp_path / EVENTS, events)
-    write_lines(tmp_path / DRAWS, [draw.model_copy(update=changed) for draw in draws])
-    text = draft(["c"], CaptureFolder(tmp_path), Options())
-    assert (f'"train.py:n",  # by {operator}: leave it out if it draws batches' in text) == doubted
-    assert '"train.py:n",' in text
+    text = draft(["c"], recording(tmp_path, "nbSnbSnbS", **drawn), Options())
+    assert ('\n    "train.py:n",\n' in text) == (why is None)
+    assert why is None or f'\n# "train.py:n" {why}' in text
+
+
+def test_noise_of_another_size_than_messages_is_doubted(tmp_path: Path) -> None:
+    text = draft(["c"], recording(tmp_path, "nbSnbSnbS", shape=(8, 10)), Options())
+    assert '"train.py:n",  # draws 80 numbers, and no message has as many: is it noise?' in text
+    of_layers = recording(tmp_path / "layers", "nnbS8nnbS8nnbS8")  # 4 numbers twice a round
+    assert '    "train.py:n",\n' in draft(["c"], of_layers, Options())
+
+
+def test_a_line_that_sends_little_is_asked_about(tmp_path: Path) -> None:
+    text = draft(["c"], recording(tmp_path, "nbS10L1nbS10L1"), Options())
+    assert "\n# train.py:L sends 1 number, and others 10: is it a diagnostic?\n" in text
 
 
 def test_the_audit_takes_the_draft_whatever_the_command_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = recording(tmp_path / "out", "wInASBnASBnASB")
+    found = recording(tmp_path / "out", "wInbASBnASBnbASBnbASB")
     command = ["torchrun", 'tr"ain\x7f\n.py']
     (found.path / DRAFT).write_text(draft(command, found, Options(cpu=True, seconds=300)))
     config = CapturedConfig.from_toml(found.path / DRAFT)
@@ -68,9 +101,33 @@ def test_the_audit_takes_the_draft_whatever_the_command_is(
     assert (config.program.ranks, config.program.cpu, config.program.seconds) == (2, True, 300)
     assert config.messages.round_starts_at == "train.py:A"
     assert config.noise.sites == ("train.py:n",)
-    assert config.record.rounds == (1, 2, 3)
+    assert config.record.victims == (0,)
+    assert config.record.rounds == (1, 3, 4)  # in the second one no batch is taken
 
 
-def test_a_recording_without_rounds_asks_for_a_line(tmp_path: Path) -> None:
-    text = draft(["c"], recording(tmp_path, "AB"), Options())
-    assert 'round_starts_at = ""  # no rounds were found' in text
+@pytest.mark.parametrize(
+    ("lines", "records", "unseen", "why"),
+    [
+        ("bSbSbS", 4, "", None),
+        ("bAbB", 4, "", "no rounds were found; give --round-starts-at FILE:LINE"),
+        ("SSS", 4, "", "no rank takes a batch before it sends, by a DataLoader or tap.batch"),
+        ("bSbSbS", 0, "tap.batch: expected a tensor", "tap.batch: expected a tensor"),
+        ("bSbSbS", 4, WORKERS.format(2), "a DataLoader with 2 workers"),
+    ],
+    ids=["may run", "no rounds", "no batch", "no records", "workers"],
+)
+def test_a_draft_that_no_audit_can_run_says_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    records: int,
+    unseen: str,
+    why: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    found = recording(tmp_path, lines, records)
+    if unseen:
+        (tmp_path / UNSEEN).write_text(f"{unseen}\n")
+    said = why_no_draft(["torchrun", "--nproc-per-node", "2", "train.py"], found, Options())
+    assert said == why if why is None else why in str(said)

@@ -1,5 +1,6 @@
 """Rounds from a named line, or from what repeats in the calls of a process."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -11,15 +12,15 @@ from dpaudit.files.recorded import Draw, Event, SentTensor
 def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw]]:
     """Calls of rank 0, a letter each: its line. Small letters draw, others send.
 
-    The shape that is sent is the digit after a letter; destinations are 1, or those given.
+    The shape that is sent is the number after a letter; destinations are 1, or those given.
     """
     events, draws = [], []
-    listed = [(a, b) for a, b in zip(lines, lines[1:] + " ", strict=False) if a.isalpha()]
+    listed = re.findall(r"([A-Za-z])(\d*)", lines)
     for i, (line, after) in enumerate(listed):
         site = f"train.py:{line}"
         fields = {"process": 0, "rank": 0, "sequence": i, "time": i, "round": None}
         fields |= {"call_site": site, "occurrence": [a for a, _ in listed[:i]].count(line)}
-        shape = (int(after) if after.isdigit() else 4,)
+        shape = (int(after) if after else 4,)
         if line.islower():
             draws.append(
                 Draw(**fields, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1))
@@ -116,3 +117,17 @@ def test_messages_of_one_call_are_of_one_round() -> None:
     ]
     again, _ = with_rounds(scattered, draws)
     assert [event.round for event in again] == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("L1L1L1L1S40" * 3, [1] * 5 + [2] * 5 + [3] * 5),  # a loss after every batch
+        ("L1L1L1S40" + "L1L1S40" + "L1L1L1L1S40", [1] * 4 + [2] * 3 + [3] * 5),
+        ("nL1nL1nL1S40" * 2 + "nL1nL1S40", [1] * 7 + [2] * 7 + [3] * 5),
+        ("S40L1" * 3, [1, 1, 2, 2, 3, 3]),  # after the model, it makes no more rounds
+        ("S40T2S40T2", [1, 1, 2, 2]),  # layers
+    ],
+)
+def test_what_sends_little_makes_no_more_rounds(lines: str, expected: list[int]) -> None:
+    assert rounds(lines) == expected

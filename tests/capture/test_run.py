@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.capture.draft import noise_sites
+from dpaudit.capture.noise_lines import noise_lines
 from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 
@@ -71,7 +71,7 @@ def test_a_training_script_for_cuda_alone_under_torchrun(
     assert [event.round for event in pushed if event.rank == 0] == [1, 2, 3, 4, 5, 6, 7, 8]
     (site,) = {event.call_site for event in pushed}
     assert "dist.isend" in (GUESTS / "train_push_sum.py").read_text().splitlines()[_number(site)]
-    (drawn,) = noise_sites(recording)
+    (drawn,) = [line.site for line in noise_lines(recording)]
     assert "randn_like" in (GUESTS / "train_push_sum.py").read_text().splitlines()[_number(drawn)]
     assert "epoch 1 accuracy" in capfd.readouterr().out
 
@@ -82,7 +82,7 @@ def test_spawned_processes_that_send_layer_by_layer(run: Run, tmp_path: Path) ->
     assert_every_message_on_its_link(recording, tmp_path / "sheets")
     sent = [e for e in recording.events if e.operator == "send" and e.rank == 1]
     assert [event.round for event in sent] == [k for k in (1, 2, 3, 4) for _ in range(4 * 2)]
-    (drawn,) = noise_sites(recording)
+    (drawn,) = [line.site for line in noise_lines(recording)]
     assert "Laplace" in (GUESTS / "gossip_spawn.py").read_text().splitlines()[_number(drawn)]
 
 

@@ -28,7 +28,7 @@ from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, n
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun
 from .traces import SAME, Trace, are_alike
-from .worlds import MeasuredRuns, OnRun, is_noise, perturbed
+from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
 Noised = Mapping[MessageId, Sequence[Response]]
@@ -143,8 +143,8 @@ class Alignments:
         base, sites = self.worlds.base, self.worlds.config.noise.sites
         found: dict[int, dict[int, AgentRound]] = {}
         for k in range(1, base.n_rounds + 1):
-            if k in self.worlds.rounds:
-                found[k] = dict(self.worlds.rounds[k].places)
+            if (known := self._known(k)) is not None:
+                found[k] = dict(known.places)
                 continue
             found[k] = {}
             for victim in self.victims:
@@ -161,8 +161,7 @@ class Alignments:
         """By round and victim: the noise of its messages. Raises NotExamined."""
         found: dict[int, dict[int, Noised]] = {}
         for k, places in self.places.items():
-            known = self.worlds.rounds.get(k)
-            if known is not None:
+            if (known := self._known(k)) is not None:
                 found[k] = dict(known.noised)
                 continue
             try:
@@ -170,6 +169,11 @@ class Alignments:
             except RunError as error:
                 raise NotExamined("composition", _said(error)) from None
         return found
+
+    def _known(self, k: int) -> Neighbours | None:
+        """What was measured of a round in which every victim has a part."""
+        known = self.worlds.rounds.get(k)
+        return known if known is not None and {*known.places} == {*self.victims} else None
 
     def _noise_in(self, places: Sequence[AgentRound]) -> dict[int, Noised]:
         n_draws = max((len(place.draws) for place in places), default=0)

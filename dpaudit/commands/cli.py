@@ -101,7 +101,8 @@ def audit(
             say(
                 f"{config.least_runs} runs of the program, and 3 more in each of "
                 f"{len(config.record.rounds)} rounds for each further draw of noise; "
-                f"{config.certify.runs} short runs, and {config.attack_runs} for attacks"
+                f"{config.certify.runs} short runs, and {config.attack_runs} for attacks; more for "
+                "the premises of claims, where all agents with records are victims"
             )
             return 0
         if isinstance(config, MechanismConfig):

@@ -24,12 +24,13 @@ def gradient(w, x, y):
 def main():
     rng = np.random.default_rng(1)
     data = [records_of(rng) for _ in range(AGENTS)]
+    secret = np.random.default_rng()  # without a seed that others know
     models = [np.zeros(FEATURES) for _ in range(AGENTS)]
     for _ in range(ROUNDS):
         sent = []
         for agent in range(AGENTS):
             x, y = data[agent]
-            noise = rng.normal(0, SIGMA * CLIP, FEATURES)
+            noise = secret.normal(0, SIGMA * CLIP, FEATURES)
             message = models[agent] - RATE * (gradient(models[agent], x, y) + noise)
             sent.append(message)
         models = [(sent[i - 1] + sent[i] + sent[(i + 1) % AGENTS]) / 3 for i in range(AGENTS)]

@@ -24,13 +24,14 @@ def gradient(w, x, y):
 def main():
     rng = np.random.default_rng(1)
     data = [records_of(rng) for _ in range(AGENTS)]
+    secret = np.random.default_rng()  # without a seed that others know
     models = [np.zeros(FEATURES) for _ in range(AGENTS)]
     for _ in range(ROUNDS):
         sent = []
         for agent in range(AGENTS):
             x, y = data[agent]
             x, y = tap.batch(agent, (x, y))
-            noise = rng.normal(0, SIGMA * CLIP, FEATURES)
+            noise = secret.normal(0, SIGMA * CLIP, FEATURES)
             noise = tap.noise(agent, "noise", noise, SIGMA * CLIP)
             message = models[agent] - RATE * (gradient(models[agent], x, y) + noise)
             tap.send(agent, [(agent - 1) % AGENTS, (agent + 1) % AGENTS], "model", message)

@@ -32,11 +32,13 @@ def main():
     torch.manual_seed(0)
     model = nn.Linear(10, 1)
     torch.manual_seed(1 + rank)
+    secret = torch.Generator()
+    secret.seed()  # that nobody knows
     batches = iter(DataLoader(records_of(rank), BATCH, shuffle=True))
     for _ in range(ROUNDS):
         x, y = next(batches)
         step = gradient(model, x, y)
-        noise = SIGMA * CLIP * torch.randn_like(step)
+        noise = SIGMA * CLIP * torch.randn(step.shape, generator=secret)
         mine = nn.utils.parameters_to_vector(model.parameters()).detach() - RATE * (step + noise)
         models = [torch.empty_like(mine) for _ in range(n)]
         dist.all_gather(models, mine)

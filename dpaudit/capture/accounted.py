@@ -144,6 +144,7 @@ class Ends(NamedTuple):
     """What an alignment of all rounds adds for a claim: its releases, and what a record costs."""
 
     most: Mechanism | None = None  # None: no bound of all records was seen
+    whole: Mechanism | None = None  # the same of the whole run
     least: Least = Least(0.0)
     message: str | None = None  # that moves with a record, and no noise hides it
     notes: tuple[str, ...] = ()
@@ -193,7 +194,8 @@ def measured_accounting(
         notes=notes,
         series={Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
     )
-    return finding, Accounted(Interval(low, high), delta, worst.victim, notes)
+    top = inf if ends.whole is None else _high(ends.whole, delta, record_adjacency(claim))
+    return finding, Accounted(Interval(min(low, top), top), delta, worst.victim, notes)
 
 
 def _high(releases: Mechanism, delta: float, adjacency: RecordAdjacency) -> float:

@@ -59,8 +59,7 @@ class Moves(NamedTuple):
 
     sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
     noiseless: MessageId | None  # moves by what no noise hides, in the last round that was played
-    sure: int  # the last round before which all runs sent the same
-    rounds: int  # that were played
+    sure: int  # the last round before which all runs sent the same, and messages tell the noise
     units: Mapping[How, Mapping[int, Units]]  # the moves themselves, by victim
 
     def largest(self, k: int, family: NoiseFamily) -> float:
@@ -189,7 +188,7 @@ class Alignments:
         All victims are changed together, round by round, the noise of earlier rounds moved.
         """
         moved: dict[How, dict[int, Units]] = {h: {v: {} for v in self.victims} for h in self.hows}
-        noiseless, sure = None, 0
+        noiseless, sure, determined = None, 0, True
         for k in self.places:
             worlds = [self._world(how, moved[how], self.victims) for how in moved]
             found = played(self.program, worlds, partial(self._changes, k))
@@ -199,7 +198,8 @@ class Alignments:
                     what = "is left out" if how == "absent" else f"becomes {how}"
                     raise NotExamined("distance", f"where a record {what}: {_said(changed)}")
             changes = {h: c for h, c in zip(moved, found, strict=True) if isinstance(c, Changed)}
-            determined = True
+            if sure == k - 1 and determined and all(c.same_before for c in changes.values()):
+                sure = k
             for how, changed in changes.items():
                 for victim, by_message in changed.by_victim.items():
                     move = self._make_up(k, victim, by_message)
@@ -207,11 +207,9 @@ class Alignments:
                     determined &= not move.hidden
                     draws = self.places[k][victim].draws
                     moved[how][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
-            if sure == k - 1 and all(changed.same_before for changed in changes.values()):
-                sure = k  # of a later round it is so if this one determines its draws
-            if noiseless is not None or not determined:
+            if noiseless is not None:
                 break
-        return Moves(self._sizes(moved), noiseless, sure, k, moved)
+        return Moves(self._sizes(moved), noiseless, sure, moved)
 
     def _make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
         draws = self.places[k][victim].draws

@@ -171,9 +171,6 @@ class Examination:
         if moves.noiseless is not None:
             why = f"{moves.noiseless} moves with a record by what no noise hides"
             raise NotExamined("composition", why)
-        if moves.rounds < self.worlds.base.n_rounds:
-            why = f"messages of round {moves.rounds} do not determine the noise in them"
-            raise NotExamined("composition", why)
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
         runs.verify(moves)
@@ -234,17 +231,16 @@ class Examination:
 
     def ends(self, claim: Claim, model: ThreatModel) -> Ends:
         """What the alignment adds to what was measured of a claim."""
-        most = self.releases(claim)
-        n = self.worlds.base.n_rounds
-        notes = (
-            (
-                f"moving an agent's own noise hides its record in every message of {n} rounds; "
-                f"{self.uses() if claim.scope == 'run' else 1} of them count for one record"
-            )
-            if most is not None
-            else ""
+        most, n = self.releases(claim), self.worlds.base.n_rounds
+        whole = self.releases(claim.model_copy(update={"scope": "run"}))
+        if most is None:
+            return Ends(None, whole, *self._least(claim, model))
+        count = self.uses() if claim.scope == "run" else 1
+        note = (
+            f"moving an agent's own noise hides its record in every message of {n} rounds; {count} "
+            "of them count for one record"
         )
-        return Ends(most, *self._least(claim, model), notes=(notes,) if notes else ())
+        return Ends(most, whole, *self._least(claim, model), notes=(note,))
 
     def _least(self, claim: Claim, model: ThreatModel) -> tuple[Least, str | None]:
         """What records far out cost at least an adversary that reads every message."""

@@ -225,7 +225,7 @@ def test_few_numbers_ask_for_more_runs() -> None:
 
 def moves(**sizes: float) -> Moves:
     far = {how: sizes.get(how.partition(":")[0], 1.0) for how in ("present", *FAR)}
-    return Moves({(0, 1, "gaussian"): far}, None, 1, 1, {})
+    return Moves({(0, 1, "gaussian"): far}, None, 1, {})
 
 
 def test_one_length_in_all_directions_is_a_bound() -> None:

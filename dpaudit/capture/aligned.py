@@ -22,7 +22,7 @@ from torch import from_numpy
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import RunError
 from dpaudit.files.result import PremiseName
-from dpaudit.files.world import FAR, Change, How, World
+from dpaudit.files.world import FAR, NEARER, Change, How, World
 
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .program import Program
@@ -32,10 +32,13 @@ from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
 Noised = Mapping[MessageId, Sequence[Response]]
+Changed = Mapping[int, Mapping[MessageId, Array]]  # by victim: how far messages are from the base
 Units = dict[tuple[int, str], Array]  # by round and key of a draw: how far it is moved
 EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
+PLACES = ("first", "middle", "last")  # of the records of a batch, one of which is changed
 MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
 LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
+FAR_OWN_LABEL, FAR_OTHER_LABEL = FAR[: len(FAR) // 2], FAR[len(FAR) // 2 :]
 PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
 
 
@@ -47,20 +50,19 @@ class NotExamined(Exception):
         self.premise, self.why = premise, why
 
 
-class Changed(NamedTuple):
-    """How far a run is from the base run in the messages of one round."""
+class Way(NamedTuple):
+    """What becomes of which record of a batch."""
 
-    by_victim: Mapping[int, Mapping[MessageId, Array]]
-    same_before: bool  # in all messages of earlier rounds
+    how: How
+    place: int  # of PLACES
 
 
 class Moves(NamedTuple):
     """How far the record moves each round, in units of the noise, whatever it is changed to."""
 
     sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
-    noiseless: MessageId | None  # moves by what no noise hides, in the last round that was played
-    sure: int  # the last round before which all runs sent the same, and messages tell the noise
-    units: Mapping[How, Mapping[int, Units]]  # the moves themselves, by victim
+    noiseless: tuple[MessageId, Way] | None  # it moves by what no noise hides, in the last round
+    units: Mapping[Way, Mapping[int, Units]]  # the moves themselves, by victim
 
     def largest(self, k: int, family: NoiseFamily) -> float:
         """Of all victims and all that their records were changed to."""
@@ -117,20 +119,24 @@ class Alignments:
     """The runs of a program in which each victim's record is changed in every batch.
 
     Args:
-        records: by victim and number of a batch: which record of it is changed.
+        records: by victim and number of a batch: which record of it is that of each place.
     """
 
     worlds: MeasuredRuns
     program: Program
-    records: Mapping[int, Mapping[int, int]]
+    records: Mapping[int, Mapping[int, Sequence[int]]]
     on_run: OnRun
     equal: EqualRuns
 
     @property
-    def hows(self) -> list[How]:
+    def ways(self) -> list[Way]:
         """All that a record becomes; as it is, it needs no move."""
-        named = [how for how in self.worlds.config.record.hows() if how != "present"]
-        return list(dict.fromkeys(("absent", *named, *FAR)))
+        named = [
+            how for how in self.worlds.config.record.hows() if how not in ("present", "absent")
+        ]
+        by_place = [*named, *FAR_OWN_LABEL], NEARER, FAR_OTHER_LABEL
+        hows = [dict.fromkeys(("absent", *some)) for some in by_place]
+        return [Way(how, place) for place, some in enumerate(hows) for how in some]
 
     @property
     def victims(self) -> tuple[int, ...]:
@@ -187,29 +193,66 @@ class Alignments:
 
         All victims are changed together, round by round, the noise of earlier rounds moved.
         """
-        moved: dict[How, dict[int, Units]] = {h: {v: {} for v in self.victims} for h in self.hows}
-        noiseless, sure, determined = None, 0, True
+        moved: dict[Way, dict[int, Units]] = {w: {v: {} for v in self.victims} for w in self.ways}
+        noiseless: tuple[MessageId, Way] | None = None
         for k in self.places:
-            worlds = [self._world(how, moved[how], self.victims) for how in moved]
+            worlds = [self._world(way, moved[way], self.victims) for way in moved]
             found = played(self.program, worlds, partial(self._changes, k))
-            for how, changed in zip(moved, found, strict=True):
+            for way, changed in zip(moved, found, strict=True):
                 self.on_run()
                 if isinstance(changed, RunError):
-                    what = "is left out" if how == "absent" else f"becomes {how}"
+                    what = "is left out" if way.how == "absent" else f"becomes {way.how}"
                     raise NotExamined("distance", f"where a record {what}: {_said(changed)}")
-            changes = {h: c for h, c in zip(moved, found, strict=True) if isinstance(c, Changed)}
-            if sure == k - 1 and determined and all(c.same_before for c in changes.values()):
-                sure = k
-            for how, changed in changes.items():
-                for victim, by_message in changed.by_victim.items():
+            changes = {
+                h: c for h, c in zip(moved, found, strict=True) if not isinstance(c, RunError)
+            }
+            for way, changed in changes.items():
+                for victim, by_message in changed.items():
                     move = self._make_up(k, victim, by_message)
-                    noiseless = noiseless or self._without_noise(k, victim, by_message, move)
-                    determined &= not move.hidden
+                    shown = self._without_noise(k, victim, by_message, move)
+                    noiseless = noiseless or (None if shown is None else (shown, way))
                     draws = self.places[k][victim].draws
-                    moved[how][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
+                    moved[way][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
             if noiseless is not None:
                 break
-        return Moves(self._sizes(moved), noiseless, sure, moved)
+        return Moves(self._sizes(moved), noiseless, moved)
+
+    def alone(
+        self, victim: int, k: int, way: Way, number: int
+    ) -> dict[NoiseFamily, float] | MessageId | None:
+        """How far one record of one batch moves its round, nothing else changed: a lower end.
+
+        Returns:
+            By family of noise; a message that moves with no noise to hide it; or None if the
+            messages do not tell the noise.
+        """
+        record, units = self.records[victim][number][way.place], []
+        hows = "absent", way.how
+        changes = [Change(agent=victim, batch=number, how=how, record=record) for how in hows]
+        worlds = [self.worlds.replay.model_copy(update={"changes": (c,)}) for c in changes]
+        for found in played(self.program, worlds, partial(self._changes, k)):
+            self.on_run()
+            if isinstance(found, RunError):
+                return None
+            move = self._make_up(k, victim, found[victim])
+            shown = self._without_noise(k, victim, found[victim], move)
+            if shown is not None:
+                return shown
+            if move.hidden and k > 1:
+                return None
+            draws = self.places[k][victim].draws
+            units.append({(k, draws[i].key): u for i, u in move.units.items()})
+        return {
+            family: self._size(k, victim, family, *units) for family in self._families(k, victim)
+        }
+
+    def _families(self, k: int, victim: int) -> list[NoiseFamily]:
+        return list(dict.fromkeys(draw.family for draw in self.places[k][victim].draws))
+
+    def _size(self, k: int, victim: int, family: NoiseFamily, one: Units, other: Units) -> float:
+        """Between two moves of a round: L2 of Gaussian noise, L1 of Laplace."""
+        keys = [(k, d.key) for d in self.places[k][victim].draws if d.family == family]
+        return _distance(one, other, keys, 2 if family == "gaussian" else 1)
 
     def _make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
         draws = self.places[k][victim].draws
@@ -235,7 +278,7 @@ class Alignments:
             found[response.places] = True
         return found
 
-    def _changes(self, k: int, _: World, run: ProgramRun) -> "Changed":
+    def _changes(self, k: int, _: World, run: ProgramRun) -> Changed:
         """How far the messages of a round are from those of the base run."""
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}
@@ -248,31 +291,28 @@ class Alignments:
                 if not np.isfinite(content).all():
                     raise RunError("DPA063", f"{message} is not a finite number")
                 found[victim][message] = content - base[message]
-        earlier = [m for m in base if m.round < k]
-        same = all(m in run.messages and _is_same(base[m], run.messages[m]) for m in earlier)
-        return Changed(found, same)
+        return found
 
     def _sizes(
-        self, moved: Mapping[How, Mapping[int, Units]]
+        self, moved: Mapping[Way, Mapping[int, Units]]
     ) -> dict[tuple[int, int, NoiseFamily], dict[How, float]]:
-        """The moves from where the record is left out: L2 of Gaussian noise, L1 of Laplace."""
+        """The moves from where the record is left out."""
+        present = [(Way("present", 0), dict.fromkeys(self.victims, Units()))]
         found: dict[tuple[int, int, NoiseFamily], dict[How, float]] = {}
         for k, places in self.places.items():
-            for victim, place in places.items():
-                for family in dict.fromkeys(draw.family for draw in place.draws):
-                    keys = [(k, d.key) for d in place.draws if d.family == family]
-                    norm = 2 if family == "gaussian" else 1
+            for victim in places:
+                for family in self._families(k, victim):
                     found[victim, k, family] = {
-                        how: _distance(moved["absent"][victim], units, keys, norm)
-                        for how, units in [
-                            ("present", Units()),
-                            *((h, of[victim]) for h, of in moved.items() if h != "absent"),
-                        ]
+                        way.how: self._size(
+                            k, victim, family, moved[Way("absent", way.place)][victim], of[victim]
+                        )
+                        for way, of in [*moved.items(), *present]
+                        if way.how != "absent"
                     }
         return found
 
     def _world(
-        self, how: How, moved: Mapping[int, Units], victims: Sequence[int], first: bool = False
+        self, way: Way, moved: Mapping[int, Units], victims: Sequence[int], first: bool = False
     ) -> World:
         """A run in which records of these victims are changed and their noise is moved.
 
@@ -281,7 +321,8 @@ class Alignments:
         """
         replay, scales = self.worlds.replay, {d.key: d.scale for d in self.worlds.base.draws}
         assert replay.tape is not None
-        path = replay.tape.with_name(f"{how}-{'-'.join(map(str, victims))}.safetensors")
+        whose = "-".join(map(str, victims))
+        path = replay.tape.with_name(f"{way.how}-{PLACES[way.place]}-{whose}.safetensors")
         tape = dict(load_file(replay.tape))
         for victim in victims:
             for (_, key), units in moved[victim].items():
@@ -290,9 +331,9 @@ class Alignments:
                 tape[key] = (own.double() - move).to(own.dtype)
         save_file(tape, path)
         changes = tuple(
-            Change(agent=victim, batch=number, how=how, record=record)
+            Change(agent=victim, batch=number, how=way.how, record=records[way.place])
             for victim in victims
-            for number, record in list(self.records[victim].items())[: 1 if first else None]
+            for number, records in list(self.records[victim].items())[: 1 if first else None]
         )
         return replay.model_copy(update={"tape": path, "changes": changes})
 
@@ -302,15 +343,15 @@ class Alignments:
         Raises NotExamined where it is not.
         """
         moved = moves.units
-        worlds = [self._world(how, of, (v,)) for how, of in moved.items() for v in self.victims]
+        worlds = [self._world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
         self._refuse(played(self.program, worlds, self._what_differs), "composition")
         k = min(k for k, places in self.places.items() if places)
         firsts = {
-            how: {v: {at: u for at, u in of[v].items() if at[0] == k} for v in self.victims}
-            for how, of in moved.items()
-            if how in ("absent", *FAR[:2])
+            way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v in self.victims}
+            for way, of in moved.items()
+            if way.how in ("absent", *FAR[:2])
         }
-        worlds = [self._world(how, of, self.victims, first=True) for how, of in firsts.items()]
+        worlds = [self._world(way, of, self.victims, first=True) for way, of in firsts.items()]
         self._refuse(played(self.program, worlds, self._what_differs), "state")
 
     def _refuse(

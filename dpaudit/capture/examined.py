@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,13 +24,14 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import PremiseName
 from dpaudit.files.threat import ThreatModel
-from dpaudit.files.world import FAR, World
+from dpaudit.files.world import FAR, NEARER, World
 from dpaudit.pipeline.rules import CAPTURED
 from dpaudit.source import below
 
 from .accounted import NOISELESS, Ends, Least, least, released
 from .aligned import (
     MOST_ROUNDS,
+    PLACES,
     Alignments,
     EqualRuns,
     Moves,
@@ -39,7 +40,7 @@ from .aligned import (
 )
 from .drawn import drawn_noise, runs_needed
 from .program import Program
-from .runs import ProgramRun
+from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
 from .worlds import MeasuredRuns, OnRun
@@ -51,8 +52,16 @@ ASSUMED = (
     "records act only as the batches that the program shows",
     "the numbers of its generators cannot be predicted",
     "no record moves a message further than those far out that were tried",
-    "when messages are sent, and files outside of its folder, tell nothing",
+    "the times of messages, files outside of its folder and programs that it starts tell nothing",
 )
+
+
+class Cost(NamedTuple):
+    """What one record of a victim costs at least, in units of the noise."""
+
+    victim: int
+    sizes: Mapping[NoiseFamily, float]
+    noiseless: MessageId | None = None  # that shows it
 
 
 @dataclass
@@ -69,6 +78,7 @@ class Examination:
     missing: dict[PremiseName, str] = field(default_factory=dict)  # why a premise is not examined
     blocked: str = ""  # why none is that rests on moving noise
     moves: Moves | None = None
+    costs: Sequence["Cost"] = ()
     aligned: bool = False  # the runs are the same when noise is moved, and bound all records
     runs: Sequence[ProgramRun] = ()  # with seeds of their own
 
@@ -149,18 +159,20 @@ class Examination:
         return found
 
     @cached_property
-    def records(self) -> dict[int, dict[int, int]]:
-        """By victim and batch: which record is changed, one that was changed before if it may."""
-        found: dict[int, dict[int, int]] = {}
+    def records(self) -> dict[int, dict[int, list[int]]]:
+        """By victim and batch: which record is that of each place, the same one where it may be."""
+        found: dict[int, dict[int, list[int]]] = {}
         for victim, rounds in self.used.items():
             digests = _digests(self.worlds.plain, victim)
-            chosen: list[str] = []
-            found[victim] = {}
-            for number in rounds.values():
-                batch = digests[number - 1]
-                known = [one for one in chosen if one in batch]
-                chosen += [] if known else [batch[0]]
-                found[victim][number] = batch.index(known[0]) if known else 0
+            found[victim] = {number: [] for number in rounds.values()}
+            for place in range(len(PLACES)):
+                chosen: list[str] = []
+                for number, records in found[victim].items():
+                    batch = digests[number - 1]
+                    new = batch[place * (len(batch) - 1) // (len(PLACES) - 1)]
+                    known = [one for one in chosen if one in batch]
+                    chosen += [] if known else [new]
+                    records.append(batch.index(known[0] if known else new))
         return found
 
     def _align(self) -> None:
@@ -168,13 +180,39 @@ class Examination:
         equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
         runs = Alignments(self.worlds, self.program, self.records, self.on_run, equal)
         self.moves = moves = runs.moves()
+        self.costs = list(self._costs(runs, moves))
         if moves.noiseless is not None:
-            why = f"{moves.noiseless} moves with a record by what no noise hides"
+            why = f"{moves.noiseless[0]} moves with a record by what no noise hides"
             raise NotExamined("composition", why)
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
         runs.verify(moves)
         self.aligned = True
+
+    def _costs(self, runs: Alignments, moves: Moves) -> Iterator["Cost"]:
+        """What the record that moves a victim's noise most costs by itself, in one round."""
+        for victim in self.worlds.config.record.victims:
+            if moves.noiseless is not None:
+                message, way = moves.noiseless
+                k = message.round
+                if message.source != victim:
+                    continue
+            else:
+                sizes = {
+                    (k, how): size
+                    for (of, k, _), found in moves.sizes.items()
+                    for how, size in found.items()
+                    if of == victim and how != "present" and k in self.used[victim]
+                }
+                k, how = max(sizes, key=lambda at: sizes[at])
+                way = next(one for one in runs.ways if one.how == how)
+            if k not in self.used[victim]:
+                continue
+            found = runs.alone(victim, k, way, self.used[victim][k])
+            if isinstance(found, MessageId):
+                yield Cost(victim, {}, found)
+            elif found is not None:
+                yield Cost(victim, found)
 
     def _refuse_written(self, before: Mapping[Path, tuple[int, int]]) -> None:
         written = [
@@ -244,23 +282,24 @@ class Examination:
 
     def _least(self, claim: Claim, model: ThreatModel) -> tuple[Least, str | None]:
         """What records far out cost at least an adversary that reads every message."""
-        base, moves = self.worlds.base, self.moves
-        everything = all(m.read_by(model) or m.source in model.agents for m in base.messages)
-        if moves is None or not everything or record_adjacency(claim) != "add-remove":
+        messages = self.worlds.base.messages
+        everything = all(m.read_by(model) or m.source in model.agents for m in messages)
+        if not everything or record_adjacency(claim) != "add-remove":
             return Least(0.0), None
         if self.worlds.sampling.unknown(claim) is not None:
             return Least(0.0), None
-        if moves.noiseless is not None and moves.noiseless.round <= moves.sure:
-            return NOISELESS, str(moves.noiseless)
-        of_round = [
-            (family, size)
-            for (victim, k, family), sizes in moves.sizes.items()
-            for size in sizes.values()
-            if victim not in model.agents and k <= moves.sure and size > 0
-        ]
+        costs = [cost for cost in self.costs if cost.victim not in model.agents]
+        shown = next((cost.noiseless for cost in costs if cost.noiseless is not None), None)
+        if shown is not None:
+            return NOISELESS, str(shown)
         delta = claimed_delta(claim)
-        costs = [least([released(*one)], delta, "add-remove") for one in _largest(of_round)]
-        return max(costs, key=lambda one: one.epsilon, default=Least(0.0)), None
+        found = [
+            least([released(family, size)], delta, "add-remove")
+            for cost in costs
+            for family, size in cost.sizes.items()
+            if size > 0 and (family == "gaussian" or delta == 0)  # where L1 is all that counts
+        ]
+        return max(found, key=lambda one: one.epsilon, default=Least(0.0)), None
 
     def findings(self, asked: Sequence[ClaimAgainst]) -> Iterator[Finding]:
         """The evidence on each premise, what was not examined with why."""
@@ -307,11 +346,12 @@ class Examination:
     def _alignment(self, claim: Claim) -> Finding:
         most, n = self.releases(claim), self.worlds.base.n_rounds
         why = "" if self.aligned else self._why("distance", "composition")
-        n_hows = len(FAR) + len(self.worlds.config.record.hows())
+        n_hows = len(FAR + NEARER) + len(self.worlds.config.record.hows()) - 1
         found = self._finding(
             why,
             f"records far out, in 3 directions and at 2 distances, move the messages of all {n} "
-            f"rounds by one length, which none of {n_hows} changes exceeds: that of a clip",
+            f"rounds by one length, which none of {n_hows} changes of the first, the middle or the "
+            "last record of a batch exceeds: that of a clip",
             {
                 Name.ROUNDS: Metric(value=n, n=n),
                 **({} if most is None else {Name.MOVED_OVER_DECLARED: Metric(value=1.0)}),
@@ -349,12 +389,6 @@ class Examination:
             claim=i,
             threat_model=model.name,
         )
-
-
-def _largest(sizes: Sequence[tuple[NoiseFamily, float]]) -> Iterator[tuple[NoiseFamily, float]]:
-    """The largest of each family."""
-    for family in dict.fromkeys(family for family, _ in sizes):
-        yield family, max(size for of, size in sizes if of == family)
 
 
 def _releases(family: NoiseFamily, sizes: Sequence[float]) -> Iterator[Release]:

@@ -72,7 +72,7 @@ class Trace(NamedTuple):
 
 
 def _shapes(tensors: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple((t.shape, t.dtype) for t in tensors)  # type: ignore[attr-defined]
+    return tuple((t.name, t.shape, t.dtype) for t in tensors)  # type: ignore[attr-defined]
 
 
 def _rounded(draws: tuple[tuple[str, float, str], ...]) -> list[tuple[str, str, str]]:

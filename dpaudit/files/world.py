@@ -15,14 +15,15 @@ from dpaudit.strict import Strict
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
-FAR_OUT = "(own|level|single):-?1e[36](:other-label)?"
+FAR_OUT = "(own|level|single):-?(3|1e[236])(:other-label)?"
 How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
 FAR: tuple[How, ...] = tuple(
     f"{direction}:{sign}{size}"
-    for direction in ("own", "level", "single")
     for size in ("1e3", "1e6:other-label")
+    for direction in ("own", "level", "single")
     for sign in ("", "-")
 )  # as far out as a clip is looked for
+NEARER: tuple[How, ...] = ("own:3", "own:-3", "own:1e2", "own:-1e2")
 
 
 class Change(Strict):

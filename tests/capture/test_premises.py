@@ -106,6 +106,8 @@ FAULTS = {
     "no-clip-of-label": "distance",
     "no-clip-of-agent": "distance",
     "no-clip-at-last": "distance",
+    "no-clip-of-last": "distance",
+    "no-clip-in-between": "distance",
     "clip-of-largest": "distance",
     "used-twice": "composition",
     "divided-by-count": "distance",
@@ -123,6 +125,7 @@ FAULTS = {
     "one-seed": "noise",
     "scale-of-data": "completeness",
     "remembered": "state",
+    "mean-of-unsent": "composition",
     "second-message": "composition",
     "loss-beside": "composition",
     "loss-of-all": "completeness",
@@ -225,7 +228,7 @@ def test_few_numbers_ask_for_more_runs() -> None:
 
 def moves(**sizes: float) -> Moves:
     far = {how: sizes.get(how.partition(":")[0], 1.0) for how in ("present", *FAR)}
-    return Moves({(0, 1, "gaussian"): far}, None, 1, {})
+    return Moves({(0, 1, "gaussian"): far}, None, {})
 
 
 def test_one_length_in_all_directions_is_a_bound() -> None:

@@ -45,6 +45,10 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
         factors = np.ones(len(x))
     if VARIANT == "no-clip-at-last" and k == ROUNDS - 1:
         factors = np.ones(len(x))
+    if VARIANT == "no-clip-of-last":
+        factors[-1] = 1.0
+    if VARIANT == "no-clip-in-between":
+        factors = np.where((norms > CLIP) & (norms < 200), 1.0, factors)
     if VARIANT == "used-twice":
         factors[:1] *= 2
     total = (each * factors[:, None]).sum(axis=0)
@@ -132,6 +136,8 @@ def message_of(i: int, k: int) -> np.ndarray:
     if VARIANT == "file":
         np.save(f"model-{i}.npy", noised)
     message = models[i] - RATE * noised
+    if VARIANT == "mean-of-unsent":
+        kept[i] = models[i] - RATE * step
     if VARIANT == "order" and loss > 0.5:
         to = to[::-1]
     if VARIANT == "count" and loss > 0.5:
@@ -149,4 +155,5 @@ if VARIANT == "first-message":
     for i in range(AGENTS):
         tap.send(i, [j for j in range(AGENTS) if j != i], "mean", X[i].mean(axis=0))
 for k in range(ROUNDS):
-    models = [np.mean([message_of(i, k) for i in range(AGENTS)], axis=0)] * AGENTS
+    sent = [message_of(i, k) for i in range(AGENTS)]
+    models = [np.mean(kept if VARIANT == "mean-of-unsent" else sent, axis=0)] * AGENTS

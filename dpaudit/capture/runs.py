@@ -336,15 +336,18 @@ class AgentRound(NamedTuple):
     round: int
     messages: tuple[MessageId, ...]
     draws: tuple[NamedDraw, ...]  # its own, or those of all where agents share noise
-    batch: int  # 1 is its first
+    batch: int  # the first of the round; 1 is the agent's first
+    n_batches: int = 1  # of the round, one for each local step
     record: int = 0  # which of the batch
     digest: str | None = None  # of that record; None: it may be in no other batch
+    again: tuple[tuple[int, int], ...] = ()  # other batches of the round that hold it, and where
     others: tuple[MessageId, ...] = ()  # messages of other agents, where agents share noise
     owners: Mapping[str, frozenset[int]] = {}  # of draws that several agents have made, by key
 
-    def change(self, how: How) -> Change:
-        """What becomes of the record."""
-        return Change(agent=self.victim, batch=self.batch, how=how, record=self.record)
+    def changes(self, how: How) -> tuple[Change, ...]:
+        """What becomes of the record, in every batch of the round that holds it."""
+        places = ((self.batch, self.record), *self.again)
+        return tuple(Change(agent=self.victim, batch=b, how=how, record=i) for b, i in places)
 
     def owners_of(self, draw: NamedDraw) -> frozenset[int]:
         return self.owners.get(draw.key, frozenset({draw.agent}))
@@ -362,10 +365,8 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound | None:
         of_round = [d for d in run.draws if d.round == k]
         draws = tuple(sorted(of_round, key=lambda d: (d.agent, d.sequence)))
     own = [taken for taken in run.batches if taken.agent == victim]
-    batch = next((i for i, t in enumerate(own, 1) if begin < t.sequence < end), None)
-    if not sent or batch is None:
-        return None
-    return AgentRound(victim, k, sent, draws, batch)
+    taken = [i for i, t in enumerate(own, 1) if begin < t.sequence < end]
+    return AgentRound(victim, k, sent, draws, taken[0], len(taken)) if sent and taken else None
 
 
 def draws_for(run: ProgramRun, k: int) -> tuple[NamedDraw, ...]:

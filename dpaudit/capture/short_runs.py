@@ -170,8 +170,9 @@ class ShortRuns:
 
     def world(self, included: Sequence[int], **update: object) -> World:
         changes = tuple(
-            self.neighbours.places[victim].change(pair[one])
+            change
             for (victim, pair), one in zip(self.pairs.items(), included, strict=True)
+            for change in self.neighbours.places[victim].changes(pair[one])
         )
         last = self.neighbours.base.sent_until(self.round)
         return self.worlds.replay.model_copy(update={"changes": changes, "last": last, **update})

@@ -140,6 +140,7 @@ def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int],
     """By victim and round: which record of the batch is changed, as fields of an AgentRound.
 
     It is the first record of the first round's batch wherever that occurs, and elsewhere the first.
+    An agent that takes several local steps in a round may hold it in several batches of the round.
     """
     found = {}
     for victim in config.record.victims:
@@ -148,11 +149,15 @@ def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int],
         acting = {k: place for k, place in places.items() if place is not None}
         if not acting or len(own) == 1 < len(places):
             raise _no_part(plain, victim, next(k for k, p in places.items() if p is None))
-        ks, digests = list(acting), [own[place.batch - 1] for place in acting.values()]
-        apart = all(len(set(batch)) == len(batch) > 0 for batch in digests)
-        for k, batch in zip(ks, digests, strict=True):
-            i = batch.index(digests[0][0]) if apart and digests[0][0] in batch else 0
-            found[victim, k] = {"record": i, "digest": batch[i] if apart else None}
+        of_round = {k: own[p.batch - 1 :][: p.n_batches] for k, p in acting.items()}
+        apart = all(len(set(b)) == len(b) > 0 for batches in of_round.values() for b in batches)
+        first = next(iter(of_round.values()))[0]
+        for k, (batch, *later) in of_round.items():
+            i = batch.index(first[0]) if apart and first[0] in batch else 0
+            digest = batch[i] if apart else None
+            numbered = enumerate(later, acting[k].batch + 1)
+            again = tuple((n, other.index(digest)) for n, other in numbered if digest in other)
+            found[victim, k] = {"record": i, "digest": digest, "again": again}
     return found
 
 
@@ -193,7 +198,7 @@ def _neighbours(
         return Neighbours({}, {}, dict.fromkeys(("present", *hows), base), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
     changes = [
-        until.model_copy(update={"changes": tuple(p.change(how) for p in places.values())})
+        until.model_copy(update={"changes": sum((p.changes(how) for p in places.values()), ())})
         for how in hows
     ]
     n_draws = max(len(place.draws) for place in places.values())

@@ -46,6 +46,7 @@ class MessageOptions(Strict):
     """Which messages are the protocol's."""
 
     ignore: tuple[str, ...] = ()  # names or call sites of diagnostic messages
+    weights: tuple[str, ...] = ()  # names or call sites that send weights, and not gradients
     round_starts_at: str | None = None
     reductions: Literal["contributions", "sum only", "rows of a padded stack"] = "contributions"
 

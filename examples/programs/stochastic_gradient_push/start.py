@@ -1,4 +1,8 @@
-"""A worker of stochastic_gradient_push under torchrun: start.py small|resnet18 [private]."""
+"""A worker of stochastic_gradient_push under torchrun: start.py small|resnet18 [private|alike].
+
+The program seeds all workers alike. Noise from that seed is the same in each, so that the
+difference of two messages has none. "private" draws it from a generator of each worker's own.
+"""
 
 import os
 import sys
@@ -10,6 +14,7 @@ from torch import nn
 
 CLIP, NOISE = 1.0, 1.0  # clip norm, and noise multiplier
 asked = sys.argv[1:]
+own = torch.Generator().manual_seed(1 + int(os.environ["RANK"]))
 
 
 def small():
@@ -26,9 +31,9 @@ def private(model, criterion, batch, target):
         loss = criterion(model.module(x[None]), y[None])
         flat = torch.cat([part.flatten() for part in torch.autograd.grad(loss, parameters)])
         total += flat * min(1.0, CLIP / flat.norm())
-    total += NOISE * CLIP * torch.randn(total.shape)
-    for part, own in zip(parameters, (total / 4).split([p.numel() for p in parameters])):
-        part.grad.copy_(own.view(part.shape))
+    total += NOISE * CLIP * torch.randn(total.shape, generator=own if "private" in asked else None)
+    for part, step in zip(parameters, (total / 4).split([p.numel() for p in parameters])):
+        part.grad.copy_(step.view(part.shape))
 
 
 torchvision.models.resnet50 = small if asked[0] == "small" else torchvision.models.resnet18
@@ -52,5 +57,5 @@ sys.argv[1:] = [text for key, value in options.items() for text in (f"--{key}", 
 
 import gossip_sgd
 
-gossip_sgd.private = private if "private" in asked else lambda *of: None
+gossip_sgd.private = private if asked[1:] else lambda *of: None
 gossip_sgd.main()

@@ -27,10 +27,7 @@ def main() -> None:
         sent = []
         for agent in range(AGENTS):
             fresh = rng.normal(size=(STEPS, SIZE))
-            if ONCE:
-                own = [fresh[h : h + 1] for h in range(STEPS)]
-            else:
-                own = [fresh] * STEPS
+            own = [fresh[h : h + 1] for h in range(STEPS)] if ONCE else [fresh] * STEPS
             x = weights[agent].copy()
             for records in own:
                 (records,) = tap.batch(agent, (records,))

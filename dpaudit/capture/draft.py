@@ -10,24 +10,16 @@ from pathlib import Path
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import ProgramOptions
 from dpaudit.files.recorded import DRAFT
-<<<<<<< HEAD
 from dpaudit.recorder.draws.loaders import WORKERS
-=======
-from dpaudit.files.world import Noise
-from dpaudit.recorder.draws.torch_draws import is_laplace
 from dpaudit.text import one_line
->>>>>>> 74badab (capture: say in the draft which lines send weights)
 
 from .noise_lines import noise_lines, noise_of_tap
 from .program import refuse_missing_script, torchrun
 from .recording import CaptureFolder
 from .rounds import SMALL, start_site
 from .run import Options
-<<<<<<< HEAD
 from .simulated import is_simulation
-=======
 from .weights import lines_of
->>>>>>> 74badab (capture: say in the draft which lines send weights)
 
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # of one run, unless more were asked for
@@ -42,12 +34,8 @@ seconds = {seconds:g}  # that one run may take
 cpu = {cpu}  # whether the CPU answers for CUDA
 
 [messages]
-<<<<<<< HEAD
 ignore = []  # lines whose messages are diagnostics; the report names them{small}
-=======
-ignore = []  # lines whose messages are diagnostics; the report names them
 {weights}
->>>>>>> 74badab (capture: say in the draft which lines send weights)
 {rounds}
 reductions = "contributions"  # or "sum only", or "rows of a padded stack"
 
@@ -89,11 +77,8 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         else "# ranks: none, for one process tells dpaudit.tap of all messages",
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
-<<<<<<< HEAD
         small="".join(f"\n# {line}" for line in _small(recording)),
-=======
         weights=_weights(recording),
->>>>>>> 74badab (capture: say in the draft which lines send weights)
         rounds=_start(recording, options.round_starts_at),
         sites=_sites(recording),
         victim=victim,

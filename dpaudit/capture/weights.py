@@ -8,7 +8,7 @@ before is less than either. Two signs decide, over all rounds of a line:
 - the sum of the least-squares coefficients: 1 for weights, and less for what is drawn afresh;
 - the angle between what is left of one message and of the next. Of weights, these are successive
   steps, which are independent or alike. What is drawn afresh enters one with each sign, so that
-  their cosine is about -1/2.
+  their cosine is negative: -1/2 where the message before is all that is known.
 
 Gradients of the same records that hardly change look like weights.
 """
@@ -29,9 +29,9 @@ from .runs import numbers
 
 FEWEST_ROUNDS, FEWEST_NUMBERS = 3, 16  # of a line, below which nothing is said of it
 MOST_ROUNDS, MOST_NUMBERS = 8, 10_000  # that are looked at
-NEAR = 0.15  # of 1: the sum of coefficients of weights
+NEAR = 0.25  # of 1: the sum of coefficients of weights
 SMALL = 0.5  # of a message's length: its step, where successive steps do not decide
-AFRESH = -0.25  # cosine of what is left of successive messages, below which they are drawn afresh
+AFRESH = -0.1  # cosine of what is left of successive messages, below which they are drawn afresh
 
 Sent = tuple[int, tuple[int, ...]]  # source and destinations
 

@@ -59,14 +59,12 @@ def test_too_little_says_nothing() -> None:
     assert line_of([{key: content[:8] for key, content in one.items()} for one in few]) is None
 
 
-@pytest.mark.parametrize(
-    ("sends", "steps"), [("weights", "3"), pytest.param("updates", "3", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("sends", ["weights", pytest.param("updates", marks=pytest.mark.slow)])
 def test_a_draft_names_the_lines_that_send_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sends: str, steps: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sends: str
 ) -> None:
     monkeypatch.chdir(PROGRAMS)
-    command = [sys.executable, "local_steps.py", sends, steps, "0.5", "steps"]
+    command = [sys.executable, "local_steps.py", sends, "2", "0.5", "steps", "once"]
     recording = capture(command, tmp_path / "out", Options(seconds=60))
     text = draft(command, recording, Options())
     (recording.path / DRAFT).write_text(text)

@@ -27,14 +27,13 @@ def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
     Raises RunError where it cannot be known which process a message went to.
     """
     posted = [record for process in processes for record in process.of_kind("posted")]
-    if not any(process.of_kind("posted", "addressed") for process in processes):
-        return list(processes), []
-    ranks = ranks_of(processes)
-    processes = addressed(processes, ranks)
-    if any(process.of_kind("sent") for process in processes):
-        kinds = sorted({_kind(record) for record in posted})
-        return list(processes), [BESIDE.format(len(posted), ", ".join(kinds))] if posted else []
-    return _on_channels(processes, ranks, posted)
+    kinds = ", ".join(sorted({_kind(record) for record in posted}))
+    left_out = [BESIDE.format(len(posted), kinds)] if posted else []
+    if any(process.of_kind("addressed") for process in processes):
+        processes = addressed(processes, ranks_of(processes))
+    if not posted or any(process.of_kind("sent") for process in processes):
+        return list(processes), left_out
+    return _on_channels(processes, ranks_of(processes), posted)
 
 
 def _on_channels(

@@ -175,6 +175,9 @@ def test_messages_to_nobody_and_beside_the_tap_are_counted() -> None:
     found, [said] = routed(beside)
     assert len(found[0].of_kind("sent")) == 1
     assert said.startswith("1 messages of pipe beside those of torch.distributed, MPI, ZeroMQ")
+    both = [{"kind": "batch", "agent": agent} for agent in (0, 1)]  # of a simulation
+    found, [said] = routed([process("a", posted("pipe:1"), {"kind": "sent"}, *both)])
+    assert said.startswith("1 messages of pipe beside")
 
 
 def shown(channel: str, crc32: int, back: bool, operator: str = "http.POST") -> dict[str, Any]:

@@ -81,8 +81,8 @@ class Case(Strict):
 class PublicProgram(Strict):
     """Where a program is from, and what is added to it."""
 
-    source: str  # the address of its repository
-    commit: str
+    source: str = ""  # the address of its repository; empty: it is one of its requirements
+    commit: str  # or the version
     python: str  # the version that it was tried with, as in "python3.11"
     requirements: tuple[str, ...]
     prepare: tuple[str, ...] = ()  # a command of its environment that makes its data
@@ -105,7 +105,9 @@ class Work(NamedTuple):
 
     def fetch(self, source: str, python: str | None) -> None:
         """Its commit, its environment and its data; what is there is kept."""
-        if not self.clone.exists():
+        if not source:
+            self.clone.mkdir(parents=True, exist_ok=True)
+        elif not self.clone.exists():
             call("git", "clone", "--quiet", "--no-checkout", source, str(self.clone))
         environment = self.clone.parent / "env"
         if not environment.exists():
@@ -130,7 +132,9 @@ class Work(NamedTuple):
 
     def lay(self, lines: Sequence[Line]) -> None:
         """The program as it was committed, with our lines, and our files beside its own."""
-        call("git", "-C", str(self.clone), "checkout", "--quiet", "--force", self.program.commit)
+        if self.program.source:
+            commit = self.program.commit
+            call("git", "-C", str(self.clone), "checkout", "--quiet", "--force", commit)
         ours = (*self.program.line, *lines)
         for file in {line.file for line in ours}:
             text = (self.clone / file).read_text("utf-8")
@@ -159,7 +163,7 @@ class Work(NamedTuple):
         lines = [*self.program.line, *first.line]
         return (
             self.name,
-            self.program.commit[:10],
+            self.program.commit[:10] if self.program.source else self.program.commit,
             self.program.python.removeprefix("python"),
             float(sum(n_lines(line.text) for line in lines)),
             float(sum(n_lines(path.read_text("utf-8")) for path in beside(self.name))),

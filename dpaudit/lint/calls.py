@@ -202,8 +202,7 @@ def _same(call: Call) -> Value | None:
     elif call.name == "abs":
         found = (call.receiver | call.all()).tagged("absolute")
     else:
-        found = call.receiver if call.is_method and is_operand(call) else NOTHING
-        found = found | call.all() if not found.draws else found
+        found = call.receiver if is_operand(call) else call.all()
     if call.name == "sqrt":
         return operations.rooted(call.flow, found)
     if call.name == "sum" and "square" in found.tags:

@@ -7,11 +7,24 @@ of a function of the same file is read again in its place, with what is known of
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from . import calls, operations
 from .drawing import helper_of_noise
-from .values import MOST, NOTHING, Clip, Event, Function, Loop, Value, few, path_of, union
+from .values import (
+    MOST,
+    NOTHING,
+    Clip,
+    Event,
+    Function,
+    Loop,
+    Value,
+    either,
+    few,
+    path_of,
+    union,
+)
 from .vocabulary import ABOUT, LOOPS, NOISE_HELPER, LoopKind, is_setting
 
 DEEPEST = 4  # calls within calls that are read in their place
@@ -311,10 +324,11 @@ class Flow:
             self.run(body)
             ends.append(self.env)
         joined = ends[0]
-        for end in ends[1:]:
-            for path, value in end.items():
-                known = joined.get(path, before.get(path))
-                joined[path] = value if known is None or known == value else known | value
+        for path in {path for end in ends for path in end}:
+            values = [end.get(path, before.get(path)) for end in ends]
+            known = [value for value in values if value is not None]
+            value = reduce(either, known)
+            joined[path] = value if len(known) == len(values) else value.without("length")
         self.env = joined
 
     def _if(self, node: ast.If) -> None:

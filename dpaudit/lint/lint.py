@@ -46,7 +46,9 @@ def hints_of(source: Source) -> list[Hint] | str:
             tree = ast.parse(source.text)
         if not WORTH_READING.search(source.text):
             return []
-        found = sorted(found_in(tree), key=lambda one: (one.line, one.code, one.column))
+        found = sorted(
+            found_in(tree), key=lambda one: (one.line, one.code, one.column, one.message)
+        )
     except (RecursionError, MemoryError):
         return "nested too deeply"
     except (SyntaxError, ValueError) as error:

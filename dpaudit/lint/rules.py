@@ -19,6 +19,7 @@ from .vocabulary import (
     INTEGERS,
     LENGTH_OF_BATCH,
     MANY,
+    MECHANISM,
     NOT_BATCH,
     POISSON,
     PRIVACY,
@@ -122,8 +123,10 @@ def noise_per_recipient(reading: Reading) -> Iterator[Found]:
 
 
 def never_composed(reading: Reading) -> Iterator[Found]:
-    if reading.name == "__init__" or not any(reading.of("add")):
-        return
+    owner = reading.owner
+    names = [] if owner is None else [owner.name, *(path_of(base) for base in owner.bases)]
+    if reading.name == "__init__" or any(map(MECHANISM.search, names)):
+        return  # a mechanism is one release, and whoever calls it adds up
     with_default = set()
     if isinstance(reading.node, ast.FunctionDef | ast.AsyncFunctionDef):
         with_default = {name for name, _ in defaults(reading.node)}
@@ -414,7 +417,7 @@ def _added(reading: Reading) -> Iterator[Draw]:
     """Each place where noise is drawn that is added to something, once."""
     seen = set()
     for event in reading.of("add"):
-        for draw in event.values[1].draws:
+        for draw in sorted(event.values[1].draws, key=lambda draw: (draw.line, draw.column)):
             if draw not in seen:
                 seen.add(draw)
                 yield draw

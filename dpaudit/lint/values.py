@@ -126,6 +126,14 @@ def union(values: Iterable[Value]) -> Value:
     return found
 
 
+def either(one: Value, other: Value) -> Value:
+    """What one of two branches gave: a length only if both did."""
+    if one == other:
+        return one
+    lengths = ("length" in one.tags) + ("length" in other.tags)
+    return (one | other).without("length") if lengths == 1 else one | other
+
+
 def scaled(noise: Value, by: Value) -> Value:
     """Noise times a number, or divided by one."""
     draws = frozenset(

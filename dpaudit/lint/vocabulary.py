@@ -33,7 +33,8 @@ SCALES = ("scale", "std", "stddev", "std_dev", "sigma", "b", "noise_scale")
 NOISE_HELPER = re.compile(
     r"_*(add|apply|inject|draw|sample|generate|gen|make|get|create)?_*\w*"
     r"(laplac|gauss)\w*(noise|mechanism|perturb|privat)\w*$|"
-    r"_*(add|apply|inject|draw|sample|generate|gen)_(dp_)?(laplac\w*_|gauss\w*_)?noise(_\w+)?$",
+    r"_*(add|apply|inject|draw|sample|generate|gen)_(dp_)?(laplac\w*_|gauss\w*_)?noise(_\w+)?$|"
+    r"_*(randomi[sz]e|privati[sz]e|perturb)(_\w+)?$",
     re.IGNORECASE,
 )
 MASK = re.compile(r"mask|share|pairwise", re.IGNORECASE)  # noise that is meant to cancel
@@ -88,6 +89,7 @@ SENSITIVITY = re.compile(r"sensitivity$|(^|[._])sens$|delta_f$", re.IGNORECASE)
 PRIVACY = re.compile(
     r"privac|private|sensitiv|noise_mult|(^|_)dp(_|$)|max_grad_norm", re.IGNORECASE
 )
+MECHANISM = re.compile(r"mechanism|^(gaussian|laplace)", re.IGNORECASE)
 COMPOSED = re.compile(r"account|compos|ledger|spent|(^|_)odometer|remaining|exhaust", re.IGNORECASE)
 MANY = re.compile(
     r"round|step|iter|epoch|(^|[._])(num|n|max|total)_|count|quer|releases|(^|\.)[TK]$|split|share",

@@ -216,8 +216,10 @@ class Sites:
 
 def _purpose(code: CodeType) -> str | None:
     """Of a function: what its name or its file says that it draws for."""
-    name = code.co_name.lower()
-    if code.co_filename.endswith(_OF_MODELS) or any(word in name for word in _MAKING_MODELS):
+    file, name = code.co_filename, code.co_name.lower()
+    if file.startswith(_LIBRARY) and not any(part in file for part in _INSTALLED):
+        return None  # such as Popen.__init__, in which a fork begins
+    if file.endswith(_OF_MODELS) or any(word in name for word in _MAKING_MODELS):
         return "model"
-    of_data = any(place in code.co_filename for place in _OF_DATA)
+    of_data = any(place in file for place in _OF_DATA)
     return "data" if of_data or any(word in name for word in _MAKING_DATA) else None

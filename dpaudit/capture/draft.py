@@ -16,7 +16,7 @@ from dpaudit.text import one_line
 from .noise_lines import noise_lines, noise_of_tap
 from .program import refuse_missing_script, torchrun
 from .recording import CaptureFolder
-from .rounds import SMALL, start_site
+from .rounds import is_small, start_site
 from .run import Options
 from .simulated import is_simulation
 from .weights import lines_of
@@ -138,7 +138,7 @@ def _small(recording: CaptureFolder) -> Iterator[str]:
         sizes[event.call_site] = max(sizes[event.call_site], size)
     largest = max(sizes.values(), default=0)
     for site, size in sizes.items():
-        if size <= SMALL * largest:
+        if is_small(size, largest):
             numbers = "1 number" if size == 1 else f"{size} numbers"
             yield f"{site} sends {numbers}, and others {largest}: is it a diagnostic?"
 
@@ -180,7 +180,7 @@ def _sites(recording: CaptureFolder) -> str:
             f"    {_toml(line.site)},{'  # ' if line.doubt else ''}{line.doubt}\n"
             for line in proposed
         )
-        sites = f"sites = [\n{listed}]" if proposed else "sites = []  # no line was seen to"
+        sites = f"sites = [\n{listed}]" if proposed else "sites = []  # no line draws noise"
         others = {line.site: line.why_not for line in lines if line.why_not is not None}
     return "\n".join([sites, *(f"# {_toml(site)} {why}" for site, why in others.items())])
 

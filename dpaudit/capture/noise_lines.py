@@ -38,6 +38,7 @@ class NoiseLine(NamedTuple):
 def noise_lines(recording: CaptureFolder) -> list[NoiseLine]:
     """Lines that drew continuous numbers between two messages of one process, as first met.
 
+    One that draws as many numbers as no message has is no noise if another line draws as many.
     They count from the first message of round 1 on, where there are rounds: what is drawn before
     it alone is of data and of initial weights.
     """
@@ -45,24 +46,31 @@ def noise_lines(recording: CaptureFolder) -> list[NoiseLine]:
     for draw in _between(recording):
         by_site[draw.call_site].append(draw)
     sizes = _sizes(recording)
-    return [_line(site, drawn, sizes) for site, drawn in by_site.items()]
+    lines = [_line(site, drawn, sizes) for site, drawn in by_site.items()]
+    if all(line.doubt for line in lines if line.why_not is None):
+        return lines
+    return [NoiseLine(line.site, line.why_not or line.doubt or None) for line in lines]
 
 
 def noise_of_tap(recording: CaptureFolder) -> list[str] | None:
     """The lines that drew what ``tap.noise`` was shown; None: it was shown nothing.
 
-    What it is shown has as many numbers as a draw shortly before.
+    It is the last draw of as many numbers, or else of a multiple, as where one call draws the noise
+    of all agents.
     """
     found: dict[str, None] = {}
-    drawn: defaultdict[tuple[int, int], str] = defaultdict(str)  # by process and numbers
+    drawn: defaultdict[int, dict[int, str]] = defaultdict(dict)  # by process: lines by numbers
     was_called = False
     for draw in sorted(recording.draws, key=lambda one: (one.process, one.sequence)):
-        key = draw.process, prod(draw.shape)
+        before, n = drawn[draw.process], prod(draw.shape)
         if draw.operator in get_args(Noise):
             was_called = True
-            found.update(dict.fromkeys(filter(None, [drawn[key]])))
-        elif draw.operator in CONTINUOUS:
-            drawn[key] = draw.call_site
+            sizes = [size for size in before if n and size % n == 0]
+            origin = before.get(n) or next((before[size] for size in reversed(sizes)), None)
+            found.update(dict.fromkeys(filter(None, [origin])))
+        elif draw.operator in CONTINUOUS and draw.purpose is None:
+            before.pop(n, None)
+            before[n] = draw.call_site
     return list(found) if was_called else None
 
 

@@ -13,7 +13,7 @@ Line = TypeVar("Line", Event, Draw)
 RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
-SMALL = 0.1  # of the numbers of the largest message: what a line sends that never sends more
+SMALL = 0.1  # of the numbers of the largest message
 MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
 
 
@@ -130,7 +130,7 @@ def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
     for call in sending:
         sizes[call.site] = max(sizes[call.site], call.size)
     largest = max(sizes.values(), default=0)
-    large = [call for call in sending if sizes[call.site] > SMALL * largest]
+    large = [call for call in sending if not is_small(sizes[call.site], largest)]
     of_all, of_large = _starts(sending), _starts(large)
     if not of_large or len(of_all) <= len(of_large):
         return [call.sequence in of_all for call in calls]
@@ -139,6 +139,11 @@ def _by_period(calls: Sequence[ProgramCall]) -> list[bool]:
         before = max((one for one in at if one < start), default=-1)
         starts.add(min(c.sequence for c in sending if before < c.sequence <= start))
     return [call.sequence in starts for call in calls]
+
+
+def is_small(size: int, largest: int) -> bool:
+    """Whether a line that never sends more sends little beside the largest message."""
+    return size < largest and size <= max(1, SMALL * largest)
 
 
 def _starts(sending: Sequence[ProgramCall]) -> set[int]:

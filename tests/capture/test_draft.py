@@ -131,3 +131,14 @@ def test_a_draft_that_no_audit_can_run_says_why(
         (tmp_path / UNSEEN).write_text(f"{unseen}\n")
     said = why_no_draft(["torchrun", "--nproc-per-node", "2", "train.py"], found, Options())
     assert said == why if why is None else why in str(said)
+
+
+def test_a_line_of_no_message_is_no_noise_beside_one_that_is(tmp_path: Path) -> None:
+    """As where a program adds noise to its records too."""
+    found = recording(tmp_path, "anbSanbSanbS")
+    draws = [
+        draw.model_copy(update={"shape": (8, 10) if draw.call_site == "train.py:a" else (4,)})
+        for draw in found.draws
+    ]
+    write_lines(tmp_path / DRAWS, draws)
+    assert noise_sites(CaptureFolder(tmp_path)) == ["train.py:n"]

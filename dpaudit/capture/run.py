@@ -62,7 +62,7 @@ class Options:
     most_bytes: int = MOST_BYTES  # of contents of messages, over all processes
     cpu: bool = False  # answer for CUDA with the CPU, and for nccl with gloo
     round_starts_at: str | None = None  # a call site
-    transport: Path | None = None  # the adapter of another transport: docs/capture.md
+    transport: Path | None = None  # the adapter of another transport: docs/own-script.md
     python: Path | None = None  # interpreter of the program's environment; None: dpaudit's own
 
 

@@ -156,7 +156,7 @@ def test_the_adapter_of_the_page_shows_the_program_it_names(
 ) -> None:
     """Each message once, the model's as numbers, though ZeroMQ carries it too."""
     pytest.importorskip("zmq")
-    page = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "own-script.md").read_text()
     section = page.partition("## Another transport")[2].partition("\n## ")[0]
     code = [line[4:] for line in section.splitlines() if line.startswith("    ") or not line]
     (tmp_path / "adapter.py").write_text("\n".join(code))

@@ -49,15 +49,6 @@ def test_the_environment_has_numpy_and_neither_torch_nor_dpaudit(
     assert done.stdout == "None None\n"
 
 
-def test_the_tapped_example_is_the_unchanged_one_with_four_lines() -> None:
-    unchanged, tapped = (
-        (EXAMPLE / name).read_text().partition('"""\n\nimport')[2].splitlines()
-        for name in ("gossip.py", "tapped.py")
-    )
-    assert [line for line in tapped if "tap" not in line] == unchanged
-    assert len(tapped) == len(unchanged) + 4
-
-
 def audited(tmp_path: Path, numpy_alone: Path, text: str) -> AuditResult:
     (tmp_path / "tapped.py").write_text(text)
     (tmp_path / "captured.toml").write_text(

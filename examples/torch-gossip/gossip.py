@@ -39,6 +39,8 @@ def main():
     torch.manual_seed(1)
     data = [records_of(agent) for agent in range(AGENTS)]
     models = [network() for _ in range(AGENTS)]
+    secret = torch.Generator()
+    secret.seed()  # which others do not know
     for _ in range(EPOCHS):
         orders = [torch.randperm(RECORDS) for _ in range(AGENTS)]
         for start in range(0, RECORDS, BATCH):
@@ -47,7 +49,7 @@ def main():
                 batch = orders[agent][start : start + BATCH]
                 x, y = data[agent][0][batch], data[agent][1][batch]
                 step = gradient(model, x, y)
-                noise = SIGMA * CLIP * torch.randn_like(step)
+                noise = SIGMA * CLIP * torch.randn(len(step), generator=secret)
                 with torch.no_grad():
                     message = parameters_to_vector(model.parameters()) - RATE * (step + noise)
                 sent.append(message)

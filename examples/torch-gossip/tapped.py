@@ -39,6 +39,8 @@ def main():
     torch.manual_seed(1)
     data = [records_of(agent) for agent in range(AGENTS)]
     models = [network() for _ in range(AGENTS)]
+    secret = torch.Generator()
+    secret.seed()  # which others do not know
     for _ in range(EPOCHS):
         orders = [torch.randperm(RECORDS) for _ in range(AGENTS)]
         for start in range(0, RECORDS, BATCH):
@@ -48,7 +50,7 @@ def main():
                 x, y = data[agent][0][batch], data[agent][1][batch]
                 x, y = tap.batch(agent, (x, y))
                 step = gradient(model, x, y)
-                noise = SIGMA * CLIP * torch.randn_like(step)
+                noise = SIGMA * CLIP * torch.randn(len(step), generator=secret)
                 noise = tap.noise(agent, "noise", noise, SIGMA * CLIP)
                 with torch.no_grad():
                     message = parameters_to_vector(model.parameters()) - RATE * (step + noise)

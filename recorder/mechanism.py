@@ -79,11 +79,7 @@ def main() -> int:
         asked = read(sys.stdin.buffer)
         if asked is None:
             return 0
-        try:
-            answer = caller.answer(asked)
-        except Refused as refused:
-            answer = Message(refused.fields)
-        write(answers, answer)
+        write(answers, caller.answer(asked))
 
 
 def write(file: IO[bytes], message: Message) -> None:
@@ -167,6 +163,12 @@ class Caller:
 
     def answer(self, asked: Message) -> Message:
         """What a request's calls returned, as groups of calls whose results are alike."""
+        try:
+            return self._answer(asked)
+        except Refused as refused:
+            return Message(refused.fields)
+
+    def _answer(self, asked: Message) -> Message:
         header = asked.header
         if header.get("seed") is not None:
             self._seed(header["seed"])

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "capture"))
 
+import numpy as np
 from sheets import (
     GUESTS,
     assert_every_array_on_its_link,
@@ -35,8 +36,11 @@ from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 from dpaudit.errors import DpauditError
 from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.verdict import Verdict
+from dpaudit.mechanism.elsewhere import FunctionElsewhere, elsewhere
+from dpaudit.mechanism.function import FunctionHere, load
 from dpaudit.reports.tables import as_csv
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -45,6 +49,13 @@ OF_EACH_RECORD = """\
     each = (1 / (1 + np.exp(-x @ w)) - y)[:, None] * x
     norms = np.linalg.norm(each, axis=1, keepdims=True)
     return (each * np.minimum(1.0, CLIP / norms)).sum(axis=0)
+"""
+FUNCTION = """\
+import numpy as np
+
+
+def noised(x):
+    return x + np.random.normal(0, 2.0, x.shape) + np.random.laplace(0, 1.0, x.shape)
 """
 
 
@@ -195,10 +206,24 @@ def audited(python: Path, folder: str, script: str, right: tuple[str, str], scra
     return "fault found, twin not accused"
 
 
+def called(python: Path, scratch: Path) -> str:
+    """Whether a function returns there what it returns here, for the same seeds."""
+    (scratch / "noise.py").write_text(FUNCTION)
+    name = f"{scratch / 'noise.py'}:noised"
+    options = MechanismOptions(function=name, shape=(2, 3))
+    value, seeds = (np.ones((2, 3)),), [1, 2, 1]
+    with elsewhere(str(python), name, 300.0) as process:
+        there = FunctionElsewhere(process, options).in_turn([value], 3, seeds)
+    here = FunctionHere(load(name), options).in_turn([value], 3, seeds)
+    assert np.array_equal(there, here), (there, here)
+    return "a function as here"
+
+
 def checks(python: Path, environment: Environment, scratch: Path) -> Iterator[Callable[[], str]]:
     right = (OF_THE_BATCH, OF_EACH_RECORD)
     yield lambda: audited(python, "numpy-gossip", "tapped.py", right, scratch)
     yield lambda: routed(python, environment, scratch)
+    yield lambda: called(python, scratch)
     if environment.has("torch"):
         yield lambda: recorded(python, environment, scratch)
     if environment.has("mpi4py"):

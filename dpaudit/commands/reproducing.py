@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +24,20 @@ from .terminal import published_command, say, warnings_as_lines
 if TYPE_CHECKING:
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
+    from dpaudit.papers.five_papers import PrintedStudy
+
+
+Only = Annotated[
+    list[str] | None, Option(metavar="COLUMN=LABEL", help="Run only these cells; repeatable.")
+]
+Changed = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Read an open setting otherwise; repeatable."),
+]
+Environments = Annotated[
+    Path | None, Option(help="Of frameworks: the folder that has an environment for each.")
+]
+Make = Annotated[bool, Option("--make", help="Make environments that are not there, by pip.")]
 
 
 def reproduce(
@@ -38,19 +52,16 @@ def reproduce(
     out: Annotated[
         Path | None, Option(help="The folder of all files; default: runs/NAME-SCALE.")
     ] = None,
-    only: Annotated[
-        list[str] | None, Option(metavar="COLUMN=LABEL", help="Run only these cells; repeatable.")
-    ] = None,
-    changed: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Read an open setting otherwise; repeatable."),
-    ] = None,
+    only: Only = None,
+    changed: Changed = None,
     data: Annotated[
         str | None, Option(help="Learn from other data: mnist, digits, ..., or an .npz file.")
     ] = None,
     data_root: Annotated[
         Path | None, Option(help=f"The folder that holds data sets; default: {DATA_ROOT}.")
     ] = None,
+    environments: Environments = None,
+    make: Make = False,
     results: Results = None,
     markdown: Markdown = None,
     dry_run: DryRun = False,
@@ -63,22 +74,24 @@ def reproduce(
     """
     from dpaudit.papers.cells import Request
     from dpaudit.papers.declared import reproduction
-    from dpaudit.papers.five_papers import PrintedStudy, printed_lines
+    from dpaudit.papers.five_papers import PrintedStudy
+    from dpaudit.papers.frameworks import FRAMEWORKS
 
     refuse_markdown(markdown)
     chosen, folder = reproduction(name), out or Path("runs") / f"{name}-{scale}"
     if data_root is not None and not chosen.data:
         raise ConfigError("DPA013", f"--data-root: {name} reads no data set")
-    if isinstance(chosen, PrintedStudy):
-        given: dict[str, object] = {"--seeds": seeds, "--only": only, "--set": changed}
-        given |= {"--data": data, "--results": results}
-        for option in (option for option, value in given.items() if value):
-            raise ConfigError("DPA013", f"{option}: {name} is printed and no more")
-        takes, lines = chosen.scales[scale], printed_lines(name, chosen, scale, seed, folder)
-        if dry_run:
-            about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
-            lines = iter([f"all of it, scale {scale}: about {about}"])
+    given: dict[str, object] = {"--seeds": seeds, "--set": changed, "--data": data}
+    installed = {"--environments": environments, "--make": make}
+    if chosen is FRAMEWORKS:
+        given |= {"--scale": scale != "quick", "--seed": seed, "--out": out, "--workers": workers}
+        _refuse(name, given | {"--dry-run": dry_run})
+        lines = _frameworks(environments, make, _asked(only, None)[0], results)
+    elif isinstance(chosen, PrintedStudy):
+        _refuse(name, given | installed | {"--only": only, "--results": results})
+        lines = _printed(name, chosen, scale, seed, folder, dry_run)
     else:
+        _refuse(name, installed)
         request = Request(name, scale, seed, seeds, *_asked(only, changed), data, data_root)
         lines = _reproduced(chosen, request, folder, results, workers, quiet)
         if dry_run:
@@ -86,6 +99,45 @@ def reproduce(
     with warnings_as_lines():
         for line in lines:
             say(line)
+
+
+def _printed(
+    name: str, study: "PrintedStudy", scale: str, seed: int, folder: Path, dry_run: bool
+) -> Iterator[str]:
+    """The lines of what has a printed form alone, or what it takes."""
+    from dpaudit.papers.five_papers import printed_lines
+
+    if not dry_run:
+        return printed_lines(name, study, scale, seed, folder)
+    takes = study.scales[scale]
+    about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
+    return iter([f"all of it, scale {scale}: about {about}"])
+
+
+def _refuse(name: str, given: Mapping[str, object]) -> None:
+    """Raises ConfigError for an option that is given, and that this one does not have."""
+    for option in (option for option, value in given.items() if value):
+        raise ConfigError("DPA013", f"{option}: {name} does not have it")
+
+
+def _frameworks(
+    environments: Path | None, make: bool, only: Mapping[str, tuple[str, ...]], results: Path | None
+) -> Iterator[str]:
+    """Audits of installed frameworks, of ``--only framework=NAME`` alone if that is given."""
+    from dpaudit.papers import frameworks
+    from dpaudit.reports.published import write_tables
+
+    if environments is None:
+        said = "--environments: expected the folder of an environment for each framework"
+        raise ConfigError("DPA014", said)
+    if results is not None and only:
+        raise ConfigError("DPA013", "--results: the published tables are of all frameworks")
+    found = []
+    for one in frameworks.all_audited(environments, make, only.get("framework", ())):
+        found.append(one)
+        yield from frameworks.lines([one])
+    if results is not None:
+        write_tables(results, "frameworks", frameworks.tables(found))
 
 
 def _asked(

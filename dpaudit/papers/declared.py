@@ -38,6 +38,7 @@ from .experiment import (
     printed,
 )
 from .five_papers import FINDINGS, PrintedStudy
+from .frameworks import FRAMEWORKS
 
 Table = Mapping[str, Any]
 
@@ -142,7 +143,11 @@ def dotted(table: Table, prefix: str = "") -> dict[str, Any]:
 
 
 DECLARED = dict(read_experiments(Path(__file__).parent / "experiments"))
-EXPERIMENTS: dict[str, Experiment | PrintedStudy] = {"findings": FINDINGS, **DECLARED}
+EXPERIMENTS: dict[str, Experiment | PrintedStudy] = {
+    "findings": FINDINGS,
+    "frameworks": FRAMEWORKS,
+    **DECLARED,
+}
 EXPERIMENTS = dict(sorted(EXPERIMENTS.items()))
 
 

@@ -9,6 +9,7 @@ from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
 from dpaudit.files.published import ExperimentRuns
 from dpaudit.papers import declared, five_papers
+from dpaudit.papers.frameworks import FRAMEWORKS
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help
 
@@ -137,3 +138,32 @@ def test_the_published_command_has_nothing_of_the_machine(monkeypatch) -> None:
     assert (
         terminal.published_command() == "dpaudit reproduce toy --seeds 2 --set a=1 --data own.npz"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments, code, line",
+    [
+        (("frameworks",), "DPA014", "--environments: expected the folder"),
+        (("frameworks", "--environments", "x"), "DPA057", "p2pfl/bin/python is not there"),
+        (
+            ("frameworks", "--environments", "x", "--only", "framework=none"),
+            "DPA006",
+            'no framework "none"; known: p2pfl, flwr',
+        ),
+        (
+            ("frameworks", "--environments", "x", "--only", "framework=pfl", "--results", "y"),
+            "DPA013",
+            "--results: the published tables are of all frameworks",
+        ),
+        (("frameworks", "--environments", "x", "--seed", "1"), "DPA013", "--seed: frameworks"),
+        (("toy", "--environments", "x"), "DPA013", "--environments: toy does not have it"),
+        (("toy", "--make"), "DPA013", "--make: toy does not have it"),
+    ],
+)
+def test_what_is_only_of_frameworks_is_a_line(monkeypatch, arguments, code: str, line: str) -> None:
+    known = {"toy": TOY, "frameworks": FRAMEWORKS}
+    monkeypatch.setattr(declared, "EXPERIMENTS", known)
+    done = CliRunner().invoke(app, ["reproduce", *arguments])
+    assert done.exit_code == 2
+    assert line in done.stderr
+    assert f"error[{code}]" in done.stderr

@@ -19,7 +19,7 @@ def trained(gradients):
 
     Weights begin with 0: everyone knows where a round begins.
     """
-    model = torch.nn.Linear(gradients.shape[1], 1, bias=False)
+    model = torch.nn.utils.skip_init(torch.nn.Linear, gradients.shape[1], 1, bias=False)
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for gradient in gradients:

@@ -5,6 +5,10 @@ import logging
 import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
+from flwr.supercore.differential_privacy import (
+    add_gaussian_noise_inplace,
+    compute_clip_model_update,
+)
 from flwr.supercore.task_identity import TaskIdentity
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -25,6 +29,15 @@ def reply_to(arrays, updates):
 
 def local_dp(update):
     return reply_to([np.zeros_like(update)], [update + TINY])[0]
+
+
+def by_its_functions(update):
+    """The same without messages, which is faster: the two calls that LocalDpMod makes."""
+    arrays = [update + TINY]
+    compute_clip_model_update(arrays, [np.zeros_like(update)], MOD.clipping_norm)
+    scale = MOD.sensitivity * np.sqrt(2 * np.log(1.25 / MOD.delta)) / MOD.epsilon
+    add_gaussian_noise_inplace(arrays, scale)
+    return arrays[0]
 
 
 def beside_a_counter(update):

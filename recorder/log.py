@@ -13,6 +13,7 @@ import sysconfig
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import PROTOCOL
@@ -66,8 +67,8 @@ class Log:
     def _anew(self) -> None:
         self.lock = threading.RLock()  # a thread that held the old one is not in the fork
         self._sequence = self._size = 0
-        self._files: tuple[int, int] | None = None
-        self._full = False
+        self._files: dict[int, tuple[int, int] | None] | None = None  # the log, then the contents
+        self._over = False  # nothing more is written
         self._counts: defaultdict[Hashable, int] = defaultdict(int)
 
     @property
@@ -108,34 +109,69 @@ class Log:
     def end(self, begun: str, contents: Iterable[Content] = ()) -> None:
         """The same, of a record as JSON without its closing brace."""
         with self.lock:
-            if self._full:
+            if self._over:
                 return
-            log, data = self._files or self._open()
-            places = []
-            for name, shape, dtype, content in contents:
-                size = memoryview(content).nbytes
-                if self._size + size > self._most_bytes:
-                    self._full = True
-                    _write(log, b'{"kind": "full"}\n')
-                    return
-                _write(data, content)
-                places.append(json.dumps([name, list(shape), dtype, self._size, size]))
-                self._size += size
-            tensors = f', "tensors": [{", ".join(places)}]' if places else ""
-            _write(log, f"{begun}{tensors}}}\n".encode())
+            try:
+                self._append(begun, contents)
+            except OSError as error:  # of a full disk, or of a process that may not write any more
+                self._over = True
+                self._lose(str(error))
 
-    def _open(self) -> tuple[int, int]:
-        name = os.path.join(self.folder, f"{os.getpid()}-{time.time_ns()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._files = (os.open(f"{name}.log", flags, 0o666), os.open(f"{name}.bin", flags, 0o666))
+    def _append(self, begun: str, contents: Iterable[Content]) -> None:
+        log, data = self._opened()
+        places = []
+        for name, shape, dtype, content in contents:
+            size = memoryview(content).nbytes
+            if self._size + size > self._most_bytes:
+                self._over = True
+                _write(log, b'{"kind": "full"}\n')
+                return
+            _write(data, content)
+            places.append(json.dumps([name, list(shape), dtype, self._size, size]))
+            self._size += size
+        tensors = f', "tensors": [{", ".join(places)}]' if places else ""
+        _write(log, f"{begun}{tensors}}}\n".encode())
+
+    def _lose(self, why: str) -> None:
+        """Say in a file of its own that what follows is not recorded."""
+        name = os.path.join(self.folder, f"{os.getpid()}-{time.time_ns()}.lost")
+        with suppress(OSError), open(name, "w") as file:
+            file.write(why)
+
+    def _opened(self) -> tuple[int, int]:
+        """The two files. A daemon closes all that it knows of, and their numbers are used again."""
+        if self._files is None:
+            self._open()
+            self._begin()
+        elif any(_identity(number) != self._files[number] for number in self._files):
+            self._open(0)
+        log, data = self._files  # type: ignore[misc]
+        return log, data
+
+    def _open(self, new: int = os.O_CREAT | os.O_EXCL) -> None:
+        if new:
+            self._name = os.path.join(self.folder, f"{os.getpid()}-{time.time_ns()}")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | new
+        numbers = [os.open(f"{self._name}.{end}", flags, 0o666) for end in ("log", "bin")]
+        self._files = {number: _identity(number) for number in numbers}
+
+    def _begin(self) -> None:
         about: dict[str, Any] = {"kind": "process", "protocol": PROTOCOL, "pid": os.getpid()}
         command = list(map(str, getattr(sys, "argv", ())))
         about.update(
             time=time.time(), command=command, python=".".join(map(str, sys.version_info[:3]))
         )
         about.update(about_here())
-        _write(self._files[0], (json.dumps(about) + "\n").encode())
-        return self._files
+        _write(next(iter(self._files or ())), (json.dumps(about) + "\n").encode())
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    """Which file an open one is; None: it is closed."""
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _write(file: int, content: Bytes) -> None:

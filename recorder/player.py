@@ -122,12 +122,14 @@ class Player:
         self._log, self.world = log, world
         self._tape = None if world is None else Tape(world)
         self._told: set[int] = set()  # agents that the program has named
+        self.is_one_of_several = RANKS in os.environ  # which the program may empty
+        self.process = os.environ.get(PROCESS)
         self._thread = threading.local()  # whose "agent" took the last batch in it
 
     @property
     def rank(self) -> int | None:
         """The agent that this process is; None: it is not known yet."""
-        if len(self._told) == 1 and RANKS in os.environ:
+        if len(self._told) == 1 and self.is_one_of_several:
             return next(iter(self._told))
         return ranks.rank_here()
 
@@ -192,7 +194,7 @@ class Player:
             return
         if self._log.count(("sent", agent)) + 1 == self.world.last.get(agent):
             open(self.world.done(agent), "w").close()
-            if RANKS not in os.environ and self.world.is_over:
+            if not self.is_one_of_several and self.world.is_over:
                 os._exit(0)
 
     def is_noise(self, site: str) -> bool:
@@ -268,13 +270,15 @@ def _seed_here(number: int) -> int:
     return number if apart == FIRST else zlib.crc32(f"{number}/{apart}".encode())
 
 
-def refuse_other_process(world: World) -> None:
+def refuse_other_process(player: Player, world: World) -> None:
     """A simulation has one process: what another one does would take the place of what that did."""
-    if RANKS not in os.environ and os.environ[PROCESS] != str(os.getpid()):
-        os.kill(int(os.environ[PROCESS]), signal.SIGKILL)
-        with open(os.path.join(world.out, ERROR), "w", encoding="utf-8") as file:
-            file.write(
-                "dpaudit.tap is called in a process that the program starts; expected a simulation "
-                "in one process, or program.ranks, the number of processes that call it"
-            )
-        os._exit(REFUSED)
+    if player.is_one_of_several or player.process == str(os.getpid()):
+        return
+    if player.process is not None:
+        os.kill(int(player.process), signal.SIGKILL)
+    with open(os.path.join(world.out, ERROR), "w", encoding="utf-8") as file:
+        file.write(
+            "dpaudit.tap is called in a process that the program starts; expected a simulation "
+            "in one process, or program.ranks, the number of processes that call it"
+        )
+    os._exit(REFUSED)

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import ranks
@@ -223,7 +224,7 @@ def player_here() -> Player | None:
     if not _players:
         return None
     if (world := _players[0].world) is not None:
-        refuse_other_process(world)
+        refuse_other_process(_players[0], world)
     return _players[0]
 
 
@@ -256,12 +257,25 @@ def _note_what_is_started_without(log: Log) -> None:
     def seen(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
             return
-        given = arguments[-1]
+        given, words = arguments[-1], [os.fsdecode(word) for word in _words(*arguments[:2])]
+        started = os.path.basename(words[0])
         if given is not None and not any(os.fsdecode(name) == OPTIONS for name in given):
-            started = os.path.basename(os.fsdecode(arguments[0] or "it"))
             log.unseen(f"{started} is started with another environment, and is not recorded")
+        alone = [word for word in takewhile(_is_option, words[1:]) if set(word) & set("EIS")]
+        if started.startswith("python") and alone:
+            log.unseen(f"{started} is started with {alone[0]}, and is not recorded")
 
     sys.addaudithook(seen)
+
+
+def _words(executable: Any, command: Any = ()) -> list[Any]:
+    """A program and its arguments, as the events of Python have them."""
+    words = list(command) if isinstance(command, (list, tuple)) else [command]
+    return [executable or (words[0] if words else "it"), *words[1:]]
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not word.startswith("--")
 
 
 def _note_what_ends_it(log: Log) -> None:

@@ -50,6 +50,14 @@ def guarded(mark: str, command: Sequence[str], **how: Any) -> Iterator["subproce
         guard.communicate(OVER)
 
 
+def left_running(mark: str) -> list[int]:
+    """Processes with a mark that do not end by themselves within a second."""
+    deadline = time.monotonic() + 1
+    while (left := list(_with_environment(mark.encode()))) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return left
+
+
 def _end(groups: list[int], mark: str) -> None:
     for group in groups:
         with suppress(ProcessLookupError):

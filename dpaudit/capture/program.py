@@ -32,7 +32,7 @@ from dpaudit.training.seals import sealed, unsealed
 from .channels import routed
 from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
-from .run import MOST_BYTES, hooked, port_hint, status_of, too_large
+from .run import LOST, MOST_BYTES, hooked, port_hint, status_of, too_large
 from .runs import ProgramRun, RoundNumbers
 
 Found = TypeVar("Found")
@@ -137,6 +137,8 @@ class Program:
             why += last if first is None else f": {first}"
         elif any(process.of_kind("full") for process in processes):
             raise too_large(MOST_BYTES)
+        elif lost := sorted((out / RAW).glob("*.lost")):
+            code, why = "DPA066", f"{_text_of(lost[0])}: {LOST}"
         elif not any(process.of_kind("sent") for process in processes):
             tapped = "tap.send(source, destinations, name, value) for each"
             expected = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dpaudit.recorder
 from dpaudit.errors import RunError, shortened
@@ -34,7 +34,7 @@ from dpaudit.recorder.start import OPTIONS
 from dpaudit.text import one_line
 
 from .channels import routed
-from .ended import guarded
+from .ended import guarded, left_running
 from .process_logs import (
     Process,
     all_over,
@@ -51,6 +51,11 @@ from .simulated import batches_begin_rounds, is_simulation, with_counted_rounds
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
+LOST = "what a process sent and drew after that is not recorded"
+LEFT_RUNNING = (
+    "{} processes were still running when the command ended, and were ended: start the program so "
+    "that it waits for them"
+)
 _PAUSE = 0.1  # seconds
 
 
@@ -74,7 +79,9 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     Raises:
         RunError: it cannot be started, ends with an error or not in time, sends nothing or too
             much, or uses a torch that is not supported; or ``out`` cannot be written, or holds
-            something else than a capture. All its processes have ended then, and nothing is kept.
+            something else than a capture. All its processes have ended then. What was recorded
+            until then is kept, and the error says so.
+        KeyboardInterrupt: what was recorded is kept then, too.
     """
     if options.transport is not None:
         _refuse_unfit_adapter(options.transport)
@@ -82,10 +89,11 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         most_bytes, transport = options.most_bytes, options.transport
         hooks = hooked(raw, os.getcwd(), options.cpu, most_bytes, transport)
         started = with_python(options.python, command)
-        code = _run(started, in_environment(options.python, hooks), raw, options)
-        processes, left_out = routed(processes_in(raw))
-        _refuse_failure(command, code, processes, most_bytes)
-        warning = f"{_ended(command, code)} when all was sent; the recording is kept"
+        ended = _run(started, in_environment(options.python, hooks), raw, options)
+        processes, left_out = _read(raw, ended.failure)
+        failure = ended.failure or _failure(command, ended, processes, most_bytes)
+        if failure is not None and not any(process.of_kind("sent") for process in processes):
+            raise failure
         sent, drawn = write_transcript(processes, out), draws_of(processes)
         taken = batches_of(processes)
         if is_simulation(sent) and options.round_starts_at is None:
@@ -97,9 +105,31 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     write_lines(out / EVENTS, sent)
     write_lines(out / DRAWS, drawn)
     write_lines(out / BATCHES, taken)
-    if unseen := [*unseen_by(processes), *left_out]:
+    if unseen := [*unseen_by(processes), *left_out, *ended.unseen]:
         write_whole(out / UNSEEN, "".join(f"{line}\n" for line in unseen).encode())
-    return CaptureFolder(out, warning if code else None)
+    if isinstance(failure, RunError):
+        kept = f"; what was recorded is kept: {len(sent)} messages in {out}"
+        raise RunError(failure.code, f"{failure}{kept}", failure.problems[0].help)
+    if failure is not None:
+        raise failure
+    warning = f"{_ended(command, ended.code)} when all was sent; the recording is kept"
+    return CaptureFolder(out, warning if ended.code else None)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int  # negative: by that signal
+    failure: BaseException | None = None  # why it was ended
+    unseen: tuple[str, ...] = ()  # what is not recorded for it
+
+
+def _read(raw: Path, failure: BaseException | None) -> tuple[list[Process], list[str]]:
+    """What processes wrote; of a command that was ended, an error about it is the first one."""
+    try:
+        return routed(processes_in(raw))
+    except RunError as error:
+        raise failure or error from None
 
 
 def _refuse_unfit_adapter(path: Path) -> None:
@@ -174,22 +204,30 @@ def _raw_folder(out: Path) -> Iterator[Path]:
 
 def _run(
     command: Sequence[str], environment: Mapping[str, str], raw: Path, options: Options
-) -> int:
-    """The exit code of a command, once it and all that it started have ended."""
+) -> Ended:
+    """How a command ended, and with it all that it started."""
+    too_much, left = [], list[int]()
 
-    def refuse_too_much() -> bool:
+    def is_too_much() -> bool:
         if sum(path.stat().st_size for path in raw.glob("*.bin")) > options.most_bytes:
-            raise too_large(options.most_bytes, ", or give a larger --max-bytes")
-        return False
+            too_much.append(too_large(options.most_bytes, ", or give a larger --max-bytes"))
+        return bool(too_much)
 
-    code = status_of(command, environment, options.seconds, refuse_too_much, _PAUSE)
+    try:
+        code = status_of(
+            command, environment, options.seconds, is_too_much, _PAUSE, on_end=left.extend
+        )
+    except KeyboardInterrupt as interrupted:
+        return Ended(0, interrupted)
     if code is None:
-        raise RunError(
+        late = RunError(
             "DPA058",
             f"{command[0]}: still running after {options.seconds:g} seconds, and was ended",
             "give --seconds if it needs longer",
         )
-    return code
+        return Ended(0, too_much[0] if too_much else late)
+    lost = [f"{one_line(path.read_text())}: {LOST}" for path in sorted(raw.glob("*.lost"))]
+    return Ended(code, None, (*lost, *([LEFT_RUNNING.format(len(left))] if left else [])))
 
 
 def status_of(
@@ -198,6 +236,7 @@ def status_of(
     seconds: float,
     is_over: Callable[[], bool],
     pause: float,
+    on_end: Callable[[list[int]], None] | None = None,
     **how: Any,
 ) -> int | None:
     """The exit status of a command; None if it was ended, in time or not, with all that it started.
@@ -205,6 +244,7 @@ def status_of(
     Args:
         seconds: after which it is ended.
         is_over: asked between pauses whether to end it before.
+        on_end: called with the processes that it leaves running.
         how: what ``subprocess.Popen`` takes beside these.
 
     Raises RunError if it cannot be started.
@@ -216,6 +256,8 @@ def status_of(
                 if is_over():
                     break
                 time.sleep(pause)
+            if status is not None and on_end is not None:
+                on_end(left_running(mark))
             return status
     except (OSError, ValueError) as error:
         raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
@@ -230,30 +272,31 @@ def too_large(most_bytes: int, remedy: str = "") -> RunError:
     )
 
 
-def _refuse_failure(
-    command: Sequence[str], code: int, processes: Sequence[Process], most_bytes: int
-) -> None:
-    """Raises RunError for a command that gave no recording."""
+def _failure(
+    command: Sequence[str], ended: Ended, processes: Sequence[Process], most_bytes: int
+) -> RunError | None:
+    """Why a command gave no recording, or not all of one."""
     noted = {
         kind: [one_line(r.get("text", "")) for p in processes for r in p.of_kind(kind)]
         for kind in ("refused", "full")
     }
     if noted["refused"]:
-        raise RunError("DPA060", noted["refused"][0])
+        return RunError("DPA060", noted["refused"][0])
     if noted["full"]:
-        raise too_large(most_bytes, ", or give a larger --max-bytes")
-    if code and not all_over(processes):
+        return too_large(most_bytes, ", or give a larger --max-bytes")
+    if ended.code and not all_over(processes):
         first = first_failure(processes)
         why = f": {first}" if first else "; its own output says why"
-        raise RunError("DPA058", f"{_ended(command, code)}{why}{port_hint(why)}")
-    if not any(process.of_kind("sent") for process in processes):
-        raise RunError(
-            "DPA059",
-            f"{_said(command)}: no message was seen; expected a program that sends by "
-            "torch.distributed, pipes, sockets or gRPC, or calls dpaudit.tap.send, and whose "
-            "Python is not started with -E, -I or -S"
-            + "".join(f"; {text}" for text in unseen_by(processes)),
-        )
+        return RunError("DPA058", f"{_ended(command, ended.code)}{why}{port_hint(why)}")
+    if any(process.of_kind("sent") for process in processes):
+        return None
+    return RunError(
+        "DPA059",
+        f"{_said(command)}: no message was seen; expected a program that sends by one of the "
+        "transports that dpaudit knows, or calls dpaudit.tap.send, and whose Python is not started "
+        "with -E, -I or -S"
+        + "".join(f"; {text}" for text in (*unseen_by(processes), *ended.unseen)),
+    )
 
 
 def _said(command: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from dpaudit.errors import ConfigError
-from dpaudit.files.recorded import DRAFT, PAGE
+from dpaudit.errors import ConfigError, RunError
+from dpaudit.files.recorded import DRAFT, EVENTS, PAGE
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import bytes_of
 
@@ -47,6 +47,7 @@ def capture(
         raise ConfigError("DPA014", f"--seconds: expected more than 0, got {seconds:g}")
     size = bytes_of(max_bytes, "--max-bytes")
     from dpaudit.capture.draft import draft, why_no_draft
+    from dpaudit.capture.recording import CaptureFolder
     from dpaudit.capture.run import Options
     from dpaudit.capture.run import capture as record
     from dpaudit.files.interpreter import interpreter
@@ -54,9 +55,18 @@ def capture(
 
     theirs = None if python is None else interpreter(python, "--python")
     options = Options(seconds, size, cpu, round_starts_at, transport, theirs)
-    recording = record(command, out, options)
-    page = render(shlex.join(command), recording.events, recording.draws)
-    write_whole(out / PAGE, page.encode())
+
+    def write_page(recording: "CaptureFolder") -> None:
+        page = render(shlex.join(command), recording.events, recording.draws)
+        write_whole(out / PAGE, page.encode())
+
+    try:
+        recording = record(command, out, options)
+    except (RunError, KeyboardInterrupt):
+        if (out / EVENTS).exists():  # what was recorded until then
+            write_page(CaptureFolder(out))
+        raise
+    write_page(recording)
     state = "kept as it was"
     if not (out / DRAFT).exists():
         state = "to be confirmed"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit.capture.recording import CaptureFolder
 from dpaudit.capture.run import Options, capture
 from dpaudit.errors import RunError
 
@@ -32,11 +33,23 @@ dist.all_gather([torch.zeros(2), torch.zeros(2)], torch.ones(2))
 """
 
 
-def refused(command: list[str], out: Path, options: Options = Options(seconds=60)) -> str:  # noqa: B008
-    """The line that a command is refused with; nothing of it is left, running or in the folder."""
+def refused(
+    command: list[str],
+    out: Path,
+    options: Options = Options(seconds=60),  # noqa: B008
+    kept: bool = False,
+) -> str:
+    """The line that a command is refused with; nothing of it is left running.
+
+    Args:
+        kept: whether it has sent something, which is kept; otherwise its folder is empty.
+    """
     with pytest.raises(RunError) as error:
         capture(command, out, options)
-    assert not list(out.glob("*"))
+    assert bool(list(out.glob("*"))) == kept
+    if kept:
+        said = f"; what was recorded is kept: {len(CaptureFolder(out).events)} messages in {out}"
+        assert str(error.value).endswith(said)
     assert _running(str(out.resolve() / "raw")) == []
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -88,8 +101,8 @@ def test_the_error_of_the_process_that_failed_first_is_reported(
 ) -> None:
     """The others fail because it does, and say so."""
     monkeypatch.setenv("STORE", str(tmp_path / "store"))
-    line = refused([sys.executable, "-c", SECOND_FAILS_FIRST], tmp_path / "out")
-    assert line.endswith("ended with exit code 1: ValueError: no such record")
+    line = refused([sys.executable, "-c", SECOND_FAILS_FIRST], tmp_path / "out", kept=True)
+    assert "ended with exit code 1: ValueError: no such record; what was recorded" in line
 
 
 def test_a_program_that_sends_nothing(tmp_path: Path) -> None:
@@ -116,7 +129,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
 def test_more_than_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", str(tmp_path / "store"))
     options = Options(seconds=60, most_bytes=1_000_000)
-    line = refused([sys.executable, "-c", SENDS_MUCH], tmp_path / "out", options)
+    line = refused([sys.executable, "-c", SENDS_MUCH], tmp_path / "out", options, kept=True)
     assert line.startswith("the transcript is larger than 1 MB")
 
 

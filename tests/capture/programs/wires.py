@@ -1,4 +1,4 @@
-"""Two processes send each other noised sums of records of norm 1, by a transport that others wrote.
+"""Two processes send each other noised sums of clipped records, by a transport that others wrote.
 
     python wires.py socket|asyncio|http|requests|httpx|aiohttp|grpc|zmq|mpi|ray [halved]
 
@@ -27,6 +27,7 @@ class Agent:
 
     def message(self):
         x = tap.batch(self.rank, self.records)
+        x = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
         return self.w + x.sum(axis=0) + self.rng.normal(0.0, SIGMA, 3)
 
     def mixed(self, own, other):

@@ -108,8 +108,8 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     if unseen := [*unseen_by(processes), *left_out, *ended.unseen]:
         write_whole(out / UNSEEN, "".join(f"{line}\n" for line in unseen).encode())
     if isinstance(failure, RunError):
-        kept = f"; what was recorded is kept: {len(sent)} messages in {out}"
-        raise RunError(failure.code, f"{failure}{kept}", failure.problems[0].help)
+        code, kept = failure.code, f"; what was recorded is kept: {len(sent)} messages in {out}"
+        raise RunError(code, f"{failure}{kept}", failure.problems[0].help)
     if failure is not None:
         raise failure
     warning = f"{_ended(command, ended.code)} when all was sent; the recording is kept"

@@ -29,7 +29,7 @@ from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import Ends, measured_accounting
-from .examined import ASSUMED, Examination
+from .examined import ASSUMED, Examination, FileState, files_below
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
@@ -109,11 +109,12 @@ class ProgramSource:
     def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
         ignored = config.messages.ignore
+        files = files_below(config.program.folder, self.program.scratch.parent)
         with self.program.running() as program:
             counter = partial(_counter, on_progress)
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
             worlds = measured_worlds(config, runs)
-            judgings, findings = self._judgings(worlds, counter, run, on_progress)
+            judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
         return Evidence(
@@ -128,6 +129,7 @@ class ProgramSource:
     def _judgings(
         self,
         worlds: MeasuredRuns,
+        files: Mapping[Path, FileState],
         counter: Callable[[str, int], Callable[[], None]],
         run: RunDirectory,
         on_progress: OnProgress,
@@ -141,7 +143,7 @@ class ProgramSource:
             if claim.threat_model in (None, model.name)
         ]
         before = [measured_accounting(worlds, *one)[0] for one in asked]
-        examination = Examination(worlds, self.program, counter("alignments", 0))
+        examination = Examination(worlds, self.program, counter("alignments", 0), files)
         examination.examine(asked, all(finding.verdict is not None for finding in before))
         findings = list(examination.findings(asked))
         ends = [examination.ends(claim, model) for _, claim, model in asked]

@@ -45,6 +45,7 @@ from .sampling import pattern_of
 from .short_runs import ClaimAgainst
 from .worlds import MeasuredRuns, OnRun
 
+FileState = tuple[int, int]  # when it was written, in ns, and its size
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
 NO_MORE = "no more was looked at"
 FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
@@ -70,11 +71,13 @@ class Examination:
 
     Args:
         on_run: called after each run.
+        files: of the program's folder, before it was run.
     """
 
     worlds: MeasuredRuns
     program: Program
     on_run: OnRun
+    files: Mapping[Path, FileState]
     missing: dict[PremiseName, str] = field(default_factory=dict)  # why a premise is not examined
     blocked: str = ""  # why none is that rests on moving noise
     moves: Moves | None = None
@@ -88,11 +91,10 @@ class Examination:
         Args:
             decided: something speaks against every claim.
         """
-        before = _files_below(self._folder, self._out)
         try:
             self._refuse_before_runs(asked, decided)
             self._align()
-            self._refuse_written(before)
+            self._refuse_written()
             self.runs = self._with_other_seeds()
         except NotExamined as one:
             self.missing[one.premise], self.blocked = one.why, NO_MORE
@@ -102,10 +104,6 @@ class Examination:
     @property
     def _folder(self) -> Path:
         return self.worlds.config.program.folder
-
-    @property
-    def _out(self) -> Path:
-        return self.program.scratch.parent
 
     def _refuse_before_runs(self, asked: Sequence[ClaimAgainst], decided: bool) -> None:
         """Raises NotExamined for what is known from the runs that there are."""
@@ -214,10 +212,9 @@ class Examination:
             elif found is not None:
                 yield Cost(victim, found)
 
-    def _refuse_written(self, before: Mapping[Path, tuple[int, int]]) -> None:
-        written = [
-            p for p, x in _files_below(self._folder, self._out).items() if before.get(p) != x
-        ]
+    def _refuse_written(self) -> None:
+        now = files_below(self._folder, self.program.scratch.parent)
+        written = [path for path, state in now.items() if self.files.get(path) != state]
         if written:
             name = written[0].relative_to(self._folder)
             self.missing["completeness"] = f"it writes files, such as {name}"
@@ -405,9 +402,11 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
     """Raises NotExamined where an agent with records sends numbers without noise of its own.
 
     No run changes records that are not in a batch, so that such a number may be of these. One that
-    all agents send alike is of none.
+    all agents send alike is of none, if they hold different records.
     """
     holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
+    held = {frozenset(d for batch in _digests(worlds.plain, i) for d in batch) for i in holding}
+    differ = len(held) == len(holding) > 1
     bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
     for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
         source, name = order[0], order[3]
@@ -420,7 +419,8 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
         if all(all(noised) for some in by_agent.values() for noised, _ in some):
             continue
         first = next(iter(by_agent.values()))
-        if {*by_agent} != holding or any(some != first for some in by_agent.values()):
+        alike = {*by_agent} == holding and all(some == first for some in by_agent.values())
+        if not (differ and alike):
             where = "before round 1" if k is None else f"in round {k}"
             raise NotExamined(
                 "completeness",
@@ -433,7 +433,7 @@ def _digests(run: ProgramRun, agent: int) -> list[tuple[str, ...]]:
     return [taken.digests for taken in run.batches if taken.agent == agent]
 
 
-def _files_below(folder: Path, out: Path) -> dict[Path, tuple[int, int]]:
+def files_below(folder: Path, out: Path) -> dict[Path, FileState]:
     """When files of the program's folder were written, and their sizes, but for run directories."""
     found = {}
     for path in below(folder, ""):

@@ -38,7 +38,7 @@ def of_folder(folder: Path, files: dict[str, bytes]) -> Linted:
     return lint([folder])
 
 
-def test_what_cannot_be_read_is_one_line_and_the_rest_is_examined(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line_among_the_rest(tmp_path: Path) -> None:
     found = of_folder(tmp_path, OTHER | {"train.py": WRONG.encode()})
     assert [hint.code for hint in found.hints] == ["DPA213"]
     assert {Path(one.path).name for one in found.unread} == {*OTHER}
@@ -73,6 +73,12 @@ def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
     (folder / "linked.py").symlink_to(tmp_path / "outside.py")
     (folder / "lost.py").symlink_to(tmp_path / "absent.py")
     assert lint([folder]) == Linted(0, ())
+
+
+def test_a_link_to_itself_that_is_named_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.py").symlink_to("a.py")
+    [one] = lint([tmp_path / "a.py"]).unread
+    assert (one.code, one.is_asked_for) == ("DPA007", True)
 
 
 def test_hidden_and_installed_folders_are_left_out(tmp_path: Path) -> None:

@@ -30,12 +30,14 @@ SMALL = {  # arguments, and constants of the module that no argument sets
         "--trials 2 --block 1 --table-trials 2 --loop-trials 1",
         {"ROUNDS": 3, "RECORDED": (0, 3)},
     ),
+    "sparse_vector": ("--runs 200", {}),
     "training": ("--data-root . --only", {}),  # no method: its header alone
     "unmixing": ("--agents 3 --rounds 3", {}),
 }
 SECONDS = ("accounting", "clipped_gradients", "partpsp")  # they take some; with make slow
 APART = {  # in a process of their own
     "load": "--help",
+    "mechanism_peers": "--help",
     "scale": "--part 1 --agents 10 --batch 2 --rounds 1",
 }
 LONG = {

@@ -1,15 +1,20 @@
-"""What recording costs: one call of a collective, and a training whose rounds compute for 10 ms.
+"""What recording costs: one call of a collective, a training, and the start of it all.
 
     python benchmarks/capture.py
 
 Two forked processes on gloo gather messages of several sizes; then they train: ten milliseconds of
 matrix products in a round, and a model of 10,000 parameters sent to the neighbour. Each is timed
 with and without dpaudit capture, in turn, and the best of several repetitions counts: the machine
-is rarely quiet.
+is rarely quiet. The start, and the page, are those of the command on a program that sends one
+number, less the program alone: once as they pass, and once as time of processors.
+
+On an idle machine a round should take 1.2 times as long at most, and start and page 3 seconds.
 """
 
 import json
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +25,14 @@ SIZES = (100, 10_000, 1_000_000)  # floats of a message
 CALLS = {100: 200, 10_000: 200, 1_000_000: 15}
 ROUNDS, SECONDS_OF_COMPUTE = 50, 0.01
 REPETITIONS = 6
+SENDS_ONE = """
+try:
+    from dpaudit_recorder import tap
+except ImportError:  # it is not recorded
+    pass
+else:
+    tap.send(0, 1, "w", 1.0)
+"""
 
 
 def guest(out: Path) -> None:
@@ -69,8 +82,26 @@ def measured(recorded: bool) -> dict[str, float]:
         return times
 
 
+def started(recorded: bool) -> tuple[float, float]:
+    """Seconds of a program that sends one number, as they pass, and of processors."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-c", SENDS_ONE]
+        cli = "from dpaudit.commands.cli import main; main()"
+        capture = [sys.executable, "-c", cli, "capture", "--out", folder, "--"]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = [*capture, *program] if recorded else program
+        subprocess.run(command, check=True, capture_output=True)
+        passed, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return passed, used
+
+
 def main() -> None:
     """Print a table."""
+    starts = [(started(False), started(True)) for _ in range(REPETITIONS)]
+    for i, name in enumerate(("start and page, as it passes", "start and page, processors")):
+        plain, recorded = (min(one[side][i] for one in starts) for side in (0, 1))
+        print(f"{name:32}{plain:10.2f} s{recorded:10.2f} s{recorded - plain:+8.2f} s")
     pairs = [(measured(False), measured(True)) for _ in range(REPETITIONS)]
     plain, recorded = zip(*pairs, strict=True)
     print(f"{'':32}{'plain':>12}{'recorded':>12}{'ratio':>8}")

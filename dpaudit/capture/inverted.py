@@ -1,5 +1,7 @@
 """Gradient inversion of a message that is, but for noise and a factor, the gradient of a batch.
 
+Weights, and changes of weights after local steps, count as one too: see ``local_steps``.
+
 A run without noise shows first whether it is: where the message is not the gradient of the named
 model on the recorded batch, nothing is attacked. The factor, such as a learning rate, is public, as
 is how much noise the program adds to each number, which was measured.
@@ -21,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.observed import ObservedGradients as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
 from dpaudit.attack.scenario import Truth, attack_streams, not_available, scored, task_of
@@ -31,6 +34,7 @@ from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError, nearest
 from dpaudit.files.captured_file import CapturedConfig, GradientInversion, ProgramOptions
 from dpaudit.files.finding import Finding
+from dpaudit.files.recorded import Event
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients as Engine
 from dpaudit.models.models import architecture
@@ -38,11 +42,11 @@ from dpaudit.rng import Streams
 from dpaudit.source import NOT_SOURCE
 from dpaudit.training.run_directory import RunDirectory
 
+from .local_steps import SEVERAL, LocalSteps, mixing_of, said_of
 from .program import Program
 from .runs import MessageId, ProgramRun
 from .worlds import MeasuredRuns
 
-AGREE = 1e-2  # relative, between a message without noise and the model's gradient
 KNOWN = "the adversary knows the factor between the two, and the size of the noise (Kerckhoffs)"
 PUBLIC = (
     "public images are those of the run's other batches, beside which a blind guess is better than "
@@ -64,8 +68,10 @@ class Seen(NamedTuple):
     parts: tuple[MessageId, ...]  # of the message, in the order in which they were sent
     message: Tensor  # [n]
     weights: Tensor  # [d], at which it was taken
-    links: frozenset[tuple[int, int]]  # by which these weights came; none: they are public
-    batch: ImageBatch
+    links: tuple[frozenset[tuple[int, int]], ...]  # by which these weights came; none: are public
+    batch: ImageBatch  # of all local steps
+    sizes: tuple[int, ...]  # records of each local step
+    before: Tensor  # [m, d]: weights that were sent before and averaged; none: weights are as above
 
 
 class KnownModel(NamedTuple):
@@ -125,26 +131,26 @@ class Inversion:
         shape = tuple(quiet.seen[0].batch.images.shape[1:])
         module = self.known.module
         engine = Engine(architecture(module, shape, n_classes_of(module, shape)))
-        factors = {one.parts: self._factor(engine, one) for one in quiet.seen}
+        steps = {one.parts: self._step(engine, one) for one in quiet.seen}
         for threat_model in self.worlds.config.threat_model:
             stage = checkpoint.stage(threat_model.slug)
             for world, shown in worlds.items():
                 by_size: dict[int, list[Seen]] = defaultdict(list)
                 for one in _read(shown.seen, threat_model):
-                    by_size[len(one.batch.labels)].append(one)
+                    by_size[len(one.batch.labels)].append(self._updated(one, steps[one.parts]))
                 if not by_size and world == "defense":
                     scenario = self._scenario(threat_model, world, k, 1)
                     yield not_available(scenario, ["it does not read the message and the weights"])
                 for size, some in by_size.items():
                     scenario = self._scenario(threat_model, world, k, size)
                     where = stage.stage(world).stage(size)
-                    yield from self._attacked(scenario, engine, factors, some, quiet, where)
+                    yield from self._attacked(scenario, engine, steps, some, quiet, where)
 
     def _attacked(
         self,
         scenario: Scenario,
         engine: Engine,
-        factors: Mapping[tuple[MessageId, ...], float],
+        steps: Mapping[tuple[MessageId, ...], LocalSteps],
         seen: Sequence[Seen],
         quiet: "_Shown",
         checkpoint: Checkpoint,
@@ -153,11 +159,13 @@ class Inversion:
         public, streams = self._public(engine, seen, quiet), Streams(self.worlds.config.seed)
         noisy = scenario.world == "defense"
         gradients = Gradients(
-            gradients=torch.stack([one.message / factors[one.parts] for one in seen]).float(),
+            gradients=torch.stack([one.message / steps[one.parts].factor for one in seen]).float(),
             models=torch.stack([one.weights for one in seen]).float(),
             batch_size=scenario.batch_size,
             clip_norm=self.options.clip_norm,
-            std=torch.tensor([self._std(one) / abs(factors[one.parts]) * noisy for one in seen]),
+            std=torch.tensor(
+                [self._std(one) / abs(steps[one.parts].factor) * noisy for one in seen]
+            ),
         )
         task = task_of(engine, public, checkpoint)
         draws = attack_streams(scenario, streams)
@@ -171,7 +179,8 @@ class Inversion:
             torch.stack([one.batch.images for one in seen]),
             torch.stack([one.batch.labels for one in seen]),
         )
-        notes = (f"the gradient of {self.options.model}, as it is sent", KNOWN, PUBLIC)
+        what = said_of([(len(one.sizes), steps[one.parts]) for one in seen])
+        notes = (f"{what} of {self.options.model}, as it is sent", KNOWN, PUBLIC)
         scores = scored(scenario, found, truth, public, streams, self.run)
         return [one.model_copy(update={"notes": (*one.notes, *notes)}) for one in scores]
 
@@ -222,33 +231,44 @@ class Inversion:
         for message in sent:
             if message.name == self.options.message:
                 by_receivers[message.destinations].append(message)
-        number = self.worlds.rounds[k].places[victim].batch
+        place = self.worlds.rounds[k].places[victim]
         for receivers, parts in by_receivers.items():
             content = torch.from_numpy(np.concatenate([run.messages[m] for m in parts]))
             weights, links = self._weights(parts[0], run)
+            before, links_before = self._before(parts[0], run)
             if len(content) != len(weights):
                 raise self._error(
                     "message",
                     f"{parts[0]} has {len(content)} numbers, and {self.options.model} has "
                     f"{len(weights)} parameters; expected a gradient, one number for each",
                 )
-            taken = run.records[victim, number]
-            if (batch := batch_in(taken)) is None:
-                found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in taken) or "nothing"
-                raise RunError(
-                    "DPA033",
-                    f"batch {number} of agent {victim} has {found}; gradient inversion needs "
-                    "images [n, channels, height, width] of floating point, and integer labels [n]",
-                )
+            batches = [
+                self._batch_of(run, victim, n)
+                for n in range(place.batch, place.batch + place.n_batches)
+            ]
+            batch = ImageBatch(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+            sizes = tuple(len(one.labels) for one in batches)
             target = Target(k, victim, min(receivers, default=victim))
-            yield Seen(target, tuple(parts), content, weights, links, batch)
+            links = (*links, *links_before)
+            yield Seen(target, tuple(parts), content, weights, links, batch, sizes, before)
+
+    def _batch_of(self, run: ProgramRun, victim: int, number: int) -> ImageBatch:
+        taken = run.records[victim, number]
+        if (batch := batch_in(taken)) is None:
+            found = ", ".join(f"{part.dtype} {list(part.shape)}" for part in taken) or "nothing"
+            raise RunError(
+                "DPA033",
+                f"batch {number} of agent {victim} has {found}; gradient inversion needs "
+                "images [n, channels, height, width] of floating point, and integer labels [n]",
+            )
+        return batch
 
     def _weights(
         self, message: MessageId, run: ProgramRun
-    ) -> tuple[Tensor, frozenset[tuple[int, int]]]:
+    ) -> tuple[Tensor, tuple[frozenset[tuple[int, int]], ...]]:
         known, name = self.known.weights, self.options.weights_message
         if name is None:
-            return known, frozenset()
+            return known, ()
         brought = run.known_before(message, name)
         own = [one for one in brought if one[0].source == message.source]
         own = own or [one for one in brought if one[0].source == brought[-1][0].source]
@@ -260,25 +280,64 @@ class Inversion:
                 f"before {message}; expected the {len(known)} weights of {self.options.model}",
             )
         links = frozenset((e.source, to) for e, _ in own[-1:] for to in e.destinations)
-        return torch.from_numpy(held[-len(known) :]), links
+        return torch.from_numpy(held[-len(known) :]), (links,)
 
-    def _factor(self, engine: Engine, one: Seen) -> float:
-        """Between a message without noise and the mean gradient. Raises RunError if it has none."""
-        at, images, labels = one.weights.float()[None], *(part[None] for part in one.batch)
-        summed = engine.clipped_sum(at, images, labels, self.options.clip_norm)
-        gradient = summed[0].detach().double() / len(one.batch.labels)
-        length = float(gradient.norm())
-        factor = float(one.message @ gradient) / length**2 if length else 0.0
-        off = float((one.message - factor * gradient).norm())
-        if not factor or off > AGREE * float(one.message.norm()):
-            cosine = factor * length / max(float(one.message.norm()), 1e-30)
+    @property
+    def _sends_weights(self) -> bool:
+        return self.options.message in self.worlds.config.messages.weights
+
+    def _before(
+        self, message: MessageId, run: ProgramRun
+    ) -> tuple[Tensor, tuple[frozenset[tuple[int, int]], ...]]:
+        """The last weights that each agent sent this one, and its own: what its step starts from.
+
+        None where the message is no weights, or where another message brings those.
+        """
+        d = len(self.known.weights)
+        by_source: dict[int, list[tuple[Event, Array]]] = defaultdict(list)
+        if self._sends_weights and self.options.weights_message is None:
+            for event, content in run.known_before(message, self.options.message):
+                if event.round is None or event.round < message.round:
+                    by_source[event.source].append((event, content))
+        found, links = [], []
+        for sent in by_source.values():
+            held = np.concatenate([content for _, content in sent])
+            if len(held) >= d:
+                found.append(torch.from_numpy(held[-d:]))
+                links.append(frozenset((e.source, to) for e, _ in sent for to in e.destinations))
+        return torch.stack(found) if found else torch.empty(0, d).double(), tuple(links)
+
+    def _updated(self, one: Seen, steps: LocalSteps) -> Seen:
+        """The same with the update that its agent made, in the place of weights that it sent."""
+        if not self._sends_weights:
+            return one
+        start = one.before.T @ steps.mixing if len(one.before) else one.weights
+        return one._replace(message=one.message - start, weights=start)
+
+    def _step(self, engine: Engine, one: Seen) -> LocalSteps:
+        """What a message without noise is of a mean gradient. Raises RunError if it is none."""
+
+        def gradient(weights: Tensor, factor: float) -> Tensor:
+            total, images, labels = torch.zeros_like(weights), *one.batch
+            for x, y in zip(images.split(one.sizes), labels.split(one.sizes), strict=True):
+                at = (weights + factor / len(one.sizes) * total).float()[None]
+                summed = engine.clipped_sum(at, x[None], y[None], self.options.clip_norm)
+                total = total + summed[0].detach().double() / len(y)
+            return total / len(one.sizes)
+
+        mixing = mixing_of(one.message, one.before, gradient)
+        update = self._updated(one, LocalSteps(mixing, 0.0, 0.0))
+        steps = LocalSteps.of(mixing, update.message, gradient(update.weights, 0.0))
+        if not steps.agrees(len(one.sizes)):
+            least = f"{SEVERAL:g} at least" if one.sizes[1:] else "1"
             raise self._error(
                 "message",
                 f"{one.parts[0]} is not the gradient of {self.options.model} on the batch of agent "
-                f"{one.target.victim}, not even without noise: cosine {cosine:.3g}, expected 1; "
-                "is it at these weights, of the cross-entropy, clipped as clip_norm says?",
+                f"{one.target.victim}, not even without noise: cosine {steps.cosine:.3g}, expected "
+                f"{least}; is it at these weights, of the cross-entropy, clipped as clip_norm says,"
+                " and does messages.weights name the lines that send weights?",
             )
-        return factor
+        return steps
 
     def _public(self, engine: Engine, seen: Sequence[Seen], quiet: "_Shown") -> Dataset:
         """What is known of images beside those that are attacked."""
@@ -316,7 +375,7 @@ def _read(seen: Sequence[Seen], threat_model: ThreatModel) -> Iterator[Seen]:
             for one in seen
             if one.target.victim == victim
             and all(part.read_by(threat_model) for part in one.parts)
-            and (not one.links or any(threat_model.sees(*link) for link in one.links))
+            and all(any(threat_model.sees(*link) for link in links) for links in one.links)
         ]
         if victim not in threat_model.agents:
             yield from of[:1]

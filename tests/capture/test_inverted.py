@@ -188,3 +188,33 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
     inversion = Inversion(0, None, worlds, None)
     seen = Seen(Target(2, 0, 1), (message,), None, None, frozenset(), None)
     assert inversion._std(seen) == pytest.approx(std / 2**0.5)
+
+
+def inverted_weights(out: Path, *arguments: str, named: bool = True) -> list[Finding]:
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "image_weights.py", *arguments), "folder": PROGRAMS},
+            "messages": {"weights": ("weights",) if named else ()},
+            "record": {"victims": (1,), "candidates": ("present",), "rounds": (1, 2)},
+            "certify": {"runs": 0},
+            "attack": (
+                {"name": "gradient-inversion", "message": "weights", "model": "gradients:Net"},
+            ),
+        }
+    )
+    return inverted(run_captured(config, out, cores=1))
+
+
+def test_weights_give_the_image_of_a_local_step(tmp_path: Path) -> None:
+    """From where the step started: the weights of the seed, then an average of all agents'."""
+    found = inverted_weights(tmp_path, "1")
+    assert [f.rounds for f in found] == [(1,), (2,)]
+    for finding in found:
+        assert finding.metrics[Name.SSIM].value > 0.99
+        assert finding.metrics[Name.LABEL_ACCURACY].value == 1.0
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_named_as_such_are_no_gradient(tmp_path: Path) -> None:
+    with pytest.raises(DpauditError, match="messages.weights"):
+        inverted_weights(tmp_path, "1", named=False)

@@ -159,6 +159,12 @@ class ProgramRun:
         return begin, max((sequence for of, sequence in sent if of == k), default=-1)
 
     @cached_property
+    def seen_by_receivers(self) -> frozenset[int]:
+        """Agents of which a message was seen where it was received, and not where it was sent."""
+        kept = [(e, self._processes[e.process].sent[e.sequence]) for e in self._all]
+        return frozenset(event.source for event, record in kept if record.get("back"))
+
+    @cached_property
     def summed(self) -> frozenset[MessageId]:
         """Messages of which others see the sum alone."""
         return frozenset(m for m, event in self._ids.items() if self._is_summed(event))

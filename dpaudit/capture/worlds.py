@@ -279,6 +279,13 @@ def _refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
             "draw, by messages.round_starts_at",
         )
     for victim in config.record.victims:
+        if victim in plain.seen_by_receivers:
+            raise RunError(
+                "DPA064",
+                f"record.victims: messages of agent {victim} were seen where they are received "
+                "alone, and so not in order with its batches and noise",
+                "show them to tap.send, or serve them by a server that the recorder knows",
+            )
         if victim not in plain.agents:
             raise RunError(
                 "DPA064",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.verdict import Verdict
@@ -54,6 +55,13 @@ def assert_measured(given: CapturedConfig, out: Path, mu: float) -> None:
 def test_a_fault_is_found_by_the_bytes_of_sockets(tmp_path: Path, numpy_alone: Path) -> None:
     given = config("socket", numpy_alone, "halved", rounds=(1,))
     assert_measured(given, tmp_path / "out", 2.0)
+
+
+def test_an_agent_whose_messages_only_receivers_show_is_no_victim(
+    tmp_path: Path, numpy_alone: Path
+) -> None:
+    with pytest.raises(RunError, match="messages of agent 0 were seen where they are received"):
+        run_captured(config("foreign", numpy_alone), tmp_path / "out", cores=1)
 
 
 @pytest.mark.slow

@@ -132,6 +132,28 @@ def serve_http(port, answer):
             server.handle_request()
 
 
+def serve_foreign(port, answer):
+    """HTTP by a server that the recorder does not know."""
+    import socket
+
+    listening = socket.create_server(("127.0.0.1", port))
+    print("up", flush=True)
+    for _ in range(ROUNDS):
+        link, _ = listening.accept()
+        asked = b""
+        while b"\r\n\r\n" not in asked:
+            asked += link.recv(4096)
+        head, _, body = asked.partition(b"\r\n\r\n")
+        [length] = [
+            int(line[15:]) for line in head.split(b"\r\n") if line[:15] == b"Content-Length:"
+        ]
+        while len(body) < length:
+            body += link.recv(4096)
+        data = answer(body)
+        link.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        link.close()
+
+
 def ask_http(port, agent):
     import urllib.request
 
@@ -281,6 +303,7 @@ def gossip_ray():
 
 ask_asyncio = ask_socket
 serve_requests = serve_httpx = serve_http
+ask_foreign = ask_http
 
 
 def main():

@@ -73,7 +73,7 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         folder=_toml(os.path.relpath(Path.cwd(), recording.path)),
         python="" if options.python is None else f"python = {_toml(str(options.python))}\n",
         ranks=f"ranks = {len(recording.ranks)}"
-        if not is_simulation(recording.events)
+        if not is_simulation(recording.events, recording.children)
         else "# ranks: none, for one process tells dpaudit.tap of all messages",
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
@@ -90,7 +90,7 @@ def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Opti
     """Why no audit can run this command, and what to do, in words; None: an audit can."""
     if options.transport is not None:
         return "an audit does not see the messages that a --transport adapter shows"
-    simulated = is_simulation(recording.events)
+    simulated = is_simulation(recording.events, recording.children)
     ranks = None if simulated else len(recording.ranks)
     program = ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)
     try:
@@ -153,7 +153,7 @@ def _weights(recording: CaptureFolder) -> str:
 
 def _start(recording: CaptureFolder, given: str | None) -> str:
     """Where rounds start: as given, or as found."""
-    if is_simulation(recording.events):
+    if is_simulation(recording.events, recording.children):
         return "# rounds: an agent begins one with the first batch after it has sent"
     site = given or start_site(recording.events, recording.draws)
     if site is not None:
@@ -171,7 +171,7 @@ def _sites(recording: CaptureFolder) -> str:
             for line in lines
             if line.site not in shown
         }
-    elif is_simulation(recording.events):
+    elif is_simulation(recording.events, recording.children):
         sites = "sites = []  # none: show noise to tap.noise(agent, name, draw, scale)"
         others = {line.site: line.why_not or "is it noise?" for line in lines}
     else:

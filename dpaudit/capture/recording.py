@@ -12,7 +12,7 @@
 import json
 import mmap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -51,9 +51,12 @@ DTYPES = {"bfloat16": "BF16", "bool": "BOOL"} | {
 class CaptureFolder:
     """The folder of a capture, read when asked. Raises RunError for what is missing or damaged."""
 
-    def __init__(self, path: Path, warning: str | None = None) -> None:
+    def __init__(
+        self, path: Path, warning: str | None = None, children: Collection[int] = ()
+    ) -> None:
         self.path = path
         self.warning = warning  # about the command that it was made of
+        self.children = children  # processes that others of it have started
 
     @cached_property
     def events(self) -> tuple[Event, ...]:

@@ -96,7 +96,8 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
             raise failure
         sent, drawn = write_transcript(processes, out), draws_of(processes)
         taken = batches_of(processes)
-        if is_simulation(sent) and options.round_starts_at is None:
+        children = _children(processes)
+        if is_simulation(sent, children) and options.round_starts_at is None:
             by_batch = batches_begin_rounds(sent, taken)
             sent, drawn = with_counted_rounds(sent, drawn, taken, by_batch)
         else:
@@ -113,7 +114,16 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
     if failure is not None:
         raise failure
     warning = f"{_ended(command, ended.code)} when all was sent; the recording is kept"
-    return CaptureFolder(out, warning if ended.code else None)
+    return CaptureFolder(out, warning if ended.code else None, children)
+
+
+def _children(processes: Sequence[Process]) -> tuple[int, ...]:
+    """The processes that others of the program have started."""
+    return tuple(
+        number
+        for number, process in enumerate(processes)
+        if any(about.get("place") or about.get("identity") for about in process.of_kind("process"))
+    )
 
 
 class Ended(NamedTuple):

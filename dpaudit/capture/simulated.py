@@ -18,9 +18,15 @@ Called = Event | Draw | Batch
 TAP = "tap"  # the operator of a message that dpaudit.tap was shown
 
 
-def is_simulation(events: Sequence[Event]) -> bool:
-    """Whether one process has shown ``dpaudit.tap`` all messages, of whatever agent."""
-    return {event.operator for event in events} == {TAP} and len({e.process for e in events}) == 1
+def is_simulation(events: Sequence[Event], children: Collection[int] = ()) -> bool:
+    """Whether the process of the command has shown ``dpaudit.tap`` all messages, of any agent.
+
+    Args:
+        children: processes that others of the program have started, as workers of Ray.
+    """
+    senders = {event.process for event in events}
+    shown = {event.operator for event in events} == {TAP} and len(senders) == 1
+    return shown and not senders & {*children}
 
 
 def with_counted_rounds(

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.capture.draft import draft
 from dpaudit.capture.played import write_world
 from dpaudit.capture.run import Options, capture
 from dpaudit.commands.cli import app
@@ -304,3 +305,20 @@ def test_noise_at_a_line_is_of_the_agent_whose_thread_draws_it(tmp_path: Path) -
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     noise = [(one["rank"], one["occurrence"]) for one in lines if one["kind"] == "noise"]
     assert noise == [(1, 0), (0, 0), (0, 1), (1, 1)]
+
+
+WORKER = """
+import subprocess, sys
+from dpaudit_recorder import tap
+child = "from dpaudit_recorder import tap; [tap.send(i % 2, 2, 'x', 1.0) for i in range(8)]"
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+def test_agents_that_a_worker_plays_are_no_simulation_of_the_command(
+    tmp_path: Path, numpy_alone: Path
+) -> None:
+    """As in workers of Ray that Flower starts: an audit of them needs ``program.ranks``."""
+    options = Options(python=numpy_alone)
+    recording = capture(["python", "-c", WORKER], tmp_path / "out", options)
+    assert "\nranks = 3\n" in draft(["python", "a.py"], recording, options)

@@ -17,6 +17,7 @@ from tests.test_site import site
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "docs" / "results").glob("*.json"))
 OF_TABLES = (
+    "frameworks",
     "leaderboard-decentralized-quick",
     "lint",
     "mechanisms",

@@ -186,7 +186,7 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
     found = Neighbours({0: place}, {0: {message: (half,)}}, {}, base)
     worlds = SimpleNamespace(rounds={2: found})
     inversion = Inversion(0, None, worlds, None)
-    seen = Seen(Target(2, 0, 1), (message,), None, None, frozenset(), None)
+    seen = Seen(Target(2, 0, 1), (message,), None, None, (), None, (), None)
     assert inversion._std(seen) == pytest.approx(std / 2**0.5)
 
 

@@ -82,10 +82,9 @@ def drawn_noise(
     else:
         what, p = _least_likely(drawings)
     odd, n = p < LEVEL, sum(len(drawing.values) for drawing in drawings)
-    metrics = {
-        Name.P_VALUE: Metric(value=p, n=n),
-        Name.FOUND: Metric(value=len(repeated), n=len(drawings)),
-    }
+    metrics = {Name.P_VALUE: Metric(value=p, n=n)}
+    if repeated or not odd:  # a verdict follows from repeats or from the p-value
+        metrics[Name.FOUND] = Metric(value=len(repeated), n=len(drawings))
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)

@@ -20,6 +20,7 @@ OF_TABLES = (
     "frameworks",
     "leaderboard-decentralized-quick",
     "lint",
+    "mechanism-peers",
     "mechanisms",
     "programs",
     "selftest",

@@ -215,6 +215,14 @@ def test_weights_give_the_image_of_a_local_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_several_local_steps_are_attacked_as_their_mean_gradient(tmp_path: Path) -> None:
+    found = inverted_weights(tmp_path, "2")
+    assert [f.batch_size for f in found] == [2, 2]
+    assert all("the mean gradient of 2 local steps, with which" in f.notes[-3] for f in found)
+    assert all(f.metrics[Name.LABEL_ACCURACY].value == 1.0 for f in found)
+
+
+@pytest.mark.slow
 def test_weights_that_are_not_named_as_such_are_no_gradient(tmp_path: Path) -> None:
     with pytest.raises(DpauditError, match="messages.weights"):
         inverted_weights(tmp_path, "1", named=False)

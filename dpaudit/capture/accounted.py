@@ -83,13 +83,10 @@ class VictimLeaks:
         With another record in its place, what the batch has without both is not known: the lower
         end is the smaller one of where that is one of the two, and of where it is between them.
         """
-        families: tuple[NoiseFamily, ...] = "gaussian", "laplace"
-        sizes = [
-            (family, size)
-            for leak in leaks
-            for family, size in zip(families, (leak.mu, leak.epsilon), strict=True)
-            if size > 0
-        ]
+        sizes: list[tuple[NoiseFamily, float]] = []
+        for leak in leaks:
+            sizes += [("gaussian", leak.mu)] if leak.mu > 0 else []
+            sizes += [("laplace", part) for part in self._laplace(leak, delta)]
         rate, adjacency = self._sampling.rate, self._adjacency
         if not self._sampling.amplifies:
             return least([released(*one) for one in sizes], delta, adjacency)
@@ -102,6 +99,17 @@ class VictimLeaks:
         ]
         between = least(halves, delta, adjacency)
         return min(between, one_side._replace(releases=None), key=lambda one: one.epsilon)
+
+    def _laplace(self, leak: RoundLeak, delta: float) -> Sequence[float]:
+        """Parts of a Laplace release that together give no more than the whole of it.
+
+        At delta = 0 that is their sum. Otherwise one draw moved by it would give more than several
+        that are moved by parts of it. Draws that are left out only lower what is known, and several
+        draws of one sampled batch are one sample.
+        """
+        if delta == 0:
+            return [leak.epsilon] if leak.epsilon > 0 else []
+        return leak.laplace[:1] if self._sampling.amplifies else leak.laplace
 
 
 NOISELESS = Least(inf, (Release(family="gaussian", noise_multiplier=0.0),))

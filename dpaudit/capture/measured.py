@@ -35,6 +35,7 @@ from .runs import AgentRound, MessageId, ProgramRun
 Booleans = NDArray[np.bool_]
 MOST_ENTRIES = 10**7  # of one part of B
 NOTHING = 1e-5  # of the largest change of a round: below it is rounding
+MOST_LAPLACE = 16  # draws of a round whose moves are kept one by one
 AGREE = 1e-3  # relative, between two measurements of one number
 
 
@@ -65,6 +66,7 @@ class RoundLeak(NamedTuple):
     upper: bool = False  # an upper end alone, as hidden noise may add to what is there
     hidden: bool = False  # the messages do not determine the draws
     filters: dict[MessageId, Filtered] = {}
+    laplace: tuple[float, ...] = ()  # the largest parts of epsilon, each of one draw
 
     @property
     def size(self) -> float:
@@ -291,7 +293,8 @@ def _together(
     laplace = np.array([place.draws[i].family == "laplace" for i in system.draw])
     noise = np.sqrt(np.bincount(row, size**2, len(a)))  # of each number
     largest = float((np.abs(a[noise > 0]) / noise[noise > 0]).max())
-    mu2, epsilon, hidden, upper = 0.0, 0.0, False, False
+    mu2, hidden, upper = 0.0, False, False
+    parts = [np.zeros(0)]  # of epsilon
     unit, weight, is_laplace = np.ones(len(a)), np.zeros(len(a)), np.zeros(len(a), bool)
     for block in _blocks(row, system.column, size, len(a), len(system.draw)):
         moved = a[block.rows]
@@ -304,7 +307,7 @@ def _together(
             )
         of_laplace = laplace[block.columns]
         mu2 += float((x[~of_laplace] ** 2).sum())
-        epsilon += float(np.abs(x[of_laplace]).sum())
+        parts.append(np.abs(x[of_laplace]))
         undetermined = rank < block.B.shape[2]
         hidden |= bool(undetermined.any())
         upper |= bool((undetermined & of_laplace.any(1)).any())
@@ -321,7 +324,11 @@ def _together(
         filters[message] = Filtered(
             places, unit[of][places], weight[of][places], is_laplace[of][places]
         )
-    return RoundLeak(float(np.sqrt(mu2)), epsilon, upper=upper, hidden=hidden, filters=filters)
+    each = np.sort(np.concatenate(parts))[::-1]
+    most = tuple(float(part) for part in each[:MOST_LAPLACE] if part > 0)
+    return RoundLeak(
+        float(np.sqrt(mu2)), float(each.sum()), None, upper, hidden, filters, laplace=most
+    )
 
 
 def _blocks(

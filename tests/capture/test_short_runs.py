@@ -9,7 +9,7 @@ import pytest
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.attack.figures import counted_test, without_errors
-from dpaudit.capture.accounted import SLACK, VictimLeaks
+from dpaudit.capture.accounted import SLACK, VictimLeaks, released
 from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.sampling import Sampling
 from dpaudit.capture.short_runs import ShortRuns, ShortRunScores, _capacity
@@ -74,10 +74,10 @@ def test_what_runs_without_errors_prove_is_their_bound() -> None:
     assert reached[0] <= 3.0 < reached[1]
 
 
-def composed(adjacency: str, sampling: Sampling, *leaks: RoundLeak) -> float:
+def composed(adjacency: str, sampling: Sampling, *leaks: RoundLeak, delta: float = 1e-5) -> float:
     victim = object.__new__(VictimLeaks)
     victim._adjacency, victim._sampling = adjacency, sampling
-    return victim._composed(leaks, 1e-5)
+    return victim._composed(leaks, delta).epsilon
 
 
 def release(mu: float, rate: float = 1.0) -> Release:
@@ -93,6 +93,18 @@ def test_measured_rounds_of_one_record_are_composed() -> None:
     expected = epsilon([release(1.0), release(0.5)], 1e-5).low
     assert composed("add-remove", known, RoundLeak(1.0, 0.0), RoundLeak(0.5, 0.0)) == expected
     assert composed("add-remove", known, RoundLeak(0.0, 0.0)) == 0.0
+
+
+def test_laplace_noise_of_several_numbers_is_no_single_release() -> None:
+    """One number that is moved by all of it would give more than four moved by a part each."""
+    leak = RoundLeak(0.0, 2.0, laplace=(0.5,) * 4)
+    known, drawn = Sampling("none", 1.0, "unknown"), Sampling("poisson", 0.25, "random")
+    assert composed("add-remove", known, leak, delta=0.0) == pytest.approx(2.0, rel=2e-3)
+    parts = [released("laplace", 0.5)] * 4
+    assert composed("add-remove", known, leak, delta=0.05) == epsilon(parts, 0.05).low
+    assert epsilon(parts, 0.05).low < epsilon([released("laplace", 2.0)], 0.05).low - 0.1
+    one = epsilon([released("laplace", 0.5, rate=0.25)], 0.05).low
+    assert composed("add-remove", drawn, leak, delta=0.05) == one
 
 
 def test_with_another_record_the_smaller_end_counts() -> None:

@@ -46,12 +46,13 @@ def verify(
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
     2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
-    from dpaudit.verify import ledger, report
+    from dpaudit.ledger import verified
+    from dpaudit.verify import report
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
 
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
-    if ledger.is_ledger(text := _text(file)):
+    if verified.is_ledger(text := _text(file)):
         return _ledger(file, text, as_json)
     result = _content(file, text)
     try:
@@ -107,11 +108,11 @@ def _text(file: Path) -> str:
 
 def _ledger(file: Path, text: str, as_json: bool) -> int:
     """A line for each agent of a ledger, and what such a sum is."""
-    from dpaudit.verify import ledger
+    from dpaudit.ledger import verified
 
     whole = text[: text.rfind("\n") + 1]
     budget, _ = read_ledger(whole.encode(), file)
-    found, limit = list(ledger.totals(whole)), f"{budget.epsilon:g} at delta {budget.delta:g}"
+    found, limit = list(verified.totals(whole)), f"{budget.epsilon:g} at delta {budget.delta:g}"
     answer = "confirmed" if all(one.holds for one in found) else "contradicted"
     if as_json:
         totals = [one._asdict() for one in found]

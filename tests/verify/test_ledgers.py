@@ -1,12 +1,16 @@
 """`dpaudit verify` of a ledger: the same sum by the checker's own accountant."""
 
+import ast
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dpaudit import ledger
 from dpaudit.commands.cli import app
+from dpaudit.ledger import verified as verified_module
 
 SAMPLED = ledger.gaussian(4.0, sampling="poisson", sampling_rate=0.1)
 
@@ -75,3 +79,11 @@ def test_the_torn_line_of_a_killed_program_is_left_out(tmp_path) -> None:
     path.write_bytes(path.read_bytes() + b'{"release": {"fam')
     code, output = verified(path)
     assert (code, "1 add up to epsilon 0.5" in output) == (0, True)
+
+
+def test_the_sum_shares_no_code_with_the_ledger() -> None:
+    allowed = {*sys.stdlib_module_names, "numpy", "dpaudit.verify.accountant"}
+    tree = ast.parse(Path(verified_module.__file__).read_text())
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
+    assert {name if name in allowed else name.split(".")[0] for name in names} <= allowed

@@ -1,4 +1,4 @@
-"""Adds up the releases of a ledger anew, from its text, with the checker's own accountant.
+"""Adds up the releases of a ledger anew, from its text, with the accountant of `dpaudit verify`.
 
 A ledger is what a program declares of itself. That its releases add up to no more than its budget
 is arithmetic; whether they are all that was released, and as it says, is not examined by that.
@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .accountant import Array, LossPair, epsilon, gaussian_epsilon, rounded, worst_pair
+from dpaudit.verify.accountant import (
+    Array,
+    LossPair,
+    epsilon,
+    gaussian_epsilon,
+    rounded,
+    worst_pair,
+)
 
 FORMAT = "dpaudit-ledger"
 TOLERANCE = 1e-3  # relative: how far the upper ends of two accountants may lie apart

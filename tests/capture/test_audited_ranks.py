@@ -66,8 +66,9 @@ def measured(result: AuditResult, name: Name = Name.LARGEST_MU_OF_A_ROUND) -> fl
     return finding.value(name) or 0.0
 
 
-def test_a_right_program_is_measured_at_its_claim(tmp_path: Path) -> None:
-    record = {"victims": (0, 1), "candidates": ("present", "scaled")}
+@pytest.mark.parametrize("victims", [(0,), pytest.param((0, 1), marks=pytest.mark.slow)])
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, victims: tuple) -> None:
+    record = {"victims": victims, "candidates": ("present", "scaled")}
     result = gossip(tmp_path, "none", runs=8, record=record)
     assert measured(result) == pytest.approx(1.0, abs=1e-3)
     assert result.verdict is Verdict.UNDERPOWERED

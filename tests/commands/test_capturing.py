@@ -42,7 +42,7 @@ def test_a_capture_leaves_its_files_and_the_output_of_the_program(
     assert done.stdout == "to 0\n" * 3
     assert "recorded 3 messages of 2 ranks, 3 rounds: out/capture.html" in done.stderr
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"events.jsonl", "draws.jsonl", "transcript", "capture.html"}
+    assert names == {"events.jsonl", "draws.jsonl", "batches.jsonl", "transcript", "capture.html"}
     assert "draft of an audit, not written: an audit does not see" in done.stderr
     (tmp_path / "out" / "captured.toml").write_text("# edited\n")
     monkeypatch.chdir(tmp_path)

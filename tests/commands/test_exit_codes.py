@@ -250,6 +250,7 @@ BROKEN = (
     ["epsilon", "--noise-multiplier", "1"],
     ["explain", "epsilon"],
     ["init", "--force", "--out", "{0}"],
+    ["lint", "{1}"],
     ["list", "attacks"],
     ["mechanism", "math:sqrt", "--epsilon", "1", "--shape", "1", "--out", "{1}/own"],
     ["report", "{1}"],
@@ -276,13 +277,14 @@ def test_every_command_answers_with_2_where_a_fault_is_its_own(
         "epsilon": "dpaudit.accounting.Release",
         "explain": "dpaudit.files.glossary.entry_of",
         "init": "dpaudit.commands.starter.starter",
+        "lint": "dpaudit.lint.lint.lint",
         "list": "dpaudit.commands.catalogue.catalogue",
         "mechanism": "dpaudit.mechanism.source.run_mechanism",
         "report": "dpaudit.files.result.AuditResult.read",
         "reproduce": "dpaudit.papers.declared.reproduction",
         "selftest": "dpaudit.selftest.selftest.selftest",
         "show": "dpaudit.files.result.AuditResult.read",
-        "verify": "dpaudit.files.documents.read_json",
+        "verify": "dpaudit.files.documents.text_of",
     }
 
     def leave(*_: object, **__: object) -> None:

@@ -133,7 +133,7 @@ FAULTS = {
     "second-message": "composition",
     "loss-beside": "composition",
     "loss-of-all": "completeness",
-    "first-message": "completeness",
+    "first-message": "",  # refused: no batch is taken in round 1
     "printed-loss": "completeness",
     "order": "completeness",
     "count": "distance",

@@ -39,7 +39,7 @@ FAULTS = {
     "clip of the batch": (OF_EACH_RECORD, OF_THE_BATCH, "distance"),
     "no clip far out": ("CLIP)\n        total", "CLIP if one.norm() < 1e5 else 1e9)\n        total", "distance"),
     "low noise": (NOISE, "        noise = 0.9 * SIGMA", "composition"),
-    "noise for half": (NOISE, "        noise = (torch.arange(11) < 5) * SIGMA", "composition"),
+    "noise for half": (NOISE, "        noise = (torch.arange(11) < 5) * SIGMA", ""),  # refused
     "one seed": ("secret.seed()", "secret.manual_seed(rank)", "noise"),
     "loss beside": (SENT, SENT + LOSS, "composition"),
     "no noise once": (NOISE, "        noise = (_ != 3) * SIGMA", "composition"),

@@ -268,20 +268,21 @@ def answers(environments: Path, folder: Path) -> dict[str, list[dict[str, Any]]]
     threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     running: dict[str, list[subprocess.Popen[str]]] = {}
     for peer in PEERS:
-        python = environments / peer / "bin" / "python"
+        python = (environments / peer / "bin" / "python").absolute()
         for part in ("0", "1") if python.exists() else ():
             command = [
                 str(python),
-                __file__,
+                str(Path(__file__).absolute()),
                 "--work",
                 peer,
                 "--folder",
-                str(folder),
+                str(folder.absolute()),
                 "--part",
                 part,
             ]
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                cwd=folder,  # a peer writes logs into the folder that it runs in
                 env={**os.environ, **dict.fromkeys(threads, "1")},
             )  # fmt: skip
             running.setdefault(peer, []).append(process)

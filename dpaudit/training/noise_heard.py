@@ -15,6 +15,8 @@ EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
 QUIET = (1.0, 0.25, 1 / 64)  # times the noise, of which twice as much is finite
 LEAST = 0.01  # of a known number in the place of a draw, by which is divided
+COMPARED = 0.1  # numbers in the place of draws that are large enough to be told from rounding
+ALIKE = 0.01  # of the largest: what two measurements of one number may differ by
 CLOSE = 0.03  # of the noise of a row: a difference that no test would detect
 WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
 MANY = 7  # streams, in which a coordinate with noise is seldom without much
@@ -180,15 +182,24 @@ class _Listener:
         quiet = [self._play(way)[0] - base for way in _sign_ways(1.0)]
         return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size), size
 
-    def _per_draw(self) -> Tensor:
+    def _per_draw(self) -> Tensor | None:
         """What a draw as large as the scale that is asked adds, [rows, d].
 
-        By known numbers in the place of draws, which are the same in all rows.
+        By known numbers in the place of draws, which are the same in all rows. None: a step puts
+        its coordinates in another order, so that other numbers add something else.
         """
+        (one, first), (other, second) = map(self._added_by, (0, 1))
+        shown = torch.minimum(first, second) > COMPARED
+        if ((one - other).abs() > ALIKE * one.max())[shown.expand_as(one)].any():
+            return None
+        return torch.where(first > LEAST, one, 0.0)
+
+    def _added_by(self, pattern: int) -> tuple[Tensor, Tensor]:
+        """What known numbers add, over these numbers, and the numbers."""
         spread = Spread(self._base.shape[-1], alike=True)
-        numbers = spread_of(self._base, self._base.shape[:1], 0, spread)[0].abs()
-        added = self._play(Way(signs="asked", spread=spread))[0] - self._base[0]
-        return torch.where(numbers > LEAST, added.abs() / numbers, 0.0)
+        numbers = spread_of(self._base, self._base.shape[:1], pattern, spread)[0].abs()
+        way = Way(signs="asked", spread=spread, pattern=pattern)
+        return (self._play(way)[0] - self._base[0]).abs() / numbers, numbers
 
     def _is_in_proportion(
         self, move: Callable[[float], Tensor], moved: Tensor, size: float

@@ -255,7 +255,8 @@ def _failure(finding: Finding) -> str:
     ratio = finding.value(Name.MEASURED_OVER_STATED)
     if ratio is not None and finding.message is not None:
         moves = f'"{finding.message}" moves {ratio:.3g} times its stated bound'
-        return f"{moves}: clipping is missing or too weak"
+        of_record = finding.adjacency in (None, "add-remove", "replace-one")
+        return f"{moves}: clipping is missing or too weak" if of_record else moves
     metric = finding.metrics.get(Name.EPSILON)
     return finding.title if metric is None else f"{finding.title}: epsilon {metric.ends[0]:.3g}"
 

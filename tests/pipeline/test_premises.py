@@ -15,7 +15,7 @@ from dpaudit.data.partition import split
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.premises import counted_rate, epsilon_range, premises
+from dpaudit.pipeline.premises import _failure, counted_rate, epsilon_range, premises
 from dpaudit.rng import Streams
 from dpaudit.statistics.noise_tests import size_of_draws
 from dpaudit.training.classification import Classification
@@ -103,6 +103,17 @@ def test_a_premise_that_fails_says_so() -> None:
     against = DISTANCE.model_copy(update={"verdict": Verdict.UNSUPPORTED})
     found = premises(CLAIM, list(enumerate((*without(DISTANCE), against))))
     assert {p.name: p.status for p in found}["distance"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "adjacency, cause",
+    [("add-remove", ": clipping is missing or too weak"), ("function", "")],
+)
+def test_a_failed_distance_blames_clipping_of_records_alone(adjacency: str, cause: str) -> None:
+    ratio = {**MOVED, Name.MEASURED_OVER_STATED: Metric(value=4.0)}
+    change = {"verdict": Verdict.UNSUPPORTED, "metrics": ratio, "adjacency": adjacency}
+    against = DISTANCE.model_copy(update=change)
+    assert _failure(against) == f'"x" moves 4 times its stated bound{cause}'
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "network_accounting": ("--readers 1", {"SIZES": ((16, 8),)}),
     "partpsp": ("--rounds 1 --repeats 1", {}),
     "power": ("--seeds 2 --runs 100", {}),
+    "scores": ("--seeds 1", {"SIZES": (100,), "SHIFTS": (1.0,)}),
     "sensor_fusion": (
         "--trials 2 --block 1 --table-trials 2 --loop-trials 1",
         {"ROUNDS": 3, "RECORDED": (0, 3)},

@@ -23,6 +23,7 @@ OF_TABLES = (
     "mechanism-peers",
     "mechanisms",
     "programs",
+    "scores",
     "selftest",
     "training",
 )

@@ -39,6 +39,7 @@ from .mechanisms import mechanism, selftest_of_mechanisms
 from .reproducing import reproduce
 from .results import print_outlook, report, show
 from .running import passing_on, progress_bars
+from .scores import epsilon_from_scores
 from .terminal import complain, say
 from .verifying import verify
 
@@ -348,10 +349,12 @@ COMMANDS: dict[Callable[..., int | None], Callable[[], str]] = {
     **{benchmark: _RESUMED},
     **dict.fromkeys((show, report, verify, certificate), str),
     **{reproduce: terminal.same_command},
-    **dict.fromkeys((explain, epsilon, capture, mechanism, lint), str),
+    **dict.fromkeys((explain, epsilon, epsilon_from_scores, capture, mechanism, lint), str),
 }
 for command, again in COMMANDS.items():
-    app.command(command.__name__.rstrip("_"))(terminal.with_exit_code(command, again))
+    app.command(command.__name__.rstrip("_").replace("_", "-"))(
+        terminal.with_exit_code(command, again)
+    )
 
 
 @app.callback(invoke_without_command=True)

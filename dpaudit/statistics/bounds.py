@@ -157,11 +157,12 @@ def family_from_scores(
     alpha: float,
     choosing: Scores | np.random.Generator,
     family: TradeoffFamily = GAUSSIAN,
+    decimals: int | None = SCORE_DECIMALS,
 ) -> ScoreBound:
     """A lower bound on a family's parameter from scores, otherwise as ``from_scores``."""
     family_lower_bound(0, 0, 1, 1, alpha, family)  # refuses what is impossible
     bound = partial(_shift, family=family)
-    return _held_out((scores0, scores1), choosing, bound, alpha, SCORE_DECIMALS)
+    return _held_out((scores0, scores1), choosing, bound, alpha, decimals)
 
 
 def p_value(fp: int, fn: int, n0: int, n1: int, delta: float, epsilon: float) -> float:

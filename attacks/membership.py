@@ -6,20 +6,17 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.membership_rates import membership_rates, rate
 from dpaudit.attack.victims import VIEW, gradients_of_window, refuse_many_unknowns, window_of
 from dpaudit.game.estimating.estimate import GradientEstimate
-from dpaudit.statistics.bounds import clopper_pearson
 
-RATES = {0.001: da.Name.TPR_AT_0001, 0.01: da.Name.TPR_AT_001}  # allowed share of false positives
 CHUNK = 2**27  # bytes of records' gradients at once
-POINTS = 80  # of the curve
 
 
 class Membership(da.Attack):
@@ -120,26 +117,16 @@ class Membership(da.Attack):
         members = np.concatenate([s.members for s in scored])
         choosing = np.concatenate([s.public[for_threshold] for s in scored])
         counting = np.concatenate([s.public[~for_threshold] for s in scored])
-        metrics: dict[str, da.Metric] = {da.Name.AUC: _auc(members, counting)}
+        metrics, rates, series = membership_rates(members, choosing, counting)
         notes = [
             f"{len(members)} records of {len(scored)} batches against {n_public} that nobody "
             f"holds, of which {for_threshold.sum()} set the thresholds",
             "a record that nobody holds is scored once for each batch: intervals count these as "
             "independent",
+            *rates,
         ]
-        for rate, name in RATES.items():  # true positives, and what the rates turned out to be
-            if len(choosing) * rate < 1:
-                n = len(choosing)
-                notes.append(f"no rate of {rate:.1%} false positives can be told from {n} scores")
-                continue
-            threshold = np.quantile(choosing, 1 - rate, method="higher")
-            metrics[name], false = _rate(members > threshold), _rate(counting > threshold)
-            notes.append(
-                f"at the threshold for {rate:.1%} false positives: {false.value:.2%} of "
-                f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
-            )
         if self.candidates is not None and matched:
-            metrics[da.Name.MATCHED] = _rate(np.array(matched))
+            metrics[da.Name.MATCHED] = rate(np.array(matched))
             metrics[da.Name.MATCHED_BLINDLY] = da.Metric(value=1 / self.candidates)
             notes.append(
                 f"matched: of each batch one record among {self.candidates - 1} that nobody holds, "
@@ -147,11 +134,6 @@ class Membership(da.Attack):
             )
         if refusals:
             notes.append(f"out of reach {len(refusals)} times: {refusals[0]}")
-        levels = np.quantile(np.concatenate([members, counting]), np.linspace(0, 1, POINTS))
-        series: dict[str, tuple[float, ...]] = {
-            da.Column.FALSE_POSITIVE_RATE: tuple(float((counting > t).mean()) for t in levels),
-            da.Column.FALSE_NEGATIVE_RATE: tuple(float((members <= t).mean()) for t in levels),
-        }
         return self._finding(context, threat_model, tuple(notes), metrics, series)
 
     def _finding(
@@ -286,23 +268,3 @@ def _scores(g: Tensor, estimate: GradientEstimate, batch_size: int) -> Tensor:
     if noise > float(squares.max()):  # noise dominates: the likelihood ratio
         return fits - squares / (2 * batch_size)
     return fits / squares.sqrt().clamp(min=torch.finfo(g.dtype).tiny)
-
-
-def _auc(members: Array, others: Array) -> da.Metric:
-    """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
-    from scipy.stats import rankdata  # a second that other attacks do not wait for
-
-    m, n = len(members), len(others)
-    ranks = rankdata(np.concatenate([members, others]))[:m]
-    auc = float((ranks.sum() - m * (m + 1) / 2) / (m * n))
-    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    variance = (auc * (1 - auc) + (m - 1) * (q1 - auc**2) + (n - 1) * (q2 - auc**2)) / (m * n)
-    margin = 1.96 * np.sqrt(max(variance, 0.0))
-    return da.Metric(value=auc, low=max(0.0, auc - margin), high=min(1.0, auc + margin), n=m)
-
-
-def _rate(hits: NDArray[np.bool_]) -> da.Metric:
-    """A share and its 95% interval (Clopper and Pearson)."""
-    k, n = int(hits.sum()), len(hits)
-    high = float(clopper_pearson(k, n, 0.025))
-    return da.Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)

@@ -11,7 +11,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import dpaudit
-from dpaudit.attacks.membership import _auc, _rate, _scores, is_matched
+from dpaudit.attack.membership_rates import auc, rate
+from dpaudit.attacks.membership import _scores, is_matched
 from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
@@ -72,8 +73,8 @@ def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
         scores.append(
             [float(_scores(g, GradientEstimate(where, row, row, s, 0.0), 1)) for row in moved]
         )
-    auc = _auc(np.array(scores[1]), np.array(scores[0]))
-    assert auc.value == pytest.approx(norm.cdf(1 / (s * sqrt(2))), abs=4 * 0.5 / sqrt(n))
+    area = auc(np.array(scores[1]), np.array(scores[0]))
+    assert area.value == pytest.approx(norm.cdf(1 / (s * sqrt(2))), abs=4 * 0.5 / sqrt(n))
 
 
 @pytest.mark.parametrize("m, std, batch_size", [(2, 1.0, 1), (8, 0.5, 1), (8, 0.25, 4)])
@@ -184,11 +185,11 @@ def test_more_candidates_than_records_that_nobody_holds_are_refused(tmp_path: Pa
 
 
 def test_rates_and_areas_of_known_scores() -> None:
-    assert _auc(np.array([2.0, 3.0]), np.array([0.0, 1.0])).value == 1.0
-    assert _auc(np.array([1.0, 0.0]), np.array([0.0, 1.0])).value == 0.5
-    rate = _rate(np.array([True, False, False, False]))
-    assert (rate.value, rate.n) == (0.25, 4)
-    assert (rate.low, rate.high) == pytest.approx((0.0063, 0.8059), abs=1e-4)
+    assert auc(np.array([2.0, 3.0]), np.array([0.0, 1.0])).value == 1.0
+    assert auc(np.array([1.0, 0.0]), np.array([0.0, 1.0])).value == 0.5
+    share = rate(np.array([True, False, False, False]))
+    assert (share.value, share.n) == (0.25, 4)
+    assert (share.low, share.high) == pytest.approx((0.0063, 0.8059), abs=1e-4)
 
 
 def test_a_view_that_tells_no_gradient_is_said_to_be_out_of_reach(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""How well scores tell members from others: AUC, and true positives at few false positives."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.files.finding import Column, Metric, Name
+from dpaudit.statistics.bounds import clopper_pearson
+
+RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
+POINTS = 80  # of the curve
+
+
+class Rates(NamedTuple):
+    """Metrics, what a reader must know of them, and the curve."""
+
+    metrics: dict[str, Metric]
+    notes: tuple[str, ...]
+    series: dict[str, tuple[float, ...]]
+
+
+def membership_rates(members: Array, choosing: Array, others: Array) -> Rates:
+    """AUC, and the true positive rates where 0.1% and 1% of non-members are called members.
+
+    Args:
+        members: scores of members; higher means member.
+        choosing: of non-members, which choose the thresholds.
+        others: of further non-members, by which it is counted how often these are wrong.
+
+    Source: TPR at low FPR: Carlini et al. 2022, arXiv:2112.03570.
+    """
+    metrics: dict[str, Metric] = {Name.AUC: auc(members, others)}
+    notes = []
+    for allowed, name in RATES.items():
+        if len(choosing) * allowed < 1:
+            n = len(choosing)
+            notes.append(f"no rate of {allowed:.1%} false positives can be told from {n} scores")
+            continue
+        threshold = np.quantile(choosing, 1 - allowed, method="higher")
+        metrics[name], false = rate(members > threshold), rate(others > threshold)
+        notes.append(
+            f"at the threshold for {allowed:.1%} false positives: {false.value:.2%} of "
+            f"{false.n} others ({false.low:.2%} to {false.high:.2%})"
+        )
+    return Rates(metrics, tuple(notes), _curve(members, others))
+
+
+def auc(members: Array, others: Array) -> Metric:
+    """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
+    from scipy.stats import rankdata  # a second that other attacks do not wait for
+
+    m, n = len(members), len(others)
+    ranks = rankdata(np.concatenate([members, others]))[:m]
+    area = float((ranks.sum() - m * (m + 1) / 2) / (m * n))
+    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = (area * (1 - area) + (m - 1) * (q1 - area**2) + (n - 1) * (q2 - area**2)) / (m * n)
+    margin = 1.96 * np.sqrt(max(variance, 0.0))
+    return Metric(value=area, low=max(0.0, area - margin), high=min(1.0, area + margin), n=m)
+
+
+def rate(hits: NDArray[np.bool_]) -> Metric:
+    """A share and its 95% interval (Clopper and Pearson)."""
+    k, n = int(hits.sum()), len(hits)
+    high = float(clopper_pearson(k, n, 0.025))
+    return Metric(value=k / n, low=1 - float(clopper_pearson(n - k, n, 0.025)), high=high, n=n)
+
+
+def _curve(members: Array, others: Array) -> dict[str, tuple[float, ...]]:
+    levels = np.quantile(np.concatenate([members, others]), np.linspace(0, 1, POINTS))
+    return {
+        Column.FALSE_POSITIVE_RATE: tuple(float((others > t).mean()) for t in levels),
+        Column.FALSE_NEGATIVE_RATE: tuple(float((members <= t).mean()) for t in levels),
+    }

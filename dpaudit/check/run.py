@@ -24,6 +24,7 @@ from dpaudit.version import __version__
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, labelled
 from .cache import AuditCache, Seal, machine_key
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
+from .ledgers import DeclaredLedger, declared
 from .one_audit import AuditJob
 from .statements import beside_baseline, by_evidence, statements
 
@@ -75,20 +76,15 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
     Raises:
         DpauditError: it could not be run; one line for each problem.
     """
-    baseline = _baseline(file, options)
+    baseline, ledgers = _baseline(file, options), declared(file)
     code = None if file.claims.import_from is None else file.folder / file.claims.import_from
     with _importing_from(code):
         own = hash_of(options.auditor.source)
         sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
+        written = {source.name: source.content for source in sources}
+        written |= {one.name: one.content for one in ledgers}
         if baseline is not None and not options.update_baseline:
-            changed = [
-                f'{options.baseline}: check "{source.name}" was made from another config; if that '
-                "change is meant, write it anew with --update-baseline"
-                for source in sources
-                if baseline.checks[source.name].config != config_hash(source.content)
-            ]
-            if changed:
-                raise ConfigError("DPA067", "\n".join(changed))
+            _refuse_other_configs(options.baseline, baseline, written)
         cache = AuditCache(options.cache, Seal(machine_key()), file.folder.resolve())
         for source in sources if options.fresh else ():
             cache.forget(source.key)
@@ -128,7 +124,8 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         results[source.name] = result
         if unknown := cache.inputs(source.key).unknown:  # whatever is unchanged then
             notes.append(f'note: "{source.name}": its audit runs again in each check: {unknown[0]}')
-    return _Finished(file, options, cache, sources, results, seconds).report(baseline, notes)
+    done = _Finished(file, options, cache, sources, ledgers, results, seconds)
+    return done.report(baseline, notes)
 
 
 def _run_all(
@@ -176,12 +173,14 @@ class _Finished:
     options: CheckOptions
     cache: AuditCache
     sources: list[Source]
+    ledgers: list[DeclaredLedger]
     results: Mapping[str, AuditResult]
     seconds: Mapping[str, float]  # of those that ran
 
     def report(self, baseline: Baseline | None, notes: list[str]) -> CheckReport:
         """What is said of all, beside the baseline or as the new one."""
         cache, found = self.cache, statements(self.file, self.results)
+        found += [ledger.statement for ledger in self.ledgers]
         keys = [source.key for source in self.sources]
         parts = [part for key in keys for part in (key, cache.inputs(key).digest(cache.root))]
         content = sha256(" ".join(parts).encode()).hexdigest()[:16]
@@ -192,6 +191,7 @@ class _Finished:
             configs = self._configs()
             kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
             checks = {s.name: check_baseline(s.content, self.results[s.name]) for s in self.sources}
+            checks |= {one.name: one.baseline for one in self.ledgers}
             Baseline(checks=checks, ledger=ledger, evidence=kept).write(self.options.baseline)
             notes = [*notes, f"baseline written: {self.options.baseline}"]
             notes += [
@@ -203,10 +203,14 @@ class _Finished:
             baseline = baseline.model_copy(update={"ledger": ledger})
             found += self._evidence(baseline)[1]
             found += beside_baseline(self.file, self.results, baseline, content)
+            found += [one.beside(baseline.checks[one.name]) for one in self.ledgers]
         return CheckReport(
             claims_file=str(self.file.path),
             version=__version__,
-            checks=tuple(self._checked(source, baseline) for source in self.sources),
+            checks=(
+                *(self._checked(source, baseline) for source in self.sources),
+                *(one.checked(baseline) for one in self.ledgers),
+            ),
             statements=tuple(found),
             notes=tuple(notes),
         )
@@ -279,13 +283,13 @@ def _baseline(file: ClaimsFile, options: CheckOptions) -> Baseline | None:
         except ConfigError:
             return None
     baseline = Baseline.read(options.baseline)
+    known = [one.name for one in file.claims.check] + [one.name for one in file.claims.ledger]
     problems = [
-        f'{options.baseline}: no check "{check.name}" in it{nearest(check.name, baseline.checks)}; '
+        f'{options.baseline}: no check "{name}" in it{nearest(name, baseline.checks)}; '
         "write it anew with --update-baseline"
-        for check in file.claims.check
-        if check.name not in baseline.checks
+        for name in known
+        if name not in baseline.checks
     ]
-    known = {check.name for check in file.claims.check}
     problems += [
         f'{options.baseline}: check "{name}" is in it and not in {file.path}'
         f"{nearest(name, known)}; if that is meant, write it anew with --update-baseline"
@@ -295,6 +299,20 @@ def _baseline(file: ClaimsFile, options: CheckOptions) -> Baseline | None:
     if problems:
         raise ConfigError("DPA067", "\n".join(problems))
     return baseline
+
+
+def _refuse_other_configs(
+    path: Path | None, baseline: Baseline, written: Mapping[str, dict[str, Any]]
+) -> None:
+    """Raises ConfigError for each check of a baseline that was made from other content."""
+    changed = [
+        f'{path}: check "{name}" was made from another config; if that change is meant, write it '
+        "anew with --update-baseline"
+        for name, content in written.items()
+        if baseline.checks[name].config != config_hash(content)
+    ]
+    if changed:
+        raise ConfigError("DPA067", "\n".join(changed))
 
 
 def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, own: str) -> Source:

@@ -1,6 +1,7 @@
 """Derives the verdicts of a run again, by a checker that shares no code with the audit."""
 
 import json
+from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typer import Argument, Option
 
 from dpaudit.errors import RunError
 from dpaudit.files import certificate, documents
-from dpaudit.files.ledger_file import read_ledger
+from dpaudit.files.ledger_file import read_ledger, to_line
 
 from .options import AuditJson, DataRoot, Device, runtime_of
 from .terminal import say, say_json
@@ -17,10 +18,12 @@ from .terminal import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dpaudit.files.ledger_file import Budget
+    from dpaudit.ledger.verified import AgentTotal
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import ClaimCheck
 
-CERTIFICATE = "dpaudit-certificate", 1
+CERTIFICATE, DECLARATION = "dpaudit-certificate", "dpaudit-declaration"
 EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
 
 
@@ -41,7 +44,7 @@ def verify(
 ) -> int:
     """Derive each verdict again from the evidence in audit.json, or in a certificate.
 
-    Of a ledger, add up what it declares.
+    Of a ledger, or the certificate of one, add up what it declares.
 
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
     2 if evidence is missing. Only --replay runs a defense: an installed one.
@@ -55,6 +58,8 @@ def verify(
     if verified.is_ledger(text := _text(file)):
         return _ledger(file, text, as_json)
     result = _content(file, text)
+    if result.get("format") == DECLARATION:
+        return _declaration(file, result, as_json)
     try:
         with TemporaryDirectory() as unpacked:
             folder, flaws = file.parent, list(overall(result))
@@ -70,6 +75,13 @@ def verify(
         ) from None
     if replay is not None:
         flaws += _replayed(run_directory, replay, device, data_root)
+    return _answered(file, checked, flaws, as_json)
+
+
+def _answered(
+    file: Path, checked: "Sequence[ClaimCheck]", flaws: "Sequence[Flaw]", as_json: bool
+) -> int:
+    """Print the answer on each claim, and give the exit code."""
     answers = [one.answer for one in checked]
     answers += ["contradicted" if p.contradicted else "not checkable" for p in flaws]
     worst = max(answers, key=list(EXIT).index, default="confirmed")
@@ -112,17 +124,59 @@ def _ledger(file: Path, text: str, as_json: bool) -> int:
 
     whole = text[: text.rfind("\n") + 1]
     budget, _ = read_ledger(whole.encode(), file)
-    found, limit = list(verified.totals(whole)), f"{budget.epsilon:g} at delta {budget.delta:g}"
-    answer = "confirmed" if all(one.holds for one in found) else "contradicted"
+    return _print_sums(file, budget, list(verified.totals(whole)), [], as_json)
+
+
+def _declaration(file: Path, content: dict[str, Any], as_json: bool) -> int:
+    """The certificate of a ledger: its sums, derived from its entries."""
+    from dpaudit.ledger import verified
+    from dpaudit.verify.figures import Flaw
+
+    try:
+        flaws = [
+            Flaw(*change, True) for change in certificate.declaration_changes(content, file.parent)
+        ]
+        stated = certificate.Declaration.model_validate(content)
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise RunError("DPA011", f"{file}: not a certificate of a ledger ({error!r})") from None
+    lines = to_line(stated.budget) + b"".join(map(to_line, stated.entries))
+    found = list(verified.totals(lines.decode()))
+    said = {one.agent: (one.releases, one.epsilon) for one in stated.sums}
+    for agent in {*said, *(one.agent for one in found)}:
+        here = [(one.releases, one.epsilon) for one in found if one.agent == agent]
+        there = [said[agent]] if agent in said else []
+        if [n for n, _ in here] != [n for n, _ in there] or not all(
+            isclose(a, b, rel_tol=verified.TOLERANCE)
+            for (_, a), (_, b) in zip(here, there, strict=True)
+        ):
+            flaws.append(Flaw("sums", f"{there} of agent {agent}; its entries give {here}", True))
+    if stated.meaning != certificate.DECLARATION:
+        flaws.append(Flaw("meaning", "not what a declaration means", True))
+    return _print_sums(file, stated.budget, found, flaws, as_json)
+
+
+def _print_sums(
+    file: Path,
+    budget: "Budget",
+    found: "Sequence[AgentTotal]",
+    flaws: "Sequence[Flaw]",
+    as_json: bool,
+) -> int:
+    """A line for each agent of a ledger, and what such a sum is."""
+    limit = f"{budget.epsilon:g} at delta {budget.delta:g}"
+    holds = all(one.holds for one in found) and not flaws
+    answer = "confirmed" if holds else "contradicted"
     if as_json:
-        totals = [one._asdict() for one in found]
-        say_json(json.dumps({"answer": answer, "kind": "declaration", "totals": totals}, indent=2))
+        lists = {"totals": [one._asdict() for one in found], "flaws": [f._asdict() for f in flaws]}
+        say_json(json.dumps({"answer": answer, "kind": "declaration", **lists}, indent=2))
         return EXIT[answer]
     for one in found:
         whose = "agents that it does not name" if one.agent is None else f'agent "{one.agent}"'
         whose = "all releases" if len(found) == 1 else whose
         side = "at most" if one.holds else "above"
         say(f"{whose}: {one.releases:,} add up to epsilon {one.epsilon:.4g}, {side} {limit}")
+    for flaw in flaws:
+        say(_line(flaw))
     say(f"{file}: {answer}. A ledger is what a program declares: no audit examined it.")
     return EXIT[answer]
 
@@ -150,9 +204,15 @@ def _content(file: Path, text: str) -> dict[str, Any]:
             raise ValueError(f"expected an object, found {type(result).__name__}")
     except ValueError as error:
         raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
-    if "format" in result and (result["format"], result.get("format_version")) != CERTIFICATE:
-        found = f"{result['format']!r}, format_version {result.get('format_version')!r}"
-        raise RunError("DPA010", f"{file}: {found}; dpaudit verify reads certificates of version 1")
+    if "format" in result:
+        found = result["format"], result.get("format_version")
+        if found not in ((CERTIFICATE, 1), (DECLARATION, 1)):
+            said = f"{found[0]!r}, format_version {found[1]!r}"
+            raise RunError(
+                "DPA010", f"{file}: {said}; dpaudit verify reads certificates of version 1"
+            )
+        if found[0] == DECLARATION:
+            return result
     version = result.get("schema_version")
     if version != 3:
         raise RunError(

@@ -15,15 +15,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt, TypeAdapter
 
 from dpaudit.codes import entries
 from dpaudit.errors import RunError
-from dpaudit.strict import Strict
+from dpaudit.strict import Strict, Text
 
 from .documents import JSON_BYTES, reason
 from .finding import Finding
 from .glossary import ENTRIES
+from .ledger_file import Budget, Entry
 from .result import AuditResult, Code, JudgedClaim, Provenance
 from .verdict import Verdict
 from .whole import artifact_file
@@ -33,6 +34,11 @@ MATRICES = "linear view"  # artifacts by which a figure is derived again
 MOST_BYTES = 2**26  # of matrices in a certificate; larger ones stay beside it
 OTHERS = ("audit.json", "config.toml", "report.html")
 FOLDERS = ("transcript", "artifacts")
+DECLARATION = (
+    "A program declared these releases in its ledger, and they add up to no more than its budget. "
+    "No audit examined whether the noise was drawn and the batches sampled as declared, or whether "
+    "anything else was released. This supports no claim."
+)
 _HASHES = "hashes", "sha256"
 _MATRICES = re.compile(r"artifacts/[a-z-]+-[0-9a-f]{64}\.npz")
 
@@ -62,17 +68,57 @@ class Certificate(Strict):
     sha256: Sha256 = 64 * "0"  # of the canonical form of this file without this line
 
     def to_json(self) -> str:
-        """The text of certificate.json.
+        """The text of certificate.json. Raises RunError as ``text_with_hashes``."""
+        return text_with_hashes(self)
 
-        Raises:
-            RunError: it would be larger than a file that is read.
-        """
-        parts = self.model_dump(mode="json", exclude=set(_HASHES))
-        whole = {**parts, "hashes": {key: digest(part) for key, part in parts.items()}}
-        text = json.dumps({**whole, "sha256": digest(whole)}, indent=2, ensure_ascii=False) + "\n"
-        if len(text.encode()) > JSON_BYTES:
-            raise RunError("DPA016", f"{NAME}: cannot write: larger than {JSON_BYTES:,} bytes")
-        return text
+
+class AgentSum(Strict):
+    """What the declared releases about one agent's records add up to."""
+
+    agent: str | None  # None: any agent that the ledger does not name
+    releases: int
+    epsilon: float  # in nats, at the budget's delta
+
+
+class Declaration(Strict):
+    """What a ledger declares to have released, and the sum of it. No audit examined it."""
+
+    format: Literal["dpaudit-declaration"] = "dpaudit-declaration"
+    format_version: Literal[1] = 1
+    basis: Literal["declared, not audited"] = "declared, not audited"
+    meaning: str = DECLARATION
+    budget: Budget  # its first line: what all releases may not exceed
+    entries: tuple[Entry, ...]  # its other lines
+    sums: tuple[AgentSum, ...]  # of each agent
+    ledger: Text  # the name of the file
+    ledger_bytes: PositiveInt  # its length then; it may have grown since
+    ledger_sha256: Sha256  # of so many bytes
+    hashes: dict[str, Sha256] = {}  # of the canonical form of each part above
+    sha256: Sha256 = 64 * "0"  # of the canonical form of this file without this line
+
+    def to_json(self) -> str:
+        """The text of certificate.json. Raises RunError as ``text_with_hashes``."""
+        return text_with_hashes(self)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of both kinds of certificates."""
+    either = TypeAdapter[Any](Annotated[Certificate | Declaration, Field(discriminator="format")])
+    return either.json_schema(mode="serialization")
+
+
+def text_with_hashes(certificate: Strict) -> str:
+    """The text of a certificate, with the hashes of its parts and of the whole.
+
+    Raises:
+        RunError: it would be larger than a file that is read.
+    """
+    parts = certificate.model_dump(mode="json", exclude=set(_HASHES))
+    whole = {**parts, "hashes": {key: digest(part) for key, part in parts.items()}}
+    text = json.dumps({**whole, "sha256": digest(whole)}, indent=2, ensure_ascii=False) + "\n"
+    if len(text.encode()) > JSON_BYTES:
+        raise RunError("DPA016", f"{NAME}: cannot write: larger than {JSON_BYTES:,} bytes")
+    return text
 
 
 def certificate_of(result: AuditResult, folder: Path) -> Certificate:
@@ -141,18 +187,39 @@ def changes(content: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str
 
     Raises KeyError, OSError, TypeError or ValueError if it is none.
     """
+    yield from _changed_parts(content, Certificate)
+    for name, sha256 in content["files"].items():
+        path = artifact_file(folder, name)
+        if path.is_file() and _hash_of(path) != sha256:
+            yield f"files.{name}", "the file beside the certificate is another one"
+
+
+def declaration_changes(content: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
+    """The same of a declaration; a ledger in its folder may have grown.
+
+    Raises KeyError, OSError, TypeError or ValueError if it is none.
+    """
+    yield from _changed_parts(content, Declaration)
+    Declaration.model_validate(content)
+    path = folder / content["ledger"]
+    if path.parent == folder and path.is_file() and not path.is_symlink():
+        with path.open("rb") as file:
+            then = file.read(content["ledger_bytes"])
+        if hashlib.sha256(then).hexdigest() != content["ledger_sha256"]:
+            yield "ledger", "the file beside the certificate does not begin with this ledger"
+
+
+def _changed_parts(
+    content: Mapping[str, Any], kind: type[Certificate | Declaration]
+) -> Iterator[tuple[str, str]]:
     parts = {key: part for key, part in content.items() if key not in _HASHES}
-    for key in sorted(set(Certificate.model_fields) ^ set(content)):
+    for key in sorted(set(kind.model_fields) ^ set(content)):
         yield key, "no part of a certificate" if key in content else "it is missing"
     for key in sorted({*parts, *content["hashes"]}):
         if content["hashes"].get(key) != digest(parts.get(key)):
             yield f"hashes.{key}", "not the hash of this part"
     if content["sha256"] != digest({**parts, "hashes": content["hashes"]}):
         yield "sha256", "not the hash of this certificate"
-    for name, sha256 in content["files"].items():
-        path = artifact_file(folder, name)
-        if path.is_file() and _hash_of(path) != sha256:
-            yield f"files.{name}", "the file beside the certificate is another one"
 
 
 def unpack(content: Mapping[str, Any], folder: Path) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from dpaudit.errors import Problem, nearest
 from dpaudit.strict import Strict, Text
@@ -100,6 +100,24 @@ class Check(Strict):
     threshold: tuple[Threshold, ...] = ()
 
 
+class LedgerClaim(Strict):
+    """A ledger whose releases must stay within a claim. It is declared, and not audited."""
+
+    name: Text
+    file: Text  # a path relative to the claims file
+    epsilon: PositiveFloat
+    delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    adjacency: Literal["add-remove", "replace-one"] = "add-remove"
+
+    @property
+    def sentence(self) -> str:
+        """The claim in words."""
+        return (
+            f"({self.epsilon:g}, {self.delta:g})-DP of all declared releases, "
+            f"{self.adjacency} adjacency"
+        )
+
+
 class Claims(Strict):
     """The content of a claims file.
 
@@ -108,7 +126,14 @@ class Claims(Strict):
     """
 
     import_from: str | None = None
-    check: Annotated[tuple[Check, ...], Field(min_length=1, max_length=1000)]
+    check: Annotated[tuple[Check, ...], Field(max_length=1000)] = ()
+    ledger: Annotated[tuple[LedgerClaim, ...], Field(max_length=1000)] = ()
+
+    @model_validator(mode="after")
+    def _something_is_claimed(self) -> Self:
+        if not self.check and not self.ledger:
+            raise ValueError("expected at least one [[check]] or [[ledger]]")
+        return self
 
 
 @dataclass(frozen=True)
@@ -143,16 +168,19 @@ class ClaimsFile:
 
 
 def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
+    written: list[tuple[FileKey, str, str, Any]] = [
+        *((("check", i), one.name, "audit", one.audit) for i, one in enumerate(claims.check)),
+        *((("ledger", i), one.name, "file", one.file) for i, one in enumerate(claims.ledger)),
+    ]
     names = set[str]()
-    for i, check in enumerate(claims.check):
-        if check.name in names:
-            said = f'another check is called "{check.name}"'
-            yield ("check", i, "name"), Problem("DPA005", said)
-        names.add(check.name)
-        if isinstance(check.audit, str) and not (folder / check.audit).is_file():
+    for key, name, where, path in written:
+        if name in names:
+            yield (*key, "name"), Problem("DPA005", f'another check is called "{name}"')
+        names.add(name)
+        if isinstance(path, str) and not (folder / path).is_file():
             there = [p.relative_to(folder).as_posix() for p in sorted(folder.glob("*.toml"))]
-            said = f'there is no file "{check.audit}"{nearest(check.audit, there)}'
-            yield ("check", i, "audit"), Problem("DPA007", said)
+            said = f'there is no file "{path}"{nearest(path, there)}'
+            yield (*key, where), Problem("DPA007", said)
     if claims.import_from is not None and not (folder / claims.import_from).is_dir():
         said = f'there is no folder "{claims.import_from}"'
         yield ("import_from",), Problem("DPA007", said)

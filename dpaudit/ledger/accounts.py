@@ -9,7 +9,7 @@ halved. A release is refused only if it exceeds the budget itself, with no other
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import exp, floor, inf, log
 from typing import NamedTuple
@@ -244,3 +244,45 @@ class RenyiFilter(Account):
 
 
 _renyi_cost = lru_cache(maxsize=4096)(renyi_cost)
+
+
+class Accounts:
+    """One account for each agent, and one for those that no release names."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.of_all = _account(budget)  # releases that name no agent
+        self._named: dict[str, Account] = {}
+
+    def about(self, agent: str | None) -> list[Account]:
+        """The accounts that a release of an agent counts in; None: all."""
+        if agent is None:
+            return [self.of_all, *self._named.values()]
+        if agent not in self._named:
+            self._named[agent] = self.of_all.copy()
+        return [self._named[agent]]
+
+    def add(self, entry: Entry) -> None:
+        """Count a release, whether it is allowed or not."""
+        for account in self.about(entry.agent):
+            account.add(entry)
+
+
+def _account(budget: Budget) -> Account:
+    if budget.composition == "gaussian-filter":
+        return GaussianFilter(budget)
+    return FixedSchedule(budget) if budget.composition == "fixed" else RenyiFilter(budget)
+
+
+def composed(budget: Budget, entries: Iterable[Entry], delta: float) -> dict[str | None, float]:
+    """At most the epsilon of all releases of a ledger at a delta, for each agent.
+
+    The agents that no release names are None.
+    """
+    entries = list(entries)
+    agents = sorted({entry.agent for entry in entries if entry.agent is not None})
+    if delta == 0 and budget.composition != "fixed":
+        return dict.fromkeys((None, *agents), inf)
+    accounts = Accounts(budget.model_copy(update={"delta": delta}))
+    for entry in entries:
+        accounts.add(entry)
+    return {None: accounts.of_all.epsilon} | {a: accounts.about(a)[0].epsilon for a in agents}

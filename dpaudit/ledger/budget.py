@@ -16,7 +16,7 @@ from dpaudit.files.ledger_file import Budget, Composition, Entry, PrivacyEvent, 
 from dpaudit.release import Release
 from dpaudit.strict import Strict
 
-from .accounts import Account, FixedSchedule, GaussianFilter, RenyiFilter
+from .accounts import Accounts
 from .file import LedgerFile
 
 WARN_AT = 0.9  # of epsilon
@@ -49,8 +49,7 @@ class Ledger:
         self._warned = warn_at >= 1
         self._file = LedgerFile(path, budget)
         self._thread = threading.Lock()
-        self._of_all = _account(budget)  # releases that name no agent
-        self._accounts: dict[str, Account] = {}
+        self._accounts = Accounts(budget)
         with self._up_to_date():
             pass
 
@@ -83,7 +82,7 @@ class Ledger:
                     raise BudgetExceeded("DPA081", self._refusal(entry))
                 self._warn()
             self._file.append(entry)
-            self._add(entry)
+            self._accounts.add(entry)
 
     def can_release(self, what: Released, *, count: int = 1, agent: str | None = None) -> bool:
         """Whether ``release`` would count it now. Nothing is written. Raises as ``release``."""
@@ -96,7 +95,7 @@ class Ledger:
 
         def fits(count: int) -> bool:
             entry = _entry(what, count, agent)
-            return all(a.fits(entry, self.budget.epsilon) for a in self._about(agent))
+            return all(a.fits(entry, self.budget.epsilon) for a in self._accounts.about(agent))
 
         with self._up_to_date():
             low, high = 0, 1
@@ -114,30 +113,18 @@ class Ledger:
         budget's epsilon.
         """
         with self._up_to_date():
-            return max(account.epsilon for account in self._about(agent))
+            return max(account.epsilon for account in self._accounts.about(agent))
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
         """Hold the file, with the releases of other processes counted."""
         with self._thread, self._file.locked() as entries:
             for entry in entries:
-                self._add(entry)
+                self._accounts.add(entry)
             yield
 
     def _allows(self, entry: Entry, epsilon: float) -> bool:
-        return all(account.allows(entry, epsilon) for account in self._about(entry.agent))
-
-    def _add(self, entry: Entry) -> None:
-        for account in self._about(entry.agent):
-            account.add(entry)
-
-    def _about(self, agent: str | None) -> list[Account]:
-        """The accounts that a release of an agent counts in."""
-        if agent is None:
-            return [self._of_all, *self._accounts.values()]
-        if agent not in self._accounts:
-            self._accounts[agent] = self._of_all.copy()
-        return [self._accounts[agent]]
+        return all(a.allows(entry, epsilon) for a in self._accounts.about(entry.agent))
 
     def _warn(self) -> None:
         if not self._warned:
@@ -151,7 +138,7 @@ class Ledger:
             )
 
     def _refusal(self, entry: Entry) -> str:
-        spent = max(account.epsilon for account in self._about(entry.agent))
+        spent = max(account.epsilon for account in self._accounts.about(entry.agent))
         about = "" if entry.agent is None else f' of agent "{entry.agent}"'
         return (
             f"{self.path}: this release would exceed epsilon {self.budget.epsilon:g} at delta "
@@ -270,9 +257,3 @@ def _valid(kind: type[Kind], fields: dict[str, Any]) -> Kind:
     except ValidationError as error:
         said = "\n".join(message(one) for one in error.errors())
     raise ConfigError("DPA084", said)
-
-
-def _account(budget: Budget) -> Account:
-    if budget.composition == "gaussian-filter":
-        return GaussianFilter(budget)
-    return FixedSchedule(budget) if budget.composition == "fixed" else RenyiFilter(budget)

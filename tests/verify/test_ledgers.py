@@ -5,13 +5,16 @@ import json
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
 from dpaudit import ledger
 from dpaudit.commands.cli import app
+from dpaudit.files.certificate import digest
 from dpaudit.ledger import verified as verified_module
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/certificate.schema.json").read_text())
 SAMPLED = ledger.gaussian(4.0, sampling="poisson", sampling_rate=0.1)
 
 
@@ -87,3 +90,71 @@ def test_the_sum_shares_no_code_with_the_ledger() -> None:
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
     assert {name if name in allowed else name.split(".")[0] for name in names} <= allowed
+
+
+def certified(path: Path, change=lambda content: None) -> Path:
+    """The certificate of a ledger, changed by a forger who computes its hashes again."""
+    file = path.with_name("certificate.json")
+    done = CliRunner().invoke(app, ["certificate", str(path)])
+    assert (done.exit_code, "declared and not audited" in done.output) == (0, True)
+    content = json.loads(file.read_text())
+    jsonschema.validate(content, SCHEMA)
+    change(content)
+    parts = {key: part for key, part in content.items() if key not in ("hashes", "sha256")}
+    whole = {**parts, "hashes": {key: digest(part) for key, part in parts.items()}}
+    file.write_text(json.dumps({**whole, "sha256": digest(whole)}))
+    return file
+
+
+def unsampled(path: Path) -> ledger.Ledger:
+    """Two agents, and noise that is composed in no time."""
+    budget = ledger.open(path, epsilon=8.0, delta=1e-5)
+    budget.release(ledger.gaussian(7.0), count=30)
+    budget.release(ledger.event(0.3, 1e-9), agent="b")
+    return budget
+
+
+def test_a_certificate_says_that_it_is_declared(tmp_path) -> None:
+    budget = unsampled(tmp_path / "ledger.jsonl")
+    file = certified(budget.path)
+    content = json.loads(file.read_text())
+    assert content["basis"] == "declared, not audited"
+    assert "supports no claim" in content["meaning"]
+    assert [one["epsilon"] for one in content["sums"]] == [
+        budget.spent(one["agent"] or "not named") for one in content["sums"]
+    ]
+    code, output = verified(file)
+    assert (code, "confirmed. A ledger is what a program declares" in output) == (0, True)
+    budget.release(ledger.gaussian(1e3))  # it grows, and begins as before
+    assert verified(file)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c["sums"][0].update(epsilon=0.5 * c["sums"][0]["epsilon"]),
+        lambda c: c["sums"][0].update(releases=29),
+        lambda c: c["sums"].pop(),
+        lambda c: c["entries"].pop(),
+        lambda c: c["entries"][0]["release"].update(noise_multiplier=7.1),
+        lambda c: c["budget"].update(delta=1e-4),
+        lambda c: c["budget"].update(epsilon=0.1),
+        lambda c: c.update(meaning="An audit examined this."),
+        lambda c: c.update(ledger_bytes=10),
+        lambda c: c.update(ledger_sha256=64 * "1"),
+    ],
+)
+def test_a_changed_certificate_of_a_ledger_is_contradicted(tmp_path, change) -> None:
+    path = unsampled(tmp_path / "ledger.jsonl").path
+    assert verified(certified(path, change))[0] == 1
+
+
+def test_other_certificates_of_ledgers_are_refused(tmp_path) -> None:
+    path = unsampled(tmp_path / "ledger.jsonl").path
+    for change in (lambda c: c.update(basis="audited"), lambda c: c.update(format_version=2)):
+        assert verified(certified(path, change))[0] == 2
+    path.write_bytes(
+        path.read_bytes().replace(b'"noise_multiplier": 7.0', b'"noise_multiplier": 0.7')
+    )
+    done = CliRunner().invoke(app, ["certificate", str(path)])
+    assert (done.exit_code, "above 8" in done.output) == (2, True)

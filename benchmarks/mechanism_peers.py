@@ -1,10 +1,11 @@
 """The zoo of functions before other testers: what they find, miss, and accuse wrongly.
 
-    python benchmarks/mechanism_peers.py --environments FOLDER [--every 5] [--results docs/results]
+    python benchmarks/mechanism_peers.py --environments FOLDER [--folder KEPT] [--results RESULTS]
 
-FOLDER has a virtual environment for each peer, by the names of ``PEERS``; a peer without one is
-left out. Of these the packages are ``jax-privacy==2.0.0`` and ``opake-auditing==0.16.1``; the
-others are public repositories at the commits below, of which the package is copied in.
+With ``--folder`` outputs and answers are kept as they come, and the same command goes on where it
+stopped. FOLDER has a virtual environment for each peer, by the names of ``PEERS``; a peer without
+one is left out. Of these the packages are ``jax-privacy==2.0.0`` and ``opake-auditing==0.16.1``;
+the others are public repositories at the commits below, of which the package is copied in.
 
 A peer gets from dpaudit what it has no search for: the pair of inputs on which a search in short
 ends, and the outputs of 24,000 calls, half with either input. An audit makes 23,000 to 84,000
@@ -12,14 +13,14 @@ calls, and what it found is taken from docs/results/mechanisms.csv. DP-Auditoriu
 train a classifier on the outputs, and so does dp-recorder, for which the whole function is one
 primitive. The two auditors of scores get the projection of the output on the difference of means,
 fitted on the first half of the calls. Each answers at significance 0.05; where a peer tests twice,
-it does so at half of that.
+it does so at half of that. Each has 120 seconds of a processor for one function.
 """
 
 import argparse
 import csv
 import json
-import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ import numpy as np
 ALPHA = 0.05
 CALLS = 24_000  # that a peer gets, half with either input; an audit makes 23,000 to 84,000
 SEARCH_RUNS = 1_000  # of the search for the pair of inputs
+SECONDS = 120  # of a processor, that a peer has for one function
 SNIPER_C = 0.01  # the least probability that DP-Sniper looks at
 PEERS = {
     "dpsniper": "DP-Sniper, eth-sri/dp-sniper ee087b2",
@@ -187,26 +189,40 @@ TESTERS: dict[str, Callable[[Sides, Path], float]] = {
 }
 
 
-def work(peer: str, folder: Path, part: int) -> None:
-    """In the environment of a peer: a line of JSON for every second file of the folder."""
-    for path in sorted(folder.glob("*.npz"))[part::2]:
+def work(peer: str, folder: Path) -> None:
+    """In the environment of a peer: a line of JSON for every file that it has not answered yet."""
+    file = folder / f"{peer}.jsonl"
+    done = {one["name"] for one in said_in(file)}
+    signal.signal(signal.SIGPROF, _late)
+    for path in sorted(folder.glob("*.npz")):
+        if path.stem in done:
+            continue
         began = process_time()
-        with np.load(path) as file:
-            sides = Sides(
-                file["without"], file["having"], float(file["epsilon"]), float(file["delta"])
-            )
+        with np.load(path) as content:
+            claimed = float(content["epsilon"]), float(content["delta"])
+            sides = Sides(content["without"], content["having"], *claimed)
         try:
             np.random.seed(0)  # noqa: NPY002
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             bound, error = TESTERS[peer](sides, folder), ""
         except Exception as found:
             bound, error = 0.0, f"{type(found).__name__}: {found}"[:200]
-        line = {
-            "name": path.stem,
-            "bound": bound,
-            "error": error,
-            "seconds": process_time() - began,
-        }
-        print("RESULT", json.dumps(line), flush=True)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        seconds = process_time() - began
+        line = {"name": path.stem, "bound": bound, "error": error, "seconds": seconds}
+        with file.open("a") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+def said_in(file: Path) -> list[dict[str, Any]]:
+    """The answers of a peer so far, by name."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return sorted(map(json.loads, lines), key=lambda one: str(one["name"]))
 
 
 class Recorded(NamedTuple):
@@ -226,10 +242,8 @@ def recorded(folder: Path, seed: int, every: int, results: Path) -> list[Recorde
     with results.open(newline="") as file:
         rows = list(csv.DictReader(file))
     entries = zoo()
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        pool.starmap(
-            record, [(folder, seed, i) for i in range(0, len(entries), every)], chunksize=1
-        )
+    for i in range(0, len(entries), every):
+        record(folder, seed, i)
     found = []
     for entry, row in zip(entries[::every], rows[::every], strict=True):
         assert (row["mechanism"], row["mistake"]) == (entry.name, entry.mistake or "right")
@@ -260,39 +274,30 @@ def record(folder: Path, seed: int, index: int) -> None:
     pair = search.played(lambda done, n: None).move.pair
     function.seed(seed + 99)
     without, having = search.outputs(pair, CALLS // 2 // config.mechanism.calls)
-    np.savez(path, without=without, having=having, epsilon=entry.claimed, delta=entry.delta)
+    whole = path.with_suffix(".part")
+    with whole.open("wb") as file:
+        np.savez(file, without=without, having=having, epsilon=entry.claimed, delta=entry.delta)
+    whole.rename(path)
 
 
 def answers(environments: Path, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What each peer that has an environment says of each entry, by two processes of each."""
+    """What each peer that has an environment says of each entry, one peer after the other."""
     threads = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    running: dict[str, list[subprocess.Popen[str]]] = {}
+    found = {}
     for peer in PEERS:
         python = (environments / peer / "bin" / "python").absolute()
-        for part in ("0", "1") if python.exists() else ():
-            command = [
-                str(python),
-                str(Path(__file__).absolute()),
-                "--work",
-                peer,
-                "--folder",
-                str(folder.absolute()),
-                "--part",
-                part,
-            ]
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                cwd=folder,  # a peer writes logs into the folder that it runs in
-                env={**os.environ, **dict.fromkeys(threads, "1")},
-            )  # fmt: skip
-            running.setdefault(peer, []).append(process)
-    said = {}
-    for peer, processes in running.items():
-        lines = [line for one in processes for line in one.communicate()[0].splitlines()]
-        marked = [line.removeprefix("RESULT ") for line in lines if line.startswith("RESULT ")]
-        said[peer] = sorted(map(json.loads, marked), key=lambda one: str(one["name"]))
-        print(peer, len(said[peer]), flush=True)
-    return said
+        if not python.exists():
+            continue
+        place = str(folder.absolute())
+        subprocess.run(
+            [str(python), str(Path(__file__).absolute()), "--work", peer, "--folder", place],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True,
+            cwd=folder,  # a peer writes logs into the folder that it runs in
+            env={**os.environ, **dict.fromkeys(threads, "1")},
+        )  # fmt: skip
+        found[peer] = said_in(folder / f"{peer}.jsonl")
+        print(peer, len(found[peer]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -305,14 +310,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="5: every fifth function of the zoo")
     parser.add_argument("--work", choices=TESTERS)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="in which outputs and answers are kept")
     given = parser.parse_args()
     if given.work:
-        work(given.work, given.folder, given.part)
+        work(given.work, given.folder)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder: Path = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         entries = recorded(folder, given.seed, given.every, given.published)
         publish(entries, answers(given.environments, folder), given)
 
@@ -362,9 +367,8 @@ def publish(entries: list[Recorded], said: dict[str, list[dict[str, Any]]], give
             columns=("function", *accused),
             rows=tuple(single),
         )
-        command = (
-            f"python benchmarks/mechanism_peers.py --environments FOLDER --every {given.every}"
-        )
+        command = "python benchmarks/mechanism_peers.py --environments FOLDER"
+        command += f" --every {given.every}" if given.every > 1 else ""
         title = "Zoo of mechanisms before other testers"
         results = ResultTables(title=title, command=command, tables=(totals, functions))
         write_tables(given.results, "mechanism-peers", results)

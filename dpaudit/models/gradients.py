@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpaudit.counted import counted
@@ -16,7 +16,7 @@ from dpaudit.errors import ConfigError, DpauditError
 
 from .gradient_terms import Each, Records
 from .models import n_parameters, parameters_of
-from .networks import Shape
+from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy
 
@@ -71,14 +71,20 @@ class Gradients:
 
     Networks of linear, convolutional and group normalisation layers run stacked
     (`stacked`), others model by model, as do those that use a layer otherwise than once, if they
-    are tried on a record, of a shape ``tried_on``. Memory is bounded by a chunk size, but for
+    are tried on a record, of a shape ``tried_on``; records are of a ``dtype``, token ids of an
+    integer one. Memory is bounded by a chunk size, but for
     ``create_graph``, whose graph holds all models and records.
     """
 
-    def __init__(self, module: nn.Module, tried_on: Shape | None = None) -> None:
-        self.module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        tried_on: Shape | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.module, self.dtype = module, dtype
         self.d = n_parameters(module)
-        self._engine = _engine(module, tried_on)
+        self._engine = _engine(module, tried_on, dtype)
         self._floats: dict[torch.Size, int] = {}
         self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
 
@@ -259,8 +265,11 @@ class Gradients:
             return self._counts[asked]
         size = dtype.itemsize * models * (self.d + b * self._floats_of(shape))
         device = "cpu" if size <= 2 * _CHUNK else "meta"  # for which torch imports its compiler
+        if device == "meta" and any(True for _ in self.module.buffers()):
+            return size  # what is frozen has numbers, and lies on a device
         X = torch.zeros(models, self.d, dtype=dtype, device=device)
-        inputs = torch.zeros(models, b, *shape, dtype=dtype, device=device)
+        of_records = dtype if self.dtype.is_floating_point else self.dtype
+        inputs = torch.zeros(models, b, *shape, dtype=of_records, device=device)
         labels = torch.zeros(models, b, dtype=torch.long, device=device)
         C = None if self._engine.mixes_records else 1.0
         self._counts[asked] = counted(lambda: self.clipped_sum(X, inputs, labels, C))
@@ -280,14 +289,16 @@ class Gradients:
         return self._floats[shape]
 
 
-def _engine(module: nn.Module, tried_on: Shape | None) -> Engine:
+def _engine(module: nn.Module, tried_on: Shape | None, dtype: torch.dtype) -> Engine:
     """That of a network; one that is not of this package is tried on a record of its shape."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return OneByOne(module, mixes_records=True)
     if Perceptron.supports(module):
         return Perceptron(module)
-    if Stacked.supports(module) and (tried_on is None or Stacked(module).runs(tried_on)):
-        return Stacked(module)
+    if Stacked.supports(module):
+        stacked = Stacked(module, dtype)
+        if tried_on is None or stacked.runs(tried_on):
+            return stacked
     return OneByOne(module, mixes_records=False)
 
 
@@ -303,6 +314,7 @@ class OneByOne:
 
     def __init__(self, module: nn.Module, mixes_records: bool) -> None:
         self.module, self.mixes_records = module, mixes_records
+        self._maps = True  # until a forward turns out to look at the values of its records
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         pairs = zip(X, inputs, strict=True)
@@ -327,8 +339,13 @@ class OneByOne:
         """[r, d]."""
         records, one = (inputs[:, None], labels[:, None]), grad(self._loss)
         with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
-            if not create_graph:
-                return vmap(one, in_dims=(None, 0, 0))(x, *records)
+            if not create_graph and self._maps:
+                try:
+                    return vmap(one, in_dims=(None, 0, 0))(x, *records)
+                except RuntimeError as error:
+                    if "vmap" not in str(error):
+                        raise
+                    self._maps = False
             # vmap's result has wrong derivatives for layer normalisation (torch 2.13)
             return torch.stack([one(x, *record) for record in zip(*records, strict=True)])
 
@@ -337,8 +354,7 @@ class OneByOne:
         return cross_entropy(logits[None, :, None], labels[None]).sum()
 
     def _call(self, x: Tensor, inputs: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self.module, parameters_of(self.module, x), (inputs,))
-        return logits
+        return logits_of(call(self.module, parameters_of(self.module, x), inputs))
 
 
 def _blocks(

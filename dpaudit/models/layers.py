@@ -308,6 +308,30 @@ class _PositionEmbedding(Layer):
         return [Each(G.reshape(*self.block, -1))]
 
 
+class _Embedding(Layer):
+    """Of token ids [n r, t]; k = 1."""
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        W = self.weights["weight"].flatten(1, 2)  # [n, n_tokens, width]
+        rows = x + self._first_rows(x, self.block.n, len(W[0]))
+        return W.flatten(0, 1)[rows], x
+
+    def terms(self, kept: Tensor, G: Tensor) -> list[Term]:
+        n_tokens, width = self.shapes["weight"]
+        rows = (kept + self._first_rows(kept, len(kept), n_tokens)).flatten()
+        each = G.new_zeros(len(kept) * n_tokens, width).index_add(0, rows, G.flatten(0, 1))
+        return [Each(each.reshape(*self.block, -1))]
+
+    def floats(self, y: Tensor) -> int:
+        return 2 * y.numel() + self.shapes["weight"].numel()
+
+    @staticmethod
+    def _first_rows(ids: Tensor, n: int, n_tokens: int) -> Tensor:
+        """The row with which each of n vocabularies begins, where all follow each other."""
+        first = torch.arange(n, device=ids.device) * n_tokens
+        return first.repeat_interleave(len(ids) // max(n, 1)).unsqueeze(1)
+
+
 class MaxPool(nn.Module):
     """Max pooling with channels, hence models, last in memory: far faster on a CPU."""
 
@@ -346,6 +370,7 @@ LAYERS: dict[type[nn.Module], type[Layer]] = {
     nn.Linear: _Linear,
     nn.Conv2d: _Conv2d,
     nn.GroupNorm: _GroupNorm,
+    nn.Embedding: _Embedding,
     nn.LayerNorm: _LayerNorm,
     ClassToken: _ClassToken,
     PositionEmbedding: _PositionEmbedding,

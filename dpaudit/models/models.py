@@ -12,23 +12,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from dpaudit.errors import ConfigError, nearest
 
-from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, outputs
+from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, call, logits_of, outputs
+from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
 
 
-def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
-    """The network of this name, on the meta device: images [b, *shape] to logits [b, n_classes].
+def build_network(
+    name: str, shape: Shape, n_classes: int, n_tokens: int = 0, width: int | None = None
+) -> nn.Module:
+    """The network of this name, on the meta device: records [b, *shape] to logits [b, n_classes].
+
+    Args:
+        n_tokens: the size of the vocabulary, if records are token ids; 0: they are numbers.
+        width: of the embeddings of ``bert-tiny`` and ``gpt-tiny``.
 
     Raises:
         ConfigError: no such network, or it cannot take records of this shape.
     """
     refuse_unknown_network(name)
+    if (name in TOKEN_NETWORKS) != bool(n_tokens):
+        takes, are = ("numbers", "token ids") if n_tokens else ("token ids", "numbers")
+        fitting = sorted(TOKEN_NETWORKS) if n_tokens else [*NETWORKS]
+        raise ConfigError(
+            "DPA034",
+            f"{name} takes {takes}, and these data are {are}; expected one of the models "
+            f"{', '.join(fitting)}",
+        )
+    if width is not None and (name not in TOKEN_NETWORKS or width % N_HEADS):
+        raise ConfigError(
+            "DPA005",
+            f"model.width: {name} has {N_HEADS} heads; expected a multiple of {N_HEADS}"
+            if name in TOKEN_NETWORKS
+            else f"model.width: {name} has none to choose; {' and '.join(TOKEN_NETWORKS)} have",
+        )
+    if n_tokens:
+        with torch.device("meta"):
+            return TOKEN_NETWORKS[name](n_tokens, shape[0], width or WIDTH, n_classes)
     if name not in OF_ANY_SHAPE and len(shape) != 3:
         raise ConfigError(
             "DPA034",
@@ -51,40 +77,60 @@ def build_network(name: str, shape: Shape, n_classes: int) -> nn.Module:
 
 def refuse_unknown_network(name: str) -> None:
     """Raises ConfigError: no network has this name."""
-    if name not in NETWORKS:
-        known = f"{nearest(name, NETWORKS)}; known: {', '.join(NETWORKS)}"
+    names = [*NETWORKS, *TOKEN_NETWORKS]
+    if name not in names:
+        known = f"{nearest(name, names)}; known: {', '.join(names)}"
         raise ConfigError("DPA006", f'no network is called "{name}"{known}')
 
 
-def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
+def architecture(
+    module: nn.Module, shape: Shape, n_classes: int, dtype: torch.dtype = torch.float32
+) -> nn.Module:
     """A caller's own network without its numbers: a copy on the meta device.
 
+    Parameters that are not to be trained are buffers of the copy, which keep their numbers: they
+    are public constants, and no part of what agents clip and send. Parameters that are one keep
+    being one.
+
     Raises:
-        ConfigError: it keeps buffers, or has no parameters or some that are not trained, or does
-            not turn images into one logit for each class.
+        ConfigError: it keeps state beside its parameters, has none to be trained, draws masks, or
+            does not turn records into one logit for each class.
     """
     name = type(module).__qualname__
-    if buffers := [key for key, _ in module.named_buffers()]:
+    if state := _state(module, shape, dtype):
         raise ConfigError(
             "DPA036",
-            f"{name} keeps state beside its parameters ({buffers[0]}), which agents cannot share; "
+            f"{name} keeps state beside its parameters ({state}), which agents cannot share; "
             "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
         )
-    if not n_parameters(module):
-        raise ConfigError(
-            "DPA035", f"{name} has no parameters; expected some, which agents train and send"
-        )
-    if frozen := [key for key, p in module.named_parameters() if not p.requires_grad]:
+    if not (trained := trained_parameters(module)):
         raise ConfigError(
             "DPA035",
-            f"{name} has parameters that are not to be trained ({frozen[0]}); defenses train and "
-            "send all: leave them out, or call requires_grad_() on it",
+            f"{name} has no parameters to be trained; expected some, which agents train and send",
         )
-    copy = deepcopy(module).to("meta")
+    for path, layer in module.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
+            raise ConfigError(
+                "DPA036",
+                f"{name} draws dropout masks ({path}), outside of the audit's random streams: call "
+                "eval() on it, or set its dropout to 0",
+            )
+    memo = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in trained}
     try:
-        logits = outputs(copy, shape)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        copy: nn.Module = deepcopy(module, dict(memo))
+    except RuntimeError as error:
         reason = str(error).splitlines()[0]
+        raise ConfigError(
+            "DPA035", f"{name} cannot be copied: {_why_not(module, reason)}"
+        ) from None
+    _freeze(copy)
+    try:
+        logits = outputs(copy, shape, dtype)
+        logits = (
+            logits if dtype.is_floating_point and isinstance(logits, Tensor) else logits_of(logits)
+        )
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             "DPA034", f"{name} cannot take records of shape {list(shape)}: {reason}"
         ) from None
@@ -99,6 +145,53 @@ def architecture(module: nn.Module, shape: Shape, n_classes: int) -> nn.Module:
             "logit for each class",
         )
     return copy
+
+
+def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Those that are not frozen, in order, each once."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def _freeze(module: nn.Module) -> None:
+    """Make buffers of the parameters that are not to be trained."""
+    for layer in module.modules():
+        for name, p in list(layer.named_parameters(recurse=False, remove_duplicate=False)):
+            if not p.requires_grad:
+                delattr(layer, name)
+                layer.register_buffer(name, p.detach(), persistent=False)
+
+
+@torch.no_grad()
+def _state(module: nn.Module, shape: Shape, dtype: torch.dtype) -> str | None:
+    """The first buffer that a forward changes, or that batch normalisation has; None: no such.
+
+    Others are constants, as positions and masks are.
+    """
+    for path, layer in module.named_modules():
+        if isinstance(layer, _BATCH_NORMS):
+            for name, _ in layer.named_buffers():
+                return f"{path}.{name}".lstrip(".")
+    before = {name: b.detach().cpu() for name, b in module.named_buffers() if not b.is_meta}
+    if not before:
+        return None
+    zeros = {n: torch.zeros(p.shape, dtype=p.dtype) for n, p in module.named_parameters()}
+    after = {name: b.clone() for name, b in before.items()}
+    try:
+        call(module, zeros | after, torch.ones(2, *shape).to(dtype))
+    except Exception:  # which `architecture` says in a line
+        return None
+    return next((name for name, b in before.items() if not torch.equal(b, after[name])), None)
+
+
+def _why_not(module: nn.Module, reason: str) -> str:
+    """Why a module cannot be copied, and what to do where that is known."""
+    hooks = (hook for layer in module.modules() for hook in layer._forward_pre_hooks.values())
+    if any(type(hook).__name__ == "WeightNorm" for hook in hooks):
+        return (
+            "torch.nn.utils.weight_norm keeps a weight that is computed; use "
+            "torch.nn.utils.parametrizations.weight_norm in its place"
+        )
+    return reason
 
 
 def with_group_norm(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -157,7 +250,8 @@ def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:
     """One float32 vector [d] from PyTorch's default distributions, on the generator's device.
 
     Weights and biases of linear and convolutional layers are uniform within 1/sqrt(fan in),
-    normalisations start as the identity, class tokens at 0, position embeddings at N(0, 0.02^2).
+    normalisations start as the identity, class tokens at 0, embeddings of tokens and positions at
+    N(0, 0.02^2).
     """
     vector = torch.zeros(n_parameters(module), device=generator.device)
     parameters = parameters_of(module, vector)
@@ -167,8 +261,9 @@ def initial_parameters(module: nn.Module, generator: torch.Generator) -> Tensor:
             bound = 1 / math.sqrt(layer.weight[0].numel())
             for tensor in own.values():
                 tensor.uniform_(-bound, bound, generator=generator)
-        elif isinstance(layer, PositionEmbedding):
-            own["offset"].normal_(std=0.02, generator=generator)
+        elif isinstance(layer, PositionEmbedding | nn.Embedding):
+            for tensor in own.values():
+                tensor.normal_(std=0.02, generator=generator)
         elif "weight" in own:
             own["weight"].fill_(1)
     return vector

@@ -7,8 +7,9 @@ unless the name says otherwise, because batch normalisation leaves a record no g
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,44 @@ Build = Callable[[Shape, int], nn.Module]
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, shape: Shape) -> Tensor:
+def outputs(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
     """Of two records, where all numbers are 0: for its shape, or for what it raises.
 
     On the CPU: the meta device would import torch's compiler, which takes longer than all this.
     """
     named = (*module.named_parameters(), *module.named_buffers())
     zeros = {name: torch.zeros(t.shape, dtype=t.dtype, device="cpu") for name, t in named}
-    found: Tensor = functional_call(module, zeros, (torch.zeros(2, *shape, device="cpu"),))
+    records = torch.zeros(2, *shape, dtype=dtype, device="cpu")
+    found: Tensor = call(module, zeros, records)
     return found
+
+
+def call(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Any:
+    """What a network gives with these parameters and buffers in the place of its own.
+
+    One that several layers have is given once, by the first name. (``functional_call`` alone leaves
+    a layer that has two names with the numbers that it was called with, torch 2.13.)
+    """
+    kinds = module.named_parameters, module.named_buffers
+    first = {id(t): name for kind in kinds for name, t in kind() if name in tensors}
+    every = {
+        f"{path}.{name}".lstrip("."): tensors[first[id(t)]]
+        for path, layer in module.named_modules()
+        for own in (layer._parameters, layer._buffers)
+        for name, t in own.items()
+        if id(t) in first
+    }
+    return functional_call(module, every, (inputs,), tie_weights=False)
+
+
+def logits_of(output: Any) -> Tensor:
+    """What a network gives, as logits [b, n_classes].
+
+    Those of ``transformers`` have them as a field; of a logit for each position, [b, t, n_classes],
+    the last position's are taken, which predict the next token.
+    """
+    logits: Tensor = getattr(output, "logits", output)
+    return logits[:, -1] if isinstance(logits, Tensor) and logits.ndim == 3 else logits
 
 
 def _cnn(
@@ -145,27 +175,30 @@ class PositionEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention."""
+    """Multi-head self-attention; if ``causal``, a token attends to those before it alone."""
 
-    def __init__(self, width: int, n_heads: int) -> None:
+    def __init__(self, width: int, n_heads: int, causal: bool = False) -> None:
         super().__init__()
-        self.n_heads = n_heads
+        self.n_heads, self.causal = n_heads, causal
         self.qkv = Linear(width, 3 * width)
         self.out = Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
         q, k, v = heads  # [b, n_heads, t, width / n_heads]
-        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
-        return self.out((weights @ v).transpose(1, 2).flatten(-2))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if self.causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2))
 
 
 class EncoderLayer(nn.Module):
     """Attention and a perceptron, each on normalised tokens and added to them."""
 
-    def __init__(self, width: int, n_heads: int, hidden: int) -> None:
+    def __init__(self, width: int, n_heads: int, hidden: int, causal: bool = False) -> None:
         super().__init__()
-        self.norm_1, self.attention = LayerNorm(width), Attention(width, n_heads)
+        self.norm_1, self.attention = LayerNorm(width), Attention(width, n_heads, causal)
         self.norm_2, self.up = LayerNorm(width), Linear(width, hidden)
         self.down = Linear(hidden, width)
 
@@ -175,22 +208,31 @@ class EncoderLayer(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Dosovitskiy et al. 2021, arXiv:2010.11929, in the size of Zhou, Xue and Chen, for CIFAR-10.
+    """Dosovitskiy et al. 2021, arXiv:2010.11929, with patches of 4 and 4 heads.
 
-    Patches of 4, 4 layers, 4 heads, width 128, perceptron 1024. Departures: random instead of
-    trained on CIFAR-10, and no dropout, whose masks would be drawn outside the audit's streams.
+    By default in the size of Zhou, Xue and Chen, for CIFAR-10: 4 layers, width 128, perceptron
+    1024. Departures: random instead of trained on CIFAR-10, and no dropout, whose masks would be
+    drawn outside the audit's streams.
 
     Raises:
         ConfigError: the sides of an image are not multiples of 4.
     """
 
-    def __init__(self, shape: Shape, n_classes: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        n_classes: int,
+        name: str = "vit",
+        width: int = 128,
+        hidden: int = 1024,
+        n_layers: int = 4,
+    ) -> None:
         super().__init__()
         if shape[1] % 4 or shape[2] % 4:
             raise ConfigError(
-                "DPA034", f"vit needs sides that are multiples of 4, got {shape[1]}x{shape[2]}"
+                "DPA034", f"{name} needs sides that are multiples of 4, got {shape[1]}x{shape[2]}"
             )
-        patch, width, n_heads, hidden, n_layers = 4, 128, 4, 1024, 4
+        patch, n_heads = 4, 4
         n_tokens = 1 + (shape[1] // patch) * (shape[2] // patch)
         self.patches = Conv2d(shape[0], width, patch, stride=patch)
         self.class_token = ClassToken(width)
@@ -229,6 +271,7 @@ NETWORKS: dict[str, Build] = {
     "mlp-partpsp-2": partial(MLPPartPSP, 2),
     "resnet-18": resnet_18,
     "vit": VisionTransformer,
+    "vit-tiny": partial(VisionTransformer, name="vit-tiny", width=64, hidden=128, n_layers=2),
 }
 # The others take images, [channels, height, width].
 OF_ANY_SHAPE = frozenset({"logistic", "mlp", "mlp-partpsp-1", "mlp-partpsp-2"})

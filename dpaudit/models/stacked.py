@@ -21,7 +21,7 @@ from dpaudit.errors import DpauditError
 from .gradient_terms import Records
 from .layers import LAYERS, Block, Layer, MaxPool, keep_channels_last
 from .models import n_parameters, parameters_of
-from .networks import Shape
+from .networks import Shape, logits_of
 
 # networks of nothing else keep the features of models apart, so that models can share a batch
 _FEATUREWISE = (
@@ -40,8 +40,8 @@ class Stacked:
     mixes_records = False
     differentiates = True
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+        self.module, self.dtype = module, dtype  # of a record
         self.shares = all(map(_featurewise, module.modules()))
         self.network = _counterpart(deepcopy(module), "")
         if self.shares:
@@ -50,7 +50,12 @@ class Stacked:
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """Whether every parameter belongs to one layer of a kind that is known here."""
+        """Whether every parameter belongs to one layer of a kind that is known here.
+
+        None is frozen: those are buffers, which models side by side would have to repeat.
+        """
+        if any(True for _ in module.buffers()):
+            return False
         owners = [m for m in module.modules() if _has_parameters(m)]
         n_uses = sum(len(list(m.parameters(recurse=False))) for m in owners)
         return n_uses == len(list(module.parameters())) and all(map(_known, owners))
@@ -60,7 +65,8 @@ class Stacked:
 
         A network may use its layers otherwise: twice, never, or their weights by themselves.
         """
-        X, inputs = torch.zeros(1, 1, n_parameters(self.module)), torch.zeros(1, 1, *shape)
+        X = torch.zeros(1, 1, n_parameters(self.module))
+        inputs = torch.zeros(1, 1, *shape, dtype=self.dtype)
         try:
             self.records(X, inputs, torch.zeros(1, 1, dtype=torch.long), create_graph=False)
         except (AttributeError, DpauditError, IndexError, RuntimeError):
@@ -70,7 +76,7 @@ class Stacked:
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
         self._prepare(block, parameters_of(self.module, X))
-        return self.network(inputs.flatten(0, 1)).reshape(*block, -1)
+        return logits_of(self.network(inputs.flatten(0, 1))).reshape(*block, -1)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
         if not create_graph:
@@ -104,7 +110,7 @@ class Stacked:
         leaves = [m for m in self.network.modules() if not any(True for _ in m.children())]
         hooks = [m.register_forward_hook(add) for m in leaves]
         size = sum(p.numel() for p in self.module.parameters())
-        X, inputs = torch.zeros(1, 1, size), torch.zeros(1, 1, *shape)
+        X, inputs = torch.zeros(1, 1, size), torch.zeros(1, 1, *shape, dtype=self.dtype)
         with torch.no_grad():
             self.logits(X, inputs)
         for hook in hooks:
@@ -145,6 +151,10 @@ def _has_parameters(layer: nn.Module) -> bool:
 
 def _known(layer: nn.Module) -> bool:
     if isinstance(layer, nn.LayerNorm) and (layer.bias is None or len(layer.normalized_shape) > 1):
+        return False
+    if isinstance(layer, nn.Embedding) and (
+        layer.max_norm is not None or layer.scale_grad_by_freq or layer.padding_idx is not None
+    ):
         return False
     if isinstance(layer, nn.Conv2d):
         padded_plainly = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

@@ -16,7 +16,13 @@ from dpaudit.data.partition import Partition
 from dpaudit.defense.contract import Gradient
 from dpaudit.errors import ConfigError
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import architecture, build_network, initial_parameters, with_group_norm
+from dpaudit.models.models import (
+    architecture,
+    build_network,
+    initial_parameters,
+    trained_parameters,
+    with_group_norm,
+)
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
@@ -154,21 +160,26 @@ class Classification:
         network: str | nn.Module,
         device: torch.device,
         fix_model: bool = False,
+        width: int | None = None,
     ) -> None:
         shape, n_classes = tuple(dataset.x.shape[1:]), dataset.n_classes
+        records = shape, n_classes, dataset.n_tokens
         self.dataset = dataset
         self.replaced: tuple[str, ...] = ()  # batch normalisations, if the model is to be fixed
         self._start: Tensor | None = None  # [d]; drawn where there is none
         own = not isinstance(network, str)
-        module = build_network(network, shape, n_classes) if isinstance(network, str) else network
+        module = build_network(network, *records, width) if isinstance(network, str) else network
         if fix_model:
             module, self.replaced = with_group_norm(module)
             if not self.replaced:
                 raise ConfigError("DPA013", "model.fix: the network has no BatchNorm")
         if own:
-            given, module = module, architecture(module, shape, n_classes)
-            self._start = nn.utils.parameters_to_vector(given.parameters()).detach().to(device)
-        self.gradients = Gradients(module, shape if own else None)
+            given, module = module, architecture(module, shape, n_classes, dataset.x.dtype)
+            self._start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
+            self._start = self._start.to(device)
+            for constant in module.buffers():
+                constant.data = constant.data.to(device)
+        self.gradients = Gradients(module, shape if own else None, dataset.x.dtype)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         tested = n_evaluated(partition.n_agents)
         self._x_test = dataset.x_test[:tested].to(device)
@@ -224,7 +235,10 @@ class Classification:
         """
         positions, weights = self._drawn(streams, k, batch_size, sampling, trials, step)
         inputs, labels = self._records(positions)
-        return Batch(inputs, labels, None if weights is None else weights.to(self._x).flatten(0, 1))
+        if weights is not None:
+            of_numbers = self._x.dtype if self._x.is_floating_point() else torch.float32
+            weights = weights.to(self._x.device, of_numbers).flatten(0, 1)
+        return Batch(inputs, labels, weights)
 
     def uses(
         self, streams: Streams, k: int, batch_size: int, sampling: str, trials: int
@@ -310,6 +324,11 @@ class Classification:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""
         holders = torch.zeros(len(X), dtype=torch.long, device=X.device)
         return self.gradients.evaluate(X, self._x_test[None], self._y_test[None], holders)
+
+
+def in_double(inputs: Tensor) -> Tensor:
+    """Records in float64; token ids stay integers."""
+    return inputs.double() if inputs.is_floating_point() else inputs
 
 
 def n_evaluated(n_agents: int) -> int:

@@ -63,7 +63,8 @@ def load_problem(
     parts = parts.behind(servers)
     named: str | nn.Module = network or config.model.name if config.model is not None else ""
     fixes = config.model is not None and config.model.fix
-    problem = Classification(dataset, parts, named, streams.device, fixes)
+    width = None if config.model is None else config.model.width
+    problem = Classification(dataset, parts, named, streams.device, fixes, width)
     layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
     sizes, d = tuple(parts.sizes.tolist()), problem.gradients.d
     n, fingerprint = len(dataset.x), dataset.fingerprint

@@ -217,7 +217,7 @@ class _Told(nn.Module):
         (_Told(), "_Told gives a dict; expected a tensor of logits"),
         (
             nn.Linear(4, 3).requires_grad_(False),
-            r"parameters that are not to be trained \(weight\)",
+            "Linear has no parameters to be trained; expected some",
         ),
     ],
 )

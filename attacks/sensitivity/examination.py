@@ -12,7 +12,7 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
-from dpaudit.training.classification import BatchGradient
+from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import Moved, alignment
 from .declared import Declared, Reach, declared_bounds, reaching
@@ -413,7 +413,7 @@ class Pair:
         inputs, labels = self._problem.records(self.examination.coupled.victim)
         if unlike is not None and bool((labels != unlike.label).any()):
             inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
-        inputs = inputs.double()
+        inputs = in_double(inputs)
         longest = self._longest(inputs, labels)
         return Record(inputs[longest], labels[longest])
 
@@ -467,7 +467,8 @@ class Pair:
         low, high = dataset.value_range
         inputs = record.input.expand(restarts, *record.input.shape).clone()
         generator = self.examination.coupled.streams("optimised neighbour")
-        inputs[restarts // 2 :].uniform_(low, high, generator=generator)
+        drawn = torch.empty_like(inputs[restarts // 2 :], dtype=torch.float64)
+        inputs[restarts // 2 :] = drawn.uniform_(low, high, generator=generator)
         labels = torch.arange(restarts, device=inputs.device) + record.label + 1
         return inputs, labels % dataset.n_classes
 

@@ -92,12 +92,15 @@ def ascent(
 ) -> tuple[Tensor, Tensor]:
     """The best iterate of each restart and its value, by Adam with projection on the value range.
 
-    Of what cannot be differentiated, as a step in NumPy, it is the start and its value.
+    Of what cannot be differentiated, as token ids or a step in NumPy, it is the start, and its
+    value.
 
     Args:
         value: [m] from inputs [m, *shape]; each entry depends on its own input alone.
         start: [m, *shape].
     """
+    if not start.is_floating_point():
+        return start, value(start)
     low, high = value_range
     z = start.clone().requires_grad_(True)
     optimiser = torch.optim.Adam([z], lr=STEP * (high - low), maximize=True)

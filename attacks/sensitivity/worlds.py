@@ -27,7 +27,7 @@ from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
 from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
 from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
-from dpaudit.training.classification import Batch, BatchGradient
+from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .beside import watched as watched_beside
@@ -258,7 +258,7 @@ class Coupled:
             assert further is not None
             return further(s)
 
-        batch = drawn.batch._replace(inputs=inputs.double())
+        batch = drawn.batch._replace(inputs=in_double(inputs))
         return replace(drawn, batch=batch, draw=draw)
 
     @property
@@ -416,9 +416,7 @@ def placed(
     if record is not None:
         inputs[victim, 0], labels[victim, 0] = record.input, record.label
     if weights is not None or record is None or alone:
-        weights = (
-            torch.ones_like(labels, dtype=inputs.dtype) if weights is None else weights.clone()
-        )
+        weights = _ones(oracle.batch) if weights is None else weights.clone()
         weights[victim, 0] = float(record is not None)
         if alone:
             weights[victim, 1:] = 0.0
@@ -429,10 +427,16 @@ def placed(
 
 def all_without_first(oracle: BatchGradient, there: bool) -> BatchGradient:
     """The oracle with the first record of every batch, or without it."""
-    inputs, labels, weights = oracle.batch
-    weights = torch.ones_like(labels, dtype=inputs.dtype) if weights is None else weights.clone()
+    weights = oracle.batch.weights
+    weights = _ones(oracle.batch) if weights is None else weights.clone()
     weights[:, 0] = float(there)
     return replace(oracle, batch=oracle.batch._replace(weights=weights))
+
+
+def _ones(batch: Batch) -> Tensor:
+    """A weight for each record [n, b]; token ids have no dtype for them."""
+    dtype = batch.inputs.dtype if batch.inputs.is_floating_point() else torch.float32
+    return torch.ones_like(batch.labels, dtype=dtype)
 
 
 def reordered(oracle: BatchGradient) -> BatchGradient:

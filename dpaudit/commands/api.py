@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpaudit.data.datasets import Dataset, from_arrays
+from dpaudit.data.datasets import Dataset
+from dpaudit.data.records import Records, from_records
 from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig, read_toml, with_fixed_model
@@ -28,7 +29,7 @@ _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json
 
 def audit(
     config: str | Path | Mapping[str, Any] | AuditConfig | Step,
-    data: Dataset | tuple[Any, Any] | None = None,
+    data: Dataset | tuple[Any, Any] | Records | None = None,
     *,
     out: str | Path | None = None,
     defense: Defense | None = None,
@@ -51,7 +52,8 @@ def audit(
         out: run directory for transcript, audit.json and report.html; None keeps nothing on disk.
         defense: in the place of ``[defense]``.
         data: a Dataset, or arrays (x, y): float [n, features] or [n, channels, height, width],
-            uint8 images [n, height, width(, channels)]; integer or string labels [n].
+            uint8 images [n, height, width(, channels)]; integer or string labels [n]. Or a data set
+            of PyTorch or Hugging Face: pairs or dictionaries by index.
         model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
         on_progress: called as ``on_progress(what, done, total)`` in this process; None: a notebook
             shows a line below its cell, a script nothing.
@@ -69,7 +71,7 @@ def audit(
         settings, model = {**settings, "model": model}, None
     content, text, path, step = _read(config, settings)
     if data is not None and not isinstance(data, Dataset):
-        data = from_arrays(*data, seed=int(content.get("seed", 0)))
+        data = from_records(data, seed=int(content.get("seed", 0)))
     own = CallerObjects(step or defense, data, model)
     checked = _checked(own.fill(content), text, path, own.defense, fix_model)
     runtime = Runtime(

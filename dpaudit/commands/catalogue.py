@@ -10,7 +10,8 @@ from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import SENSORS
 from dpaudit.graphs import mixing
-from dpaudit.models import networks
+from dpaudit.models.networks import NETWORKS
+from dpaudit.models.token_networks import TOKEN_NETWORKS
 from dpaudit.papers.declared import EXPERIMENTS, described
 from dpaudit.registry import PluginFamily, contested, installed, load_plugin
 
@@ -43,7 +44,8 @@ def catalogue(kind: str) -> Catalogue:
                 lambda attack: {"does": (attack.__doc__ or "").strip().partition("\n")[0]},
             )
         case "models":
-            facts: dict[str, Listing] = {name: {} for name in networks.NETWORKS}
+            of_tokens = {name: {"takes": "token ids"} for name in TOKEN_NETWORKS}
+            facts: dict[str, Listing] = {name: {} for name in NETWORKS} | of_tokens
         case "experiments":
             facts = {name: described(one) for name, one in EXPERIMENTS.items()}
         case _:

@@ -1,7 +1,8 @@
-"""Data sets as tensors: records x [n, ...] float32 and labels y [n] int64, for training and test.
+"""Data sets as tensors: records x [n, ...] and labels y [n] int64, for training and test.
 
 Images are [n, channels, height, width] in [-1, 1], as in the reconstruction studies (so that
-PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are.
+PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are. Records are float32,
+or token ids [n, length], int64.
 """
 
 import math
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import DataError, nearest
+from dpaudit.files.config import TEXT
 from dpaudit.files.data_folders import DATA_FOLDERS, DATA_ROOT, root_folder
 from dpaudit.rng import Streams
 
@@ -69,10 +71,12 @@ class Dataset:
 
     Args:
         name: as the audit file names it.
-        x, x_test: [n, channels, height, width] or [n, features] float32.
+        x, x_test: [n, channels, height, width] or [n, features] float32, or token ids [n, length]
+            int64.
         y, y_test: [n] int64 in ``range(len(class_names))``.
         class_names: in the order of the labels.
         value_range: lowest and highest value that an entry of x can have; for features, has.
+        vocabulary: of token ids, how each is written; empty of numbers.
     """
 
     name: str
@@ -82,6 +86,12 @@ class Dataset:
     y_test: Tensor
     class_names: tuple[str, ...]
     value_range: tuple[float, float] = (-1.0, 1.0)
+    vocabulary: tuple[str, ...] = ()
+
+    @property
+    def n_tokens(self) -> int:
+        """The size of the vocabulary; 0 where records are numbers."""
+        return len(self.vocabulary)
 
     @property
     def is_image(self) -> bool:
@@ -143,6 +153,10 @@ def load_dataset(
     """
     refuse_unknown_data(data)
     rng = Streams(seed).numpy("data", "test split")
+    if str(data) == TEXT:
+        from .text import load_text
+
+        return load_text(None, seed=seed)
     if str(data) in _EMBEDDED:
         return _EMBEDDED[str(data)](rng)
     if str(data) in DATA_FOLDERS:
@@ -177,7 +191,8 @@ def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Datas
 def dataset_names() -> dict[str, str]:
     """Every data set by name, with one line about it."""
     embedded = {name: (read.__doc__ or "").splitlines()[0] for name, read in _EMBEDDED.items()}
-    return embedded | {name: data.line for name, data in DATA_FOLDERS.items()}
+    text = {TEXT: "records of your text files, or of an embedded corpus; [data.text] says how"}
+    return embedded | text | {name: data.line for name, data in DATA_FOLDERS.items()}
 
 
 def _digits(rng: np.random.Generator) -> Dataset:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from dpaudit.errors import MOST_LINES, ConfigError, Problem, nearest
 from dpaudit.registry import PluginFamily, load_plugin
@@ -13,7 +13,7 @@ from dpaudit.strict import Strict
 from .claim import Claim
 from .documents import reason, text_of, toml_from
 from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
-from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions
+from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions, TextOptions
 from .threat import ThreatModel
 
 LARGEST = 1e100  # of a float: its cube is one, too
@@ -23,6 +23,7 @@ MOST_ROUNDS = 10**6
 MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
 _Model = TypeVar("_Model", bound=BaseModel)
+TEXT = "text"  # records are token ids, from a folder or, without a path, of an embedded corpus
 SENSORS = "sensor-fusion"  # data without records: agents measure, and there is no network
 FileKind = Literal["audit", "program", "mechanism", "claims", "benchmark"]
 
@@ -42,16 +43,19 @@ class DataConfig(Strict):
     """Which data set, and how it is split between the agents."""
 
     name: str | None = None
-    path: Path | None = None  # an .npz file, relative to the audit file
+    path: Path | None = None  # an .npz file, or a folder of text, relative to the audit file
     scale: Literal["symmetric", "unit"] = "symmetric"  # range of pixels: [-1, 1] or [0, 1]
     partition: PartitionOptions = EvenPartition()
     n_agents: Annotated[int, Field(gt=0, le=MOST_AGENTS)] = 10
     sensors: SensorOptions | None = None  # only for sensor-fusion
+    text: TextOptions | None = None  # only for text
 
     @model_validator(mode="after")
     def _name_or_path(self) -> Self:
-        if (self.name is None) == (self.path is None):
+        if (self.name is None) == (self.path is None) and self.name != TEXT:
             raise ValueError("give either name or path")
+        if self.text is not None and self.name != TEXT:
+            raise ValueError(f'text belongs to name = "{TEXT}"')
         if self.sensors is not None and self.name != SENSORS:
             raise ValueError(f'sensors belongs to name = "{SENSORS}"')
         return self
@@ -62,6 +66,7 @@ class ModelConfig(Strict):
 
     name: str
     fix: bool = False  # replace each BatchNorm by a GroupNorm
+    width: PositiveInt | None = None  # of the embeddings of bert-tiny and gpt-tiny; None: 64
 
 
 class Plugin(BaseModel):

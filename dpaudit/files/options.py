@@ -116,6 +116,14 @@ class SensorOptions(Strict):
     scale: PositiveFloat = 1.0  # entries of M_i are uniform on [0, scale]
 
 
+class TextOptions(Strict):
+    """How text is cut into records: which tokens, how many different ones, how many in a record."""
+
+    tokens: Literal["words", "bytes"] = "words"
+    vocabulary: Annotated[int, Field(ge=2, le=2**20)] = 1000  # the most frequent words, and <unk>
+    length: PositiveInt = 16  # tokens of a record
+
+
 GraphOptions = Annotated[
     FixedGraph
     | DOutGraph

@@ -146,7 +146,8 @@ def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | 
     if not isinstance(data, dict):
         return ""
     if "path" in data:
-        return hash_of([folder / str(data["path"])])
+        path = folder / str(data["path"])
+        return hash_of(below(path, ""), path) if path.is_dir() else hash_of([path])
     name = str(data.get("name"))
     root = root_folder(data_root)
     if name not in DATA_FOLDERS or root is None:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from dpaudit.data.datasets import Dataset, load_dataset
+from dpaudit.data.text import load_text
 from dpaudit.defense.claim_accounting import refuse_claims
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError, RunError, nearest
-from dpaudit.files.config import AuditConfig
+from dpaudit.files.config import TEXT, AuditConfig
 from dpaudit.files.finding import Finding
 from dpaudit.files.result import AuditResult, Curve, GraphSummary, Note
 from dpaudit.game.probing.replayability import refuse_unless_replayable
@@ -338,6 +339,8 @@ def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[
 
 
 def _loaded(config: AuditConfig, runtime: Runtime) -> Dataset:
+    if config.data.name == TEXT:
+        return load_text(config.data.path, config.data.text, config.seed)
     source = config.data.name or config.data.path
     assert source is not None
     loaded = load_dataset(

@@ -349,7 +349,7 @@ def test_cifar10_is_read_channels_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_data_set_has_a_line_about_it() -> None:
-    assert list(dataset_names()) == ["digits", "lfw", "mnist", "fashion-mnist", "cifar10"]
+    assert list(dataset_names()) == ["digits", "lfw", "text", "mnist", "fashion-mnist", "cifar10"]
     assert all(len(line) > 20 for line in dataset_names().values())
 
 

@@ -1,0 +1,108 @@
+"""A caller's own data set, of PyTorch or Hugging Face, as the tensors that an audit learns from.
+
+Anything with a length and items by index: pairs of a record and its label, as ``TensorDataset``
+gives them, or dictionaries, as ``datasets`` gives them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from dpaudit.errors import DataError
+from dpaudit.rng import Streams
+
+from .datasets import TEST_SHARE, Dataset, from_arrays
+
+_LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
+
+
+class Records(Protocol):
+    """A data set with records by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Dataset:
+    """A data set from one of PyTorch or Hugging Face, or from arrays (x, y).
+
+    Numbers are taken as ``from_arrays`` takes them. Integers [length] are token ids; without a
+    label, or if that is the record itself, the last token is the label of those before it.
+
+    Raises:
+        DataError: it is empty, its records differ in form, or are no numbers.
+    """
+    if isinstance(records, tuple):
+        return from_arrays(*records, seed=seed)
+    if not len(records):
+        raise DataError("DPA030", "data: an empty data set; expected records")
+    pairs = [_pair(records[i], i) for i in range(len(records))]
+    shapes = {x.shape for x, _ in pairs}
+    if len(shapes) > 1:
+        one, other = list(shapes)[:2]
+        raise DataError(
+            "DPA030",
+            f"data: records of the shapes {one} and {other}; expected all alike: cut or pad them",
+        )
+    x = np.stack([record for record, _ in pairs])
+    if x.dtype.kind not in "iu" or x.ndim != 2:
+        if any(label is None for _, label in pairs):
+            raise DataError("DPA030", f"data: records without a label; expected {_LABELS[0]!r}")
+        return from_arrays(x, np.array([label for _, label in pairs]), seed=seed)
+    own = all(label is None for _, label in pairs)
+    y = x[:, -1] if own else np.array([label for _, label in pairs])
+    return _of_tokens(x[:, :-1] if own else x, y, own, seed)
+
+
+def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
+    """A record, and its label; None where that is the record itself."""
+    label = None
+    if isinstance(item, Mapping):
+        named = next((key for key in _LABELS if key in item), None)
+        label = None if named is None else item[named]
+        keys = [key for key in item if key not in (*_LABELS, "attention_mask", "token_type_ids")]
+        key = next((key for key in _RECORDS if key in item), keys[0] if len(keys) == 1 else None)
+        if key is None:
+            raise DataError(
+                "DPA030",
+                f"data: item {i} has the keys {', '.join(map(str, item))}; expected input_ids or "
+                "pixel_values, and label",
+            )
+        record = item[key]
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        record, label = item
+    else:
+        raise DataError(
+            "DPA030",
+            f"data: item {i} is a {type(item).__name__}; expected a pair of a record and its "
+            "label, or a dictionary with input_ids or pixel_values, and label",
+        )
+    array = np.asarray(record)
+    if array.dtype.kind not in "fiu":
+        raise DataError("DPA030", f"data: item {i} has a record of {array.dtype}; expected numbers")
+    label = None if label is None else np.asarray(label)
+    if label is not None and label.ndim:
+        label = None if np.array_equal(label, array) else label
+    if label is not None and label.size != 1:
+        raise DataError("DPA030", f"data: item {i} has {label.size} labels; expected one")
+    return array, None if label is None else label.reshape(()).item()
+
+
+def _of_tokens(
+    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], is_next: bool, seed: int
+) -> Dataset:
+    """Token ids [n, length], with a vocabulary up to the largest id."""
+    if min(x.min(), y.min()) < 0:
+        raise DataError("DPA030", f"data: a token id or label is {min(x.min(), y.min())}, under 0")
+    n_tokens = 1 + int(max(x.max(), y.max() if is_next else 0))
+    vocabulary = tuple(map(str, range(n_tokens)))
+    classes = vocabulary if is_next else tuple(map(str, range(1 + int(y.max()))))
+    order = Streams(seed).numpy("data", "test split").permutation(len(x))
+    n_test = max(1, round(len(x) * TEST_SHARE))
+    test, train = np.sort(order[:n_test]), np.sort(order[n_test:])
+    ids, labels = (torch.from_numpy(a.astype(np.int64)) for a in (x, y))
+    parts = (ids[train], labels[train], ids[test], labels[test])
+    return Dataset("data", *parts, classes, (0.0, n_tokens - 1.0), vocabulary)

@@ -1,0 +1,109 @@
+"""Text as token ids, from files or the embedded corpus, and data sets of other packages."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from dpaudit.data.datasets import load_dataset
+from dpaudit.data.records import from_records
+from dpaudit.data.text import load_text
+from dpaudit.errors import DataError
+from dpaudit.files.options import TextOptions
+
+WORDS = "One two; three two one. " * 6  # 7 tokens each time
+
+
+def test_words_are_rows_of_ids_and_the_next_is_the_label(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(WORDS)
+    data = load_text(tmp_path, TextOptions(length=6))
+    assert data.vocabulary == ("<unk>", "one", "two", ".", ";", "three")
+    rows = torch.cat([data.x, data.x_test])
+    assert rows.tolist() == [[1, 2, 4, 5, 2, 1]] * 6
+    assert torch.cat([data.y, data.y_test]).tolist() == [3] * 6
+    assert (rows.dtype, data.n_classes, len(data.x_test)) == (torch.int64, 6, 1)
+
+
+def test_rare_words_are_unknown_and_bytes_need_no_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(WORDS)
+    assert load_text(tmp_path, TextOptions(vocabulary=3)).vocabulary == ("<unk>", "one", "two")
+    data = load_text(tmp_path, TextOptions(tokens="bytes", length=4))
+    assert data.n_tokens == 256
+    assert [data.vocabulary[i] for i in data.x[0]] == ["O", "n", "e", "<20>"]
+
+
+def test_folders_in_the_folder_are_classes(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(f"{name} words {WORDS}")
+    data = load_text(tmp_path, TextOptions(length=7))
+    assert data.class_names == ("bad", "good")
+    assert len(data.x) + len(data.x_test) == 12
+
+
+def test_the_embedded_corpus_gives_190_records() -> None:
+    data = load_dataset("text")
+    assert (data.x.shape, data.n_tokens) == ((190, 16), 607)
+    assert data.fingerprint == load_text(None).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "0 files, and no text in them"),
+        (b"  \n", "1 files, and no text in them"),
+        (b"\x89PNG\r\n\x1a\n\x00", "a.txt: not text in UTF-8"),
+        (b"text\x00text", "a.txt: not text in UTF-8"),
+        (b"too few words", "3 tokens are too few for records of 16"),
+    ],
+)
+def test_folders_without_text_are_refused_in_a_line(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        load_text(tmp_path)
+    with pytest.raises(DataError, match="not a folder"):
+        load_text(tmp_path / "absent")
+
+
+class Items(list):
+    """As a data set of Hugging Face: a length, and dictionaries by index."""
+
+
+def test_data_sets_of_pytorch_and_hugging_face_are_taken() -> None:
+    x, y = torch.arange(60.0).view(20, 3), torch.arange(20) % 2
+    pairs = from_records(TensorDataset(x, y))
+    dicts = from_records(
+        Items({"features": list(a), "label": int(b)} for a, b in zip(x, y, strict=True))
+    )
+    assert pairs.x.dtype == torch.float32
+    assert pairs.fingerprint == dicts.fingerprint
+    ids = np.arange(60).reshape(20, 3) % 7
+    tokens = from_records(Items({"input_ids": r.tolist(), "labels": r.tolist()} for r in ids))
+    assert (tokens.x.dtype, tokens.n_tokens, tokens.n_classes) == (torch.int64, 7, 7)
+    assert {(*r.tolist(), int(z)) for r, z in zip(tokens.x, tokens.y, strict=True)} <= {
+        *map(tuple, ids.tolist())
+    }
+    labelled = from_records(Items({"input_ids": r.tolist(), "label": 1} for r in ids))
+    assert labelled.x.shape[1] == 3
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ([], "an empty data set"),
+        ([{"a": 1, "b": 2}], "item 0 has the keys a, b; expected input_ids"),
+        ([3], "item 0 is a int; expected a pair"),
+        ([([1, 2], 0), ([1], 1)], "records of the shapes"),
+        ([("text", 0)], "item 0 has a record of <U4; expected numbers"),
+        ([([1, -2], 0)], "a token id or label is -2"),
+        ([([1, 2], [1, 2, 3])], "item 0 has 3 labels"),
+    ],
+)
+def test_data_sets_of_other_forms_are_refused_in_a_line(items: list, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        from_records(Items(items))

@@ -42,7 +42,8 @@ PAIRED: dict[Adjacency, str] = {
 NEIGHBOURS = (
     "natural: the largest gradient of all the victim's records (another class than the replaced "
     "one's); mislabelled: the largest with its worst label; optimised: gradient ascent on the "
-    "messages' difference within the data's value range, from {restarts} starts of {steps} steps"
+    "messages' difference within the data's value range, from {restarts} starts of {steps} steps; "
+    "opposite: a gradient that outweighs all others of the batch"
 )
 
 

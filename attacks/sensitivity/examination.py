@@ -22,6 +22,7 @@ from .worlds import (
     Coupled,
     Drawn,
     FunctionChange,
+    Opposed,
     Played,
     PlayedWorld,
     Record,
@@ -388,10 +389,32 @@ class Pair:
         sampled = examination.coupled.defense.sampling == "poisson"
         ways = (False, True) if sampled and not examination.briefly else (False,)
         here = {alone: self._world(self.present, alone) for alone in ways}
-        return {
+        pairs = {
             kind: [(here[alone], self._world(record, alone)) for alone in ways]
             for kind, record in found.items()
         }
+        if self.present is None:
+            pairs["opposite"] = [self._opposite(found["natural"], sampled)]
+        return pairs
+
+    def _opposite(self, longest: Record, sampled: bool) -> tuple[PlayedWorld, PlayedWorld]:
+        """A record against the others in the drawn batch, or against a short one if sampled.
+
+        Where nothing is clipped, it is no longer than the victim's longest.
+        """
+        coupled = self.examination.coupled
+        record = None
+        if sampled:
+            inputs, labels = self._problem.records(coupled.victim)
+            lengths = self._lengths(inputs.double(), labels)
+            shortest = int(lengths.where(lengths > 0, inf).argmin())
+            record = Record(inputs[shortest].double(), labels[shortest])
+        most = inf
+        if coupled.defense.clip_norm_in(self.k) is None:
+            most = self._lengths(longest.input[None], longest.label[None]).max().item()
+        others = self._world(record, alone=sampled)
+        opposed = Opposed(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, most)
+        return others, replace(others, oracle=opposed)
 
     def failure(self, found: Mapping[str, Record]) -> str | None:
         """What a step raises with one of these records, if it does not without: all see that."""
@@ -473,11 +496,14 @@ class Pair:
         return inputs, labels % dataset.n_classes
 
     def _longest(self, inputs: Tensor, labels: Tensor) -> int:
-        """Which record has the largest gradient, in L1 or L2 as the noise has it."""
+        return int(self._lengths(inputs, labels).argmax())
+
+    def _lengths(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Of records' gradients, in L1 or L2 as the noise has it."""
         coupled = self.examination.coupled
         X = coupled.defense.models(self.state)[coupled.victim][None]
         gradients = self._problem.gradients
-        return int(gradients.norms(X, inputs[None], labels[None], self.norm)[0].argmax())
+        return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
 
     def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
         coupled = self.examination.coupled

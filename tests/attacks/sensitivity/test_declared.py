@@ -226,6 +226,12 @@ def test_what_other_records_make_of_it(found, defense) -> None:
     assert x.verdict is Verdict.UNSUPPORTED
 
 
+def test_a_clip_of_sums_lets_a_record_turn_them_around(found) -> None:
+    """From C along one direction to C along the opposite one."""
+    x, _ = found(SumClipped(sampling="poisson"))
+    assert x.value(Name.MEASURED_OVER_STATED) == pytest.approx(2, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
 )

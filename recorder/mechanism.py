@@ -22,15 +22,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import PROTOCOL
+from .draws.jax_noise import JaxNoise, noise_of
 from .errors import RecorderError
 from .log import Content
 from .values import array_from, content_of, is_tensor, library, tensor_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import IO
 
 GENERATORS = ("rng", "generator")  # parameters by which a function is given a NumPy generator
+KEY = "key"  # the parameter by which a function of JAX is given a fresh key
 
 
 class Refused(Exception):
@@ -59,6 +61,7 @@ class Calls(NamedTuple):
     times: int
     seeds: list[int] | None  # one for each turn, set before each value
     watch: bool  # whether to look if the function changes its input
+    draws: bool  # whether what JAX draws is asked for, in the place of results
 
 
 def main() -> int:
@@ -138,7 +141,15 @@ def generator_name(function: Callable[..., Any]) -> str | None:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return None
-    return next((name for name in GENERATORS if name in parameters), None)
+    known = (*GENERATORS, KEY) if library("jax") is not None else GENERATORS
+    return next((name for name in known if name in parameters), None)
+
+
+def given_generator(name: str, generator: Any) -> Any:
+    """What a function is given by such a parameter: the generator, or a key that it draws."""
+    if name != KEY:
+        return generator
+    return library("jax").random.key(int(generator.integers(2**63)))
 
 
 def file_of(function: Callable[..., Any]) -> str | None:
@@ -174,21 +185,29 @@ class Caller:
             self._seed(header["seed"])
         calls = Calls(
             values=values_of(asked),
-            **{name: header[name] for name in Calls._fields if name != "values"},
+            **{name: header[name] for name in Calls._fields if name not in ("values", "draws")},
+            draws=header.get("draws", False),
         )
-        groups: list[dict[str, Any]] = []
-        data = []
+        if calls.draws:
+            return self._drawn(calls)
         began = time.perf_counter()
-        for parts in self._returned(calls):
-            alike = [[list(part.shape), part.dtype] for part in parts]
-            if not groups or groups[-1]["parts"] != alike:
-                groups.append({"parts": alike, "calls": 0})
-            groups[-1]["calls"] += 1
-            data += [part.data for part in parts]
+        answer = grouped(self._returned(calls))
         seconds = time.perf_counter() - began
-        joined = b"".join(data)
-        answer = {"kind": "returned", "groups": groups, "seconds": seconds}
-        return Message(answer, [Content("0", (len(joined),), "uint8", joined)])
+        return answer._replace(header={"kind": "returned", "seconds": seconds, **answer.header})
+
+    def _drawn(self, calls: Calls) -> Message:
+        """What JAX draws after each seed as noise; no family if that is not seen."""
+        found: list[JaxNoise] = []
+        for seed in calls.seeds or ():
+            self._seed(seed)
+            one = noise_of(lambda: self._call(calls, 0, calls.values[0]))
+            if one is None or (found and one.family != found[0].family):
+                return Message({"kind": "drawn", "family": None})
+            found.append(one)
+        answer = grouped([part_of(part) for part in one.drawn] for one in found)
+        keys = [one.keys for one in found]
+        about = {"kind": "drawn", "family": found[0].family, "keys": keys}
+        return answer._replace(header={**about, **answer.header})
 
     def _seed(self, seed: int) -> None:
         """All randomness that can be set: Python's, NumPy's, torch's, and the parameter."""
@@ -217,7 +236,8 @@ class Caller:
         given = [self._given(content, calls.library) for content in value]
         named = {}
         if self._generator_name is not None:
-            named[self._generator_name] = self._generator
+            name = self._generator_name
+            named[name] = given_generator(name, self._generator)
         try:
             returned = self._function(given if calls.several else given[0], **named)
         except Exception as error:
@@ -250,6 +270,20 @@ def values_of(asked: Message) -> list[list[Content]]:
     if asked.header["library"] == "torch":
         importlib.import_module("torch")
     return list(values.values())
+
+
+def grouped(calls: Iterable[list[Content]]) -> Message:
+    """The parts of all calls, as groups of calls whose parts are alike."""
+    groups: list[dict[str, Any]] = []
+    data = []
+    for parts in calls:
+        alike = [[list(part.shape), part.dtype] for part in parts]
+        if not groups or groups[-1]["parts"] != alike:
+            groups.append({"parts": alike, "calls": 0})
+        groups[-1]["calls"] += 1
+        data += [part.data for part in parts]
+    joined = b"".join(data)
+    return Message({"groups": groups}, [Content("0", (len(joined),), "uint8", joined)])
 
 
 def part_of(part: Any) -> Content:

@@ -27,7 +27,16 @@ from dpaudit.recorder.mechanism import Message, read, write
 from dpaudit.recorder.values import array_from, content_of, tensor_from
 from dpaudit.text import one_line
 
-from .function import LONGEST, AuditedFunction, FunctionError, Value, changed, flat, raised
+from .function import (
+    LONGEST,
+    AuditedFunction,
+    FunctionError,
+    JaxDraws,
+    Value,
+    changed,
+    flat,
+    raised,
+)
 
 START = (  # the recorder is loaded from its folder, whatever is installed there by its name
     "import importlib.util as u, sys; from os.path import join; f = sys.argv.pop(1); "
@@ -163,6 +172,21 @@ class FunctionElsewhere(AuditedFunction):
             found.append(self._arrays(self._answer(values, some, own, times)))
         return np.concatenate(found).reshape(turns, len(values), -1)
 
+    def drawn_by_jax(self, value: Value, seeds: Sequence[int]) -> JaxDraws | None:
+        answer = self._answer([value], 1, list(seeds), 1, draws=True)
+        header = answer.header
+        if header.get("family") not in ("gaussian", "laplace"):
+            return None
+        try:
+            numbers = [
+                np.concatenate([np.asarray(part, float).ravel() for part in parts])
+                for parts in _calls(answer)
+            ]
+            keys = [list(map(str, some)) for some in header["keys"]]
+        except BAD_ANSWER as error:
+            raise _bad(error) from None
+        return JaxDraws.of(header["family"], numbers, keys)
+
     def _answer(
         self,
         values: Sequence[Value],
@@ -170,6 +194,7 @@ class FunctionElsewhere(AuditedFunction):
         seeds: list[int] | None,
         times: int,
         watch: bool = False,
+        draws: bool = False,
     ) -> Message:
         o = self.options
         given = [self.given(value) for value in values]
@@ -186,6 +211,7 @@ class FunctionElsewhere(AuditedFunction):
             "times": times,
             "seeds": seeds,
             "watch": watch,
+            "draws": draws,
         }
         answer = self._process.asked({**asked, "seed": self._seed}, contents)
         self._seed = None
@@ -199,27 +225,35 @@ class FunctionElsewhere(AuditedFunction):
             raise raised(said, given[int(header["value"])])
         if kind == "changed":
             raise changed(given[int(header["value"])])
-        if kind != "returned":
+        if kind not in ("returned", "drawn"):
             raise FunctionError(
                 "DPA075", f"the function returned {said}; expected an array of numbers"
             )
 
     def _arrays(self, answer: Message) -> Array:
         """[n_calls, n_out] of an answer. Raises FunctionError: other shapes or dtypes, or NaN."""
+        several = self.options.returns_list
         try:
-            data, at, found = bytes(answer.contents[0].data), 0, []
-            several = self.options.returns_list
-            for group in answer.header["groups"]:
-                parts = [(tuple(map(int, shape)), str(dtype)) for shape, dtype in group["parts"]]
-                size = sum(_bytes(*part) for part in parts)
-                for _ in range(int(group["calls"])):
-                    returned = list(_parts(data[at : at + size], parts))
-                    found.append(flat(returned if several else returned[0], self.options))
-                    at += size
-            return np.stack(found)
+            return np.stack(
+                [flat(one if several else one[0], self.options) for one in _calls(answer)]
+            )
         except BAD_ANSWER as error:
-            said = f"the function's process answered badly: {error}"
-            raise FunctionError("DPA075", said) from None
+            raise _bad(error) from None
+
+
+def _bad(error: Exception) -> FunctionError:
+    return FunctionError("DPA075", f"the function's process answered badly: {error}")
+
+
+def _calls(answer: Message) -> Iterator[list[Any]]:
+    """The arrays of each call of an answer. Raises one of BAD_ANSWER."""
+    data, at = bytes(answer.contents[0].data), 0
+    for group in answer.header["groups"]:
+        parts = [(tuple(map(int, shape)), str(dtype)) for shape, dtype in group["parts"]]
+        size = sum(_bytes(*part) for part in parts)
+        for _ in range(int(group["calls"])):
+            yield list(_parts(data[at : at + size], parts))
+            at += size
 
 
 def _parts(data: bytes, parts: Sequence[tuple[tuple[int, ...], str]]) -> Iterator[Any]:

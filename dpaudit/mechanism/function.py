@@ -16,21 +16,22 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from dpaudit.accounting.privacy_loss import Array
+from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import ConfigError, DpauditError, shortened
 from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.recorder.draws.jax_noise import noise_of
+from dpaudit.recorder.mechanism import generator_name, given_generator
 from dpaudit.text import one_line
 
 Value = tuple[np.ndarray, ...]
 Function = Callable[..., Any]
 Seeds = Sequence[int] | None
 
-GENERATOR = ("rng", "generator")  # parameters by which a function is given a NumPy generator
 FEW_CALLS = 64
 MORE_CALLS = 2_000
 LONGEST = 200  # characters of an exception's text
@@ -101,6 +102,24 @@ def source_of(function: Function) -> Path | None:
         return None
 
 
+class JaxDraws(NamedTuple):
+    """Noise of several calls, each of which draws it by keys that nothing else of it uses."""
+
+    family: NoiseFamily
+    numbers: Array  # [n_calls, n_drawn], of scale 1
+    keys: frozenset[str]  # of all calls
+
+    @classmethod
+    def of(
+        cls, family: Any, numbers: Sequence[Array], keys: Sequence[Sequence[str]]
+    ) -> "JaxDraws | None":
+        """None where calls share keys, or draw different counts of numbers."""
+        every = [key for some in keys for key in some]
+        if len(set(every)) < len(every) or len({one.size for one in numbers}) != 1:
+            return None
+        return cls(family, np.stack(numbers), frozenset(every))
+
+
 class AuditedFunction(ABC):
     """A function from a value to a noised one, that is checked whenever it is called."""
 
@@ -162,6 +181,13 @@ class AuditedFunction(ABC):
         """
         return self.in_turn(values, n, times=self.calls)
 
+    @abstractmethod
+    def drawn_by_jax(self, value: Value, seeds: Sequence[int]) -> "JaxDraws | None":
+        """What calls on a value draw by ``jax.random`` after each seed; None if that is not seen.
+
+        Raises FunctionError.
+        """
+
     def given(self, value: Value) -> Any:
         """The value as the function takes it: a copy, in its dtype and library."""
         o = self.options
@@ -207,12 +233,25 @@ class FunctionHere(AuditedFunction):
                 ]
         return np.concatenate(rows).reshape(turns, len(values), -1)
 
+    def drawn_by_jax(self, value: Value, seeds: Sequence[int]) -> JaxDraws | None:
+        numbers, keys, families = [], [], set()
+        for seed in seeds:
+            self.seed(seed)
+            found = noise_of(lambda: self._returned(self.given(value)))
+            if found is None:
+                return None
+            families.add(found.family)
+            keys.append(found.keys)
+            numbers.append(np.concatenate([np.asarray(one, float).ravel() for one in found.drawn]))
+        return JaxDraws.of(families.pop(), numbers, keys) if len(families) == 1 else None
+
     def _returned(self, given: Any) -> Any:
+        name = self._generator_name
         try:
             with np.errstate(all="ignore"):
-                if self._generator_name is None:
+                if name is None:
                     return self._function(given)
-                return self._function(given, **{self._generator_name: self.generator})
+                return self._function(given, **{name: given_generator(name, self.generator)})
         except Exception as error:  # whatever the function raises
             raise raised(_said(error), given) from None
 
@@ -281,15 +320,6 @@ def _refuse_deterministic(function: AuditedFunction, values: list[Value]) -> Non
         f"the function is not random: {MORE_CALLS:,} calls with one value return the same, without "
         "noise or with noise that it seeds itself in each call",
     )
-
-
-def generator_name(function: Function) -> str | None:
-    """The parameter by which it is given a generator; None if it has none."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return None
-    return next((name for name in GENERATOR if name in parameters), None)
 
 
 def _as_given(array: np.ndarray, options: MechanismOptions) -> Any:

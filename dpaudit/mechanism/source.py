@@ -212,9 +212,10 @@ def _findings(
 ) -> tuple[list[Finding], Accounted]:
     """All evidence on the claim, and what was measured."""
     runs, worst = search.function.options.runs, search.moves[0].pair
-    exceptions, replayed = 0, 2 * (runs // 2)
+    exceptions, replayed = 0, 0
     if search.noise is not None:
-        seeds = range(REPLAYED, REPLAYED + runs // 2)
+        seeds = range(REPLAYED, REPLAYED + min(runs // 2, search.noise.draw.most))
+        replayed = 2 * len(seeds)
         values = (worst.having, worst.without)
         exceptions = sum(search.noise.exceptions(search.function, v, seeds) for v in values)
     found = measured(claim, search, exceptions, replayed)

@@ -1,6 +1,6 @@
 """What the page says of a claim: its premises in plain words, its range, and what to do next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -45,16 +45,19 @@ def noticed(claim: JudgedClaim) -> str:
     measured = claim.range.measured
     if measured < inf:
         return f"A fault that raises epsilon beyond {at_most(measured)} would have been noticed."
-    missing = [
-        f"{PREMISES[premise.name][0].lower()} "
-        f"{'failed' if premise.status == 'failed' else 'was not examined'}"
-        for premise in claim.premises
-        if premise.status != "examined"
-    ]
-    why = ", ".join(missing) or "nothing was measured that bounds it"
+    why = "; ".join(_missing(claim)) or "nothing was measured that bounds it"
     if claim.verdict in AGAINST:
         return f"No upper end of epsilon is known: {why}."
     return f"A fault of any size may have gone unnoticed: {why}."
+
+
+def _missing(claim: JudgedClaim) -> Iterator[str]:
+    """The premises that do not hold, in a clause for those that failed and one for the others."""
+    for status, said in (("failed", "failed"), ("not examined", "{} not examined")):
+        names = [PREMISES[p.name][0].lower() for p in claim.premises if p.status == status]
+        if names:
+            listed = " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+            yield f"{listed} {said.format('were' if names[1:] else 'was')}"
 
 
 def next_step(result: AuditResult) -> NextStep | None:

@@ -58,6 +58,14 @@ class Run:
     result: AuditResult
     directory: Path
 
+    @property
+    def name(self) -> str:
+        """What was audited: a defense, a function or a program by its command."""
+        command = self.configured("program", "command")
+        words = " ".join(map(str, command)) if isinstance(command, list) else None
+        own = self.configured("defense", "name") or self.configured("mechanism", "function")
+        return str(own or words or "A decentralized run")
+
     @cached_property
     def pictures(self) -> dict[str, Picture]:
         artifacts = (path for f in self.result.findings for path in f.artifacts.values())

@@ -5,7 +5,7 @@ on a phone.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpaudit.files.result import EpsilonRange
@@ -15,69 +15,83 @@ LEFT, RIGHT, END = 2.0, 88.0, 98.0  # of 0, of the largest number, of what is in
 WIDEST = 20.0  # times the smallest number: beyond it the axis is logarithmic
 DECADES = 4  # at most
 MOST_TICKS = 5
-LABELS: Mapping[str, str] = {
-    "claimed": "claimed: epsilon at most {}",
-    "certified": "certified: at least {}",
-    "accounted": "accounted as declared: {}",
-    "measured": "measured: at most {}",
-}
-ROUNDED = {"certified": at_least, "measured": at_most}  # outward; the others to the nearest
+SAFE, OPPOSITE = 33, 67  # where a label has room on both sides
 
 
 class Mark(NamedTuple):
-    """A number on the axis, with its label."""
+    """What stands on the axis from one number to another, with its label."""
 
-    name: str  # a key of LABELS
     says: str
-    at: float
-    is_infinite: bool
+    low: float
+    high: float
+    is_open: bool = False  # whether it has no upper end
+
+    @property
+    def at(self) -> float:
+        """Where its label stands: in its middle."""
+        return (self.low + self.high) / 2
 
     @property
     def anchor(self) -> str:
         """The side of the mark on which its label has room."""
-        return "start" if self.at < 33 else "end" if self.at > 67 else "middle"
+        return "start" if self.at < SAFE else "end" if self.at > OPPOSITE else "middle"
 
 
 class RangeDrawing(NamedTuple):
-    """Marks and ticks of an axis of epsilon."""
+    """An axis of epsilon: its ticks, and what stands on it; None where nothing is known."""
 
-    marks: Sequence[Mark]
+    claimed: Mark | None
+    measured: Mark | None
+    accounted: Mark | None
     ticks: Sequence[tuple[float, str]]
 
     @property
     def says(self) -> str:
         """The same in words."""
-        return f"epsilon on one axis; {'; '.join(mark.says for mark in self.marks)}"
-
-    def mark(self, name: str) -> Mark | None:
-        return next((mark for mark in self.marks if mark.name == name), None)
+        marks = (self.claimed, self.measured, self.accounted)
+        return f"epsilon on one axis; {'; '.join(mark.says for mark in marks if mark)}"
 
 
 def range_drawing(claimed: float | None, known: EpsilonRange, void: bool = False) -> RangeDrawing:
-    """The claim, and what is certified, accounted and measured; what is no number has no mark.
+    """The claim, the interval that the audit leaves of epsilon, and what the noise accounts for.
 
     Args:
         claimed: epsilon; None if the claim has none.
         void: whether what is accounted was disproved: it has no upper end then.
     """
-    if void:
-        known = known.model_copy(update={"accounted": math.inf})
-    values = {"claimed": claimed, **known.model_dump()}
-    shown = {name: x for name, x in values.items() if x is not None and not math.isnan(x)}
-    finite = [x for x in shown.values() if 0 < x < math.inf]
-    scale = _Scale.of(finite)
-    marks = []
-    for name, says in LABELS.items():
-        if name in shown:
-            x = shown[name]
-            at = END if x == math.inf else scale.place(max(x, 0.0))
-            text = says.format(ROUNDED.get(name, number)(x))
-            if x == math.inf and name != "certified":
-                end = "void" if void and name == "accounted" else "no upper end"
-                text = f"{says.partition(':')[0]}: {end}"
-            marks.append(Mark(name, text, round(at, 2), x == math.inf))
-    ticks = [(round(scale.place(x), 2), number(x)) for x in scale.ticks()]
-    return RangeDrawing(marks, ticks)
+    accounted = math.inf if void else known.accounted
+    numbers = (claimed, known.certified, known.measured, accounted)
+    scale = _Scale.of([x for x in numbers if x is not None and 0 < x < math.inf])
+
+    def single(says: str, x: float | None) -> Mark | None:
+        if x is None or math.isnan(x):
+            return None
+        at = scale.place(x)
+        return Mark(says.format(number(x)), at, at, x == math.inf)
+
+    end = "void" if void else "no upper end" if accounted == math.inf else "{}"
+    ticks = [(scale.place(x), number(x)) for x in scale.ticks()]
+    return RangeDrawing(
+        single("claimed epsilon: {}", claimed),
+        _interval(known.certified, known.measured, scale),
+        single(f"accounted as declared: {end}", accounted),
+        ticks,
+    )
+
+
+def _interval(certified: float, measured: float, scale: "_Scale") -> Mark | None:
+    """From what is certified to what is measured, rounded outward."""
+    low, high = (None if math.isnan(x) else x for x in (certified, measured))
+    if low is None and high is None:
+        return None
+    low, high = low or 0.0, math.inf if high is None else high
+    if low == math.inf:
+        says = "no finite epsilon"
+    elif high == math.inf:
+        says = f"{at_least(low)} or more" if low > 0 else "no bound"
+    else:
+        says = f"{at_least(low)} to {at_most(high)}" if low > 0 else f"at most {at_most(high)}"
+    return Mark(f"measured: {says}", scale.place(low), scale.place(high), high == math.inf)
 
 
 class _Scale(NamedTuple):
@@ -95,7 +109,9 @@ class _Scale(NamedTuple):
         return cls(largest, 10.0 ** math.floor(math.log10(least)))
 
     def place(self, x: float) -> float:
-        return LEFT + (RIGHT - LEFT) * self._up(x) / self._up(self.largest)
+        if x == math.inf:
+            return END
+        return round(LEFT + (RIGHT - LEFT) * self._up(max(x, 0.0)) / self._up(self.largest), 2)
 
     def _up(self, x: float) -> float:
         if self.decade is None:

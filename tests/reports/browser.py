@@ -27,8 +27,8 @@ class Opened:
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
-    def serious(self) -> list[str]:
-        """What axe-core finds serious or critical."""
+    def violations(self) -> list[str]:
+        """What axe-core finds, of any impact."""
         base = pytest.importorskip("axe_playwright_python.base")
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(Path(base.__file__).with_name("axe.min.js").read_text())
@@ -36,7 +36,6 @@ class Opened:
         return [
             f"{violation['id']}: {node['html'][:160]} {node['failureSummary']}"
             for violation in violations
-            if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"]
         ]
 

@@ -294,8 +294,8 @@ def test_an_audit_without_claims_findings_or_curves_still_renders(
     empty = with_findings(golden, verdict=None, threat_models=(), config={}, timing={})
     text = visible(Page(render(empty, tmp_path)))
     assert "no claim" in text
-    assert "No reconstruction was attempted in this audit. That is not a proof of privacy." in text
-    assert "Not part of this audit: accounting, empirical epsilon, sensitivity" in text
+    assert "Not part of this audit: reconstruction, accounting, empirical epsilon" in text
+    assert "training curves. What was not looked for cannot be found, and that is not a" in text
 
 
 def test_an_image_on_the_page_is_the_artifact_byte_for_byte(

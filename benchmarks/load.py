@@ -128,7 +128,7 @@ means growth by less than 5% of the first row.
 On a sparse graph, time and memory grow with the number of links
 ([limits](threat-models.md#many-agents)). Attacks on a whole view are the exception: the time of
 their estimates grows with the cube of the number of agents, [up to a
-limit](gradient-inversion.md#from-a-whole-view).
+limit](gradient-inversion-views.md#from-a-whole-view).
 """
 
 

@@ -1,7 +1,8 @@
 """Pages of the documentation site that are made from the code, and links that leave the site.
 
 mkdocs.yml names this file under ``hooks``; mkdocs calls the functions that begin with ``on_``.
-Everything here is made when the site is built, so that it cannot differ from the code.
+Everything here is made when the site is built, so that it cannot differ from the code. The pages of
+``COMMITTED`` are in the repository too: `python docs/site.py` writes them.
 """
 
 import inspect
@@ -36,9 +37,10 @@ from dpaudit.files.mechanism_file import MechanismConfig, MechanismOptions
 from dpaudit.files.published import ExperimentResult, ExperimentRuns, ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
-from dpaudit.reports import published
+from dpaudit.reports import html, published
 
 ROOT = Path(__file__).parents[1]
+COMMITTED = ("reference/", "glossary.md")
 TOP_PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")  # of the repository
 ROOMS = ("defense", "attack", "conformance", "accounting", "statistics", "information")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -134,11 +136,28 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def committed() -> dict[str, Callable[[], str]]:
+    """The pages of ``generated`` that the repository has as well."""
+    return {path: text for path, text in generated().items() if path.startswith(COMMITTED)}
+
+
+def reports() -> dict[str, Callable[[], str]]:
+    """The reports of the gallery, from results that `python docs/gallery.py` keeps."""
+    runs = sorted((ROOT / "docs" / "gallery").glob("*/audit.json"))
+    return {f"reports/{run.parent.name}.html": partial(_report, run) for run in runs}
+
+
+def _report(run: Path) -> str:
+    return html.render(result.AuditResult.read(run), run.parent)
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """mkdocs: the pages of ``generated`` join those of the folder."""
+    """mkdocs: the pages of ``generated`` and the reports join those of the folder."""
     from mkdocs.structure.files import File
 
-    for path, text in generated().items():
+    for path, text in {**generated(), **reports()}.items():
+        if stored := files.get_file_from_path(path):
+            files.remove(stored)
         files.append(File.generated(config, path, content=text()))
     return files
 
@@ -146,8 +165,9 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """mkdocs: links lead to pages of the site, and written pages link terms to the glossary."""
     path = page.file.src_uri
-    written = path != "glossary.md" and (ROOT / "docs" / path).exists()
+    written = not path.startswith(COMMITTED) and (ROOT / "docs" / path).exists()
     markdown = markdown.replace("<!-- rules -->", codes_from("2", "errors/"))
+    markdown = re.sub(r"^<!--\n(:::.*?)\n-->$", r"\1", markdown, flags=re.M | re.S)
     return within_site(with_terms(markdown) if written else markdown, path)
 
 
@@ -278,15 +298,37 @@ def vocabulary() -> str:
 
 
 def python() -> str:
-    """What code may call, from the docstrings of the public rooms."""
-    parts = ["# Python", _PYTHON, "## dpaudit", "::: dpaudit.commands.api.audit", *_RESULT_CLASS]
-    parts += ["## dpaudit.mechanism", "::: dpaudit.mechanism.source.audit"]
-    parts += ["## dpaudit.ledger", f"::: dpaudit.ledger.budget\n    options: {_OF_A_ROOM}"]
+    """What code may call, a line for each name; the site shows signatures and docstrings too."""
+    from dpaudit import audit, ledger, mechanism
+
+    calls = {"dpaudit.audit": audit, "dpaudit.mechanism.audit": mechanism.audit}
+    calls |= {
+        "dpaudit.ledger.open": ledger.open,
+        "dpaudit.files.result.AuditResult": result.AuditResult,
+    }
+    rows = ((f"`{name}`", _first_line(what)) for name, what in calls.items())
+    parts = ["# Python", _PYTHON, _table(("call", "does"), rows)]
+    parts += ["## dpaudit", _directive("dpaudit.commands.api.audit")]
+    parts += [_RESULT_CLASS, "## dpaudit.mechanism", _directive("dpaudit.mechanism.source.audit")]
+    parts += ["## dpaudit.ledger", _directive(f"dpaudit.ledger.budget\n    options: {_OF_A_ROOM}")]
     for room in ROOMS:
         package = import_module(f"dpaudit.{room}")
-        parts += [f"## dpaudit.{room}", inspect.cleandoc(package.__doc__ or "")]
-        parts += [f"::: dpaudit.{room}\n    options: {_OF_A_ROOM}"]
+        doc = inspect.cleandoc(package.__doc__ or "")
+        rows = ((f"`{name}`", _first_line(getattr(package, name))) for name in package.__all__)
+        parts += [f"## dpaudit.{room}", doc, _table(("name", "is"), rows)]
+        parts += [_directive(f"dpaudit.{room}\n    options: {_OF_A_ROOM}")]
     return "\n\n".join(parts) + "\n"
+
+
+def _directive(what: str) -> str:
+    """Signatures and docstrings of a name on the site; in the repository a comment."""
+    return f"<!--\n::: {what}\n-->"
+
+
+def _first_line(what: Any) -> str:
+    own = inspect.isclass(what) or inspect.isroutine(what)
+    doc = (inspect.getdoc(what) or "").partition("\n\n")[0] if own else "a constant"
+    return doc.replace("``", "`").replace("][", "]\\[")
 
 
 def _by_word(entry: tuple[str, str]) -> str:
@@ -381,6 +423,12 @@ _PYTHON = """What dpaudit offers to code. Whatever is not named here may change 
 the changelog."""
 _OF_A_ROOM = "{show_root_heading: false, heading_level: 2}"
 _RESULT_CLASS = (
-    "::: dpaudit.files.result.AuditResult\n    options:\n      members: "
-    "[decided_by, sentence, exit_code, to_json, read]",
+    "<!--\n::: dpaudit.files.result.AuditResult\n    options:\n      members: "
+    "[decided_by, sentence, exit_code, to_json, read]\n-->"
 )
+
+
+if __name__ == "__main__":
+    for name, make in committed().items():
+        (ROOT / "docs" / name).parent.mkdir(exist_ok=True)
+        (ROOT / "docs" / name).write_text(make(), "utf-8")

@@ -121,10 +121,10 @@ def test_what_installs_dpaudit_for_others_takes_torch_without_cuda() -> None:
     """The newest torch of the index brings 2.4 GB of CUDA with it on Linux."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     steps = [step["run"] for step in action["runs"]["steps"] if "run" in step]
-    pages = [ROOT / "docs" / name for name in ("ci.md", "install.md")]
+    pages = [ROOT / "docs" / name for name in ("ci-recipes.md", "install.md")]
     text = "\n".join([*steps, *(page.read_text() for page in pages)])
     installs = re.findall(r"pip install .*", text)
-    named = [line for line in installs if line.endswith((" dpaudit", '_PATH"', " ."))]
+    named = [line for line in installs if line.endswith(('"$DPAUDIT"', '_PATH"', " ."))]
     assert len(named) >= 4
     assert [line for line in named if CPU_TORCH not in line] == []
 

@@ -34,6 +34,7 @@ def texts(site: ModuleType) -> dict[str, str]:
     """Every page by its path in the repository, those that are made for the site among them."""
     made = {f"docs/{path}": text() for path, text in site.generated().items() if path[0].islower()}
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    made |= dict.fromkeys((f"docs/{path}" for path in site.reports()), "")
     return made | {path.relative_to(ROOT).as_posix(): path.read_text() for path in files}
 
 
@@ -87,10 +88,19 @@ def test_the_search_for_dead_links_finds_them(text: str, dead: list[str]) -> Non
 
 def test_readers_of_the_repository_are_sent_to_files_that_it_has(site: ModuleType) -> None:
     """Pages at the top are read without the site, so they may not name what only it has."""
-    made = {f"docs/{path}" for path in site.generated()}
+    made = {f"docs/{path}" for path in site.generated().keys() - site.committed().keys()}
     for page in ROOT.glob("*.md"):
         named = {"".join(link).partition("#")[0] for link in LINK.findall(page.read_text())}
         assert named & made == set(), page.name
+
+
+def test_what_the_repository_has_of_made_pages_is_current(
+    site: ModuleType, texts: dict[str, str]
+) -> None:
+    """`python docs/site.py` writes them."""
+    assert len(site.committed()) > 9
+    for path in site.committed():
+        assert (ROOT / "docs" / path).read_text() == site.generated()[path](), path
 
 
 def test_a_page_links_the_first_use_of_a_term_to_the_glossary(site: ModuleType) -> None:

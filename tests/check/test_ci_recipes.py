@@ -20,7 +20,7 @@ yaml = pytest.importorskip("yaml")
 
 
 def workflow(name: str = "privacy") -> dict[str, Any]:
-    text = (ROOT / "docs" / "ci.md").read_text()
+    text = (ROOT / "docs" / "ci-recipes.md").read_text()
     blocks = [b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "runs-on" in b]
     [found] = [block for block in map(yaml.safe_load, blocks) if block["name"] == name]
     return found
@@ -97,7 +97,7 @@ def test_every_command_of_the_workflow_runs_in_a_clean_copy(wheel: dict[str, Pat
             name == "Check the claims"
         ):  # the audit on one core: the others are busy with other tests
             run("dpaudit check claims.toml --workers 1", clean)
-        done = run(command, clean)
+        done = run(command, clean, DPAUDIT=str(*clean["wheels"].glob("*.whl")))
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
     where = run("python -c 'import dpaudit; print(dpaudit.__file__)'", clean).stdout
     assert Path(where.strip()).is_relative_to(clean["site"])
@@ -139,7 +139,7 @@ def test_the_action_passes_a_failure_on(clean: dict[str, Path]) -> None:
 
 
 def test_every_action_is_named_by_its_commit() -> None:
-    text = (ROOT / "action.yml").read_text() + (ROOT / "docs" / "ci.md").read_text()
+    text = (ROOT / "action.yml").read_text() + (ROOT / "docs" / "ci-recipes.md").read_text()
     named = [one for one in re.findall(r"uses: (.*)", text) if "OWNER" not in one]
     assert len(named) >= 9
     pinned = r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+"
@@ -168,7 +168,7 @@ def test_the_pre_commit_hook_passes_a_failure_on(clean: dict[str, Path]) -> None
     found = hook()
     assert found["language"] == "python"
     assert found["pass_filenames"] is False
-    assert f"- id: {found['id']}" in (ROOT / "docs" / "ci.md").read_text()
+    assert f"- id: {found['id']}" in (ROOT / "docs" / "ci-recipes.md").read_text()
     refused = run(f"{command_of(found)} --baseline absent.json", clean, GITHUB_ACTIONS="")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "absent.json: No such file" in refused.stderr

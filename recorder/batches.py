@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import RecorderError
 from .log import Content
-from .values import content_of, dtype_of, is_array, is_tensor, library
+from .values import content_of, dtype_of, is_array, is_number, is_numbers, is_tensor, library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
 OTHER_LABEL = "other-label"
-_EXPECTED = "tap.batch: expected a tensor or array of records, or a tuple, list or dict of such"
+_EXPECTED = (
+    "tap.batch: expected a tensor or array of records, a list of lists of numbers, or a tuple or "
+    "dict of such"
+)
 
 
 def n_records(batch: Any) -> int:
@@ -27,7 +33,13 @@ def n_records(batch: Any) -> int:
 
 def contents_of(batch: Any) -> list[Content]:
     """Its tensors and arrays, in their order. Raises RecorderError for what is no batch."""
-    return [content_of(part, str(i)) for i, part in enumerate(_parts(batch))]
+    return [_content(part, str(i)) for i, part in enumerate(_parts(batch))]
+
+
+def _content(part: Any, name: str) -> Content:
+    if not isinstance(part, list):
+        return content_of(part, name)
+    return content_of(list(_numbers(part)), name)._replace(shape=_shape(part))
 
 
 def digests_of(batch: Any) -> tuple[str, ...]:
@@ -58,9 +70,13 @@ def _changed(part: Any, how: str, i: int) -> Any:
         numpy = library("numpy")
         if is_array(part) and not isinstance(part, numpy.ndarray):  # of JAX
             return part[numpy.asarray([j for j in range(len(part)) if j != i])]
+        if isinstance(part, list):
+            return part[:i] + part[i + 1 :]
         return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
-    inputs = dtype_of(part).startswith(("float", "bfloat"))
-    if inputs:
+    if isinstance(part, list):
+        if any(isinstance(number, float) for number in _numbers(part)):
+            return [*part[:i], _other_record(part[i], how), *part[i + 1 :]]
+    elif dtype_of(part).startswith(("float", "bfloat")):
         return _other_inputs(part, how, i)
     return _written(part, i, _other_label(part, i)) if how.endswith(OTHER_LABEL) else part
 
@@ -84,21 +100,45 @@ def _other_inputs(part: Any, how: str, i: int) -> Any:
     return _written(part, first, factor) if direction == "single" else part
 
 
+def _other_record(record: Any, how: str) -> Any:
+    """The same of a record as a number, or as lists of numbers."""
+    direction, _, rest = how.partition(":")
+    numbers = list(_numbers(record))
+    if how in FACTORS or (rest and direction == "own"):
+        factor = FACTORS[how] if how in FACTORS else float(rest.partition(":")[0])
+        numbers = [number * factor for number in numbers]
+    elif rest:
+        factor = float(rest.partition(":")[0])
+        others = [factor if direction == "level" else 0.0] * (len(numbers) - 1)
+        numbers = [factor, *others]
+    given = iter(numbers)
+
+    def made(like: Any) -> Any:
+        return next(given) if is_number(like) else [made(one) for one in like]
+
+    return made(record)
+
+
 def _written(part: Any, place: Any, value: Any) -> Any:
     """A copy with another value at a place."""
     if hasattr(part, "at"):  # of JAX, whose arrays are not written to
         return part.at[place].set(value)
-    part = part.clone() if is_tensor(part) else part.copy()
+    part = part.clone() if is_tensor(part) else part.copy()  # a list has such a copy too
     part[place] = value
     return part
 
 
 def _other_label(part: Any, i: int) -> Any:
-    return next((label for label in part if not bool((label == part[i]).all())), part[i])
+    def differs(label: Any) -> bool:
+        same = label == part[i]
+        return not (same if isinstance(same, bool) else bool(same.all()))
+
+    return next(filter(differs, part), part[i])
 
 
 def _parts(batch: Any) -> list[Any]:
-    if _is_part(batch):
+    """Of numbers alone in a list it is not known whether they are one record or several."""
+    if _is_part(batch) and not is_numbers(batch):
         return [batch]
     if isinstance(batch, dict):
         batch = list(batch.values())
@@ -108,4 +148,26 @@ def _parts(batch: Any) -> list[Any]:
 
 
 def _is_part(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and _shape(value) != ()
     return (is_tensor(value) or is_array(value)) and len(value.shape) > 0
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Of numbers in lists; empty of a number, and of what has no shape."""
+    if not isinstance(value, list) or not value:
+        return ()
+    inner = {_shape(one) for one in value}
+    numbers = {is_number(one) for one in value}
+    if len(inner) > 1 or len(numbers) > 1 or not (numbers == {True} or inner != {()}):
+        return ()
+    return len(value), *inner.pop()
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Of a number, or of lists of them, in their order."""
+    if is_number(value):
+        yield value
+        return
+    for one in value:
+        yield from _numbers(one)

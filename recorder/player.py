@@ -55,7 +55,7 @@ class World:
             given: dict[str, Any] = json.load(file)
         if given.get("protocol") != PROTOCOL:
             raise RecorderError(
-                "DPA060",
+                "DPA010",
                 f"{path}: protocol {given.get('protocol')}; this recorder keeps protocol "
                 f"{PROTOCOL}: dpaudit and dpaudit-recorder are of different versions",
             )

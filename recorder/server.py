@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import RecorderError
-from .forks import ended, exit_code
+from .forks import adopt, children, ended, exit_code
 from .log import Log
-from .player import ERROR, FAILED, PROCESS, RAW, SAID, WORLD, World
+from .player import ERROR, FAILED, PROCESS, RAW, REFUSED, SAID, WORLD, World
 from .start import OPTIONS, begun, call_first, seed_libraries, start
 from .warm import WarmProgram
 
@@ -89,16 +89,17 @@ def serve(
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # runs are side by side; no thread outlives a fork
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+    adopt()
     for line in sys.stdin:
         path = Path(line.rstrip("\n"))
         status = warm(path)
         if status is None:
-            child = os.fork()
+            others, child = children(), os.fork()
             if child == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.setpgid(0, 0)
                 _leave(run(path))
-            status = ended(child, seconds)
+            status = ended(child, seconds, others)
         print(status, flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # libraries' clean-up prints what is raised in it
     return 0
@@ -106,7 +107,11 @@ def serve(
 
 def _begun(path: Path) -> World:
     """The world of a path, to which this process's output goes from now on."""
-    world = World(str(path))
+    try:
+        world = World(str(path))
+    except RecorderError as error:  # of another version, which may name its folder differently
+        path.with_name(ERROR).write_text(error.coded, encoding="utf-8")
+        os._exit(REFUSED)
     with open(os.path.join(world.out, SAID), "a") as said, open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(said.fileno(), 1)

@@ -40,8 +40,8 @@ def batch(agent: SupportsIndex, records: Value) -> Value:
 
     Args:
         agent: 0, 1, ..., as an int or an integer of NumPy or torch.
-        records: a tensor or array [n, ...], or a tuple, list or dict of such with one n. Integers
-            are labels.
+        records: a tensor or array [n, ...], or a list of n lists of numbers, each of which is a
+            record; or a tuple or dict of such with one n. Integers are labels.
     """
     player = _player()
     return records if player is None else player.batch(_agent("batch", agent), records)

@@ -13,12 +13,10 @@ import random
 import select
 import signal
 import stat
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .forks import ended
+from .forks import adopt, children, ended
 from .player import World
 
 if TYPE_CHECKING:
@@ -68,16 +66,15 @@ class WarmProgram:
         return None
 
     def end(self) -> None:
-        """End the process, and the run that it waits for."""
+        """End the process, the run that it waits for, and what its program has started."""
         if self._pid is not None:
-            self._orders.close()  # its end, where a signal comes just before it reads
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
-            os.waitpid(self._pid, 0)
+            self._orders.close()
+            ended(self._pid, 0.0, self._others)
             self._pid = None
 
     def _start(self, path: Path) -> None:
         (orders, to_it), (from_it, answers) = os.pipe(), os.pipe()
+        self._others = children()
         self._pid = os.fork()
         if self._pid == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -112,19 +109,18 @@ class ForkPoint:
             if os.getpid() != self._pid or not self._is_whole():
                 os._exit(0)
             os.write(self._answers, READY.encode())
-            before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
             state = random.getstate()  # which a fork of Python replaces
+            adopt()
             with os.fdopen(self._orders) as orders:
                 for line in orders:
                     child = os.fork()
                     if child == 0:
                         os.setpgid(0, 0)
-                        signal.signal(signal.SIGTERM, before)
                         random.setstate(state)
                         self._make_positions_own()
                         os.close(self._answers)
                         return Path(line.rstrip("\n"))
-                    os.write(self._answers, f"{ended(child, self._seconds)}\n".encode())
+                    os.write(self._answers, f"{ended(child, self._seconds, set())}\n".encode())
         except BaseException:  # which is none of the program's
             os._exit(1)
         os._exit(0)

@@ -3,8 +3,8 @@
     python -I -S ended.py MARK
 
 is the guard that sees to it, and imports nothing but Python's own. It reads the id of the command
-from stdin, and then "over". Where stdin ends before that, it ends the command's group, and all that
-have MARK in their environment.
+from stdin, and then "over". Where stdin ends before that, it ends the command's group and session,
+and all that have MARK in their environment. Only what leaves the session without the mark goes on.
 """
 
 import os
@@ -50,30 +50,34 @@ def guarded(mark: str, command: Sequence[str], **how: Any) -> Iterator["subproce
         guard.communicate(OVER)
 
 
-def left_running(mark: str) -> list[int]:
-    """Processes with a mark that do not end by themselves within a second."""
+def left_running(session: int, mark: str) -> list[int]:
+    """Processes of a session, or with a mark, that do not end by themselves within a second."""
     deadline = time.monotonic() + 1
-    while (left := list(_with_environment(mark.encode()))) and time.monotonic() < deadline:
+    while (left := list(_all_of([session], mark))) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     return left
 
 
-def _end(groups: list[int], mark: str) -> None:
-    for group in groups:
+def _end(sessions: list[int], mark: str) -> None:
+    """Each session is that of its leader, which is in a group of the same number."""
+    for group in sessions:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-    while left := list(_with_environment(mark.encode())):
+    while left := list(_all_of(sessions, mark)):
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE)
 
 
-def _with_environment(mark: bytes) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/environ"):
+def _all_of(sessions: list[int], mark: str) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # of another user, or over
-            if mark in path.read_bytes().split(b"\0"):
-                yield int(path.parent.name)
+            state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            is_over = state in "ZX"
+            of_session = int(session) in sessions and not is_over
+            if of_session or mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                yield int(path.name)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ A line that is not as docs/recorder-protocol.md has it, or a content that is not
 it, is one error that says where.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -11,10 +12,11 @@ import torch
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # which pydantic asks for before Python 3.12
 
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, shortened
 from dpaudit.files.recorded import Purpose
 from dpaudit.memory import size_text
 from dpaudit.recorder import PROTOCOL
+from dpaudit.text import one_line
 
 MOST_BYTES = 2**30  # of one log
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -202,6 +204,7 @@ def lines_of(path: Path) -> tuple[dict[str, Any], ...]:
         raise _damaged(path, 0, f"{size_text(size)} of lines; at most {size_text(MOST_BYTES)}")
     found = []
     whole = path.read_bytes().rpartition(b"\n")[0]
+    _refuse_other_version(path, whole.partition(b"\n")[0])
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             record = _LINE.validate_json(line)
@@ -209,17 +212,26 @@ def lines_of(path: Path) -> tuple[dict[str, Any], ...]:
             first: Any = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"][1:]))
             raise _damaged(path, number, f"{where}: {first['msg']}") from None
-        if (said := record.get("protocol", PROTOCOL)) != PROTOCOL:
-            raise RunError(
-                "DPA060",
-                f"{path.name}: protocol {said}; expected {PROTOCOL}: dpaudit and dpaudit-recorder "
-                "are of different versions",
-            )
         for name, shape, dtype, at, content in record.get("tensors", ()):
             if why := _misfit(shape, dtype, at, content, room):
                 raise _damaged(path, number, f'content "{name}": {why}')
         found.append(record)
     return tuple(found)
+
+
+def _refuse_other_version(path: Path, first: bytes) -> None:
+    """Before a line is read, because another version may have other keys."""
+    try:
+        about = json.loads(first)
+    except (ValueError, RecursionError):
+        return
+    said = about.get("protocol", PROTOCOL) if isinstance(about, dict) else PROTOCOL
+    if said != PROTOCOL:
+        raise RunError(
+            "DPA010",
+            f"{path.name}: protocol {shortened(one_line(str(said)), 40)}; expected {PROTOCOL}: "
+            "dpaudit and dpaudit-recorder are of different versions",
+        )
 
 
 def _misfit(shape: list[int], name: str, at: int, size: int, room: int) -> str | None:

@@ -213,7 +213,9 @@ def _said(out: Path) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """What a run has written, which may be much: its end."""
+    """What a run has written, which may be much: its end; of one that never began, nothing."""
+    if not path.exists():
+        return ""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - MOST_SAID))
         return file.read(MOST_SAID).decode("utf-8", "replace")

@@ -267,7 +267,7 @@ def status_of(
                     break
                 time.sleep(pause)
             if status is not None and on_end is not None:
-                on_end(left_running(mark))
+                on_end(left_running(started.pid, mark))
             return status
     except (OSError, ValueError) as error:
         raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None

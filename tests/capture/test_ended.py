@@ -7,9 +7,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dpaudit.capture.program import Program
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.world import World
 from tests.material.ended import ended_by
 from tests.some_fast import fast_if
 
@@ -52,3 +56,39 @@ def test_all_that_was_started_ends_with_its_caller(tmp_path: Path, by: int) -> N
 def _end(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+LEAVES = """
+import os, subprocess, sys
+from dpaudit import tap
+
+def leave(name):
+    sleeper = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+    with open(f"{__file__}.{os.getpid()}{name}", "w") as file:
+        file.write(str(sleeper.pid))
+
+"warm" in sys.argv and leave("before")
+batch = tap.batch(int(os.environ.get("RANK", 0)), [[1.0]])
+leave("after")
+tap.send(0, 1, "x", 1.0)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands over orphans")
+@pytest.mark.parametrize("how", fast_if("warm".__eq__, ["simulation", "warm", "ranks"]))
+def test_what_a_run_leaves_behind_ends_with_it(tmp_path: Path, how: str) -> None:
+    """Daemons in sessions of their own, without the environment; a warm program starts two."""
+    (tmp_path / "leaves.py").write_text(LEAVES)
+    program: dict[str, Any] = {"command": ("python", "leaves.py", how), "folder": tmp_path}
+    if how == "ranks":
+        launched = ("torchrun", "--nproc-per-node", "2", "leaves.py")
+        program.update(command=launched, ranks=2)
+    config = CapturedConfig.model_validate({"program": program})
+    world = World(out=tmp_path)
+    with Program(config, tmp_path / "scratch", cores=1).running() as running:
+        running.each([world, world, world], lambda run: None)
+        pids = [path.read_text() for path in tmp_path.glob("leaves.py.*")]
+        assert len(pids) == {"simulation": 3, "warm": 7, "ranks": 6}[how]
+        for pid in pids:
+            assert not Path(f"/proc/{pid}").exists()

@@ -62,6 +62,9 @@ tap.send(0, 1, "w", 2.0)
 os.write(pipe[1], b"x")
 time.sleep(60)
 """
+ELSEWHERE = """
+subprocess.Popen(["sleep", "600"], env={}, process_group=0)
+"""
 ALONE = """
 subprocess.run([sys.executable, "-I", "-c", "pass"])
 subprocess.run([sys.executable, "-c", "pass"], env={})
@@ -77,10 +80,15 @@ tap.send(0, 1, "w", list(map(float, range(1000))))
     ("code", "expected", "said"),
     [
         (DAEMON, [1, 2], ["1 processes were still running when the command ended, and were ended"]),
+        (
+            ELSEWHERE + ENDS,
+            [1, 2],
+            ["sleep is started with another environment", "1 processes were still running"],
+        ),
         (ALONE + ENDS, [1, 2], ["is started with -I, and is not", "with another environment"]),
         (FULL + ENDS, [1], ["File too large: what a process sent and drew after that is not"]),
     ],
-    ids=["daemon", "alone", "full"],
+    ids=["daemon", "elsewhere", "alone", "full"],
 )
 def test_what_is_not_recorded_is_named(
     code: str, expected: list[float], said: list[str], tmp_path: Path

@@ -22,7 +22,7 @@ from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.world import Change, World
 from dpaudit.recorder import player as players
 from dpaudit.recorder import tap
-from dpaudit.recorder.batches import changed, n_records
+from dpaudit.recorder.batches import changed, digests_of, n_records
 from dpaudit.recorder.errors import RecorderError
 from dpaudit.recorder.log import Log
 from dpaudit.recorder.player import WORLD, Player
@@ -163,7 +163,19 @@ def test_a_record_is_changed_in_batches_of_every_form() -> None:
     assert X[0].tolist() == [1, 2]  # the program's own are left as they are
 
 
-@pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2]])
+@pytest.mark.parametrize("how", ["absent", "scaled", "level:5", "single:5:other-label", "zeroed"])
+@pytest.mark.parametrize("i", [0, 2])
+def test_a_record_in_lists_is_changed_as_one_in_arrays(how: str, i: int) -> None:
+    lists = X.tolist(), Y.tolist()
+    expected = changed((X, Y), how, i)
+    assert changed(lists, how, i) == tuple(part.tolist() for part in expected)
+    assert changed({"x": lists[0]}, how, i) == {"x": expected[0].tolist()}
+    assert changed(lists[0], how, i) == expected[0].tolist()
+    assert lists == (X.tolist(), Y.tolist())
+    assert digests_of(lists) == digests_of((X.double(), Y))
+
+
+@pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2], [[1.0], [1.0, 2.0]], [[]]])
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
     with pytest.raises((RecorderError, TypeError), match=r"tap\.batch"):
         n_records(batch)

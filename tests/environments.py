@@ -6,7 +6,9 @@ Each environment is made by the Python of its version, which is looked for on PA
 of pyenv, and keeps what pip has installed for the next time. Every message of a guest must be on
 its link, as its receiver wrote it down: of torch.distributed in order and bit for bit. Examples are
 audited by the tap, and by each transport that is there: the fault must be found and measured, and
-the right twin not be accused. A table is printed, and the exit code is 1 if anything differs.
+the right twin not be accused. A table is printed, and the exit code is 1 if anything differs. With
+--results, what is found of an environment is written when it is known, in place of older rows of
+it: names continue a run that was ended.
 """
 
 import argparse
@@ -41,7 +43,7 @@ from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.elsewhere import FunctionElsewhere, elsewhere
 from dpaudit.mechanism.function import FunctionHere, load
-from dpaudit.reports.tables import as_csv
+from dpaudit.reports.published import write_tables
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OF_THE_BATCH = "    return total * min(1.0, len(x) * CLIP / norm)\n"
@@ -254,29 +256,34 @@ def main() -> int:
     asked.add_argument("names", nargs="*")
     asked.add_argument("--results", type=Path)
     given = asked.parse_args()
-    rows: list[tuple[str, ...]] = []
+    folder, results = given.folder.resolve(), given.results and given.results.resolve()
+    failed = False
     for environment in MATRIX:
         if given.names and environment.name not in given.names:
             continue
-        said = of_environment(environment, given.folder.resolve())
+        said = of_environment(environment, folder)
+        failed |= any(one.startswith("FAILED") for one in said)
         installed = ", ".join(environment.requirements)
-        rows += [(environment.name, environment.python, installed, one) for one in said]
         print(f"{environment.name:20} {environment.python:5} {installed}", flush=True)
         print("".join(f"    {one}\n" for one in said), end="", flush=True)
-    if given.results is not None:
-        write(rows, given.results)
-    return int(any(said.startswith("FAILED") for *_, said in rows))
+        if results is not None:
+            put([(environment.name, environment.python, installed, one) for one in said], results)
+    return int(failed)
 
 
-def write(rows: list[tuple[str, ...]], folder: Path) -> None:
-    """The table as published data."""
+def put(rows: list[tuple[str, ...]], folder: Path) -> None:
+    """The checks of an environment, in place of older ones of it, in the order of the matrix."""
+    path = folder / "recorder.json"
+    older = ResultTables.read(path).tables[0].rows if path.exists() else ()
+    names = [environment.name for environment in MATRIX]
+    kept = [row for row in older if row[0] != rows[0][0] and row[0] in names]
+    merged = tuple(sorted((*kept, *rows), key=lambda row: names.index(str(row[0]))))
     columns = ("environment", "Python", "installed", "what was found")
-    table = ResultTable(title="Checks", columns=columns, rows=tuple(rows))
+    table = ResultTable(title="Checks", columns=columns, rows=merged)
     found = ResultTables(
         title="The recorder elsewhere", about=ABOUT, command=AGAIN, tables=(table,)
     )
-    (folder / "recorder.json").write_text(found.to_json())
-    (folder / "recorder.csv").write_text(as_csv(found.rows))
+    write_tables(folder, "recorder", found)
 
 
 if __name__ == "__main__":

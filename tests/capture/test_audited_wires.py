@@ -27,6 +27,7 @@ def draws() -> str:
 
 
 def config(how: str, python: Path, *fault: str, rounds: tuple[int, ...] = (1, 2)) -> CapturedConfig:
+    """Of a right program one agent is audited: of all, hundreds of runs would examine premises."""
     launcher = ("mpiexec", "-n", "2") if how == "mpi" else ()
     program = {"command": (*launcher, "python", "wires.py", how, *fault), "folder": WIRES.parent}
     return CapturedConfig.model_validate(
@@ -34,7 +35,11 @@ def config(how: str, python: Path, *fault: str, rounds: tuple[int, ...] = (1, 2)
             "program": {**program, "python": python, "ranks": 2},
             "messages": {"round_starts_at": draws()},
             "noise": {"sites": (draws(),)},
-            "record": {"victims": (0, 1), "rounds": rounds, "candidates": ("present",)},
+            "record": {
+                "victims": (0, 1) if fault else (0,),
+                "rounds": rounds,
+                "candidates": ("present",),
+            },
             "certify": {"runs": 0},
             "claim": ({"text": "a round", "mu": 1.0, "scope": "round"},),
         }
@@ -42,7 +47,7 @@ def config(how: str, python: Path, *fault: str, rounds: tuple[int, ...] = (1, 2)
 
 
 def assert_measured(given: CapturedConfig, out: Path, mu: float) -> None:
-    """Of both agents: a record of norm 1, over noise of standard deviation 1 / mu."""
+    """Of each victim: a record of norm 1, over noise of standard deviation 1 / mu."""
     result = run_captured(given, out, cores=1)
     [measured] = [f for f in result.findings if f.role is Role.MEASURED]
     assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(mu, rel=1e-9)

@@ -168,7 +168,7 @@ def measured_accounting(
 
     Records that were not tried may move messages further, and rounds that were not measured add to
     these: a lower end, with an upper one where an alignment of all rounds gives it. Rounds in which
-    the adversary has not read all that was sent before, or in which several draws hide one number,
+    the adversary has not read all that was sent before, or in which noise hides other noise,
     give an upper figure, and count nothing.
     """
     victims = [v for v in worlds.config.record.victims if v not in model.agents]
@@ -231,8 +231,8 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "
-            "all that was sent before, or several draws hide one number, so that what was measured "
-            "of them is an upper figure"
+            "all that was sent before, several draws hide one number, or agents drew more noise "
+            "before than they sent, so that what was measured of them is an upper figure"
         )
     if claim.scope == "run":
         ks = ", ".join(map(str, worst.together))

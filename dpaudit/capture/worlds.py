@@ -41,6 +41,7 @@ class Neighbours:
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
     runs: Mapping[How, ProgramRun]
     base: ProgramRun = field(repr=False)
+    hidden_before: bool = False  # earlier messages may not determine the noise drawn for them
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -78,7 +79,8 @@ class Neighbours:
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
         )
-        state_is_known = everything and not (found.hidden and place.round > 1)
+        hidden = place.round > 1 and (found.hidden or self.hidden_before)
+        state_is_known = everything and not hidden
         summed = any(m in self.base.summed for m in place.messages)
         return found if state_is_known and not summed else found._replace(upper=True)
 
@@ -228,7 +230,31 @@ def _neighbours(
         for victim, place in places.items()
     }
     changed: dict[How, ProgramRun] = dict(zip(hows, runs, strict=False))
-    return Neighbours(places, noised, {"present": base, **changed}, base)
+    hidden = _is_noise_hidden_before(base, sites, k)
+    return Neighbours(places, noised, {"present": base, **changed}, base, hidden)
+
+
+def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int) -> bool:
+    """Whether an agent has drawn more numbers of noise before a round than it has sent.
+
+    What is not determined then may hide messages of the round too, as noise that is drawn once and
+    added in every round, and nothing but the noise drawn for the round is measured.
+    """
+    for agent in base.agents:
+        begin, _ = base.span(agent, k)
+        drawn = sum(
+            len(base.tape[draw.key])
+            for draw in base.draws
+            if draw.agent == agent and draw.sequence < begin and is_noise(draw, sites)
+        )
+        sent = {
+            content.tobytes(): len(content)  # to several receivers it is one
+            for message, content in base.messages.items()
+            if message.source == agent and message.round < k
+        }
+        if drawn > sum(sent.values()):
+            return True
+    return False
 
 
 def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from dpaudit.capture.audit import run_captured
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.files.verdict import Verdict
 from tests.some_fast import fast_if
 
 OWN, PAIR, CLIP, D = 0.05, 0.2 / 3, 0.1, 4
@@ -103,3 +104,39 @@ def test_one_noise_for_all_agents_hides_nothing(tmp_path: Path) -> None:
     result = audited(tmp_path, "all the same")
     assert mu_of(result) == inf
     assert "no noise hides it" in result.claims[0].reason
+
+
+REUSED = """
+import sys
+import numpy as np
+from dpaudit import tap
+
+rng, once = np.random.default_rng(7), {}
+for i in range(2):
+    once[i] = tap.noise(i, "once", rng.standard_normal(4), 1.0) if sys.argv[1] == "reused" else 0.0
+for k in range(2):
+    for i in range(2):
+        x = tap.batch(i, np.eye(4)[[k, k + 1]])
+        fresh = tap.noise(i, "fresh", rng.standard_normal(4), 1.0)
+        tap.send(i, 1 - i, "x", x.sum(axis=0) + once[i] + fresh)
+"""
+
+
+@pytest.mark.parametrize("how", ["reused", "fresh"])
+def test_noise_that_is_drawn_once_hides_later_rounds_too(tmp_path: Path, how: str) -> None:
+    """In round 2 the first message leaves half of the variance of what was drawn once: mu is
+    sqrt(2 / 3), which keeps a claim of 0.9, and 1 without it."""
+    (tmp_path / "reused.py").write_text(REUSED)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "reused.py", how), "folder": tmp_path},
+            "record": {"victims": (0,), "rounds": (2,), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "r", "mu": 0.9, "scope": "round"},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(1.0, rel=1e-9)
+    assert (result.verdict is Verdict.UNSUPPORTED) == (how == "fresh")
+    assert any("rounds 2 count nothing" in note for note in measured.notes) == (how == "reused")

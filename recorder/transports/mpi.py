@@ -1,7 +1,8 @@
 """Messages of mpi4py: objects and buffers, from rank to rank and in collective calls.
 
 The classes of communicators cannot be written to, so that the world is replaced by one of a
-subclass, whose communicators are of it too. Operators have the names of torch.distributed.
+subclass, whose communicators are of it too. Operators have the names of torch.distributed. What is
+put into another rank's window is a message; what a rank reads there is named.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..log import Content
-from ..values import content_of, is_array, is_tensor, library
+from ..values import content_of, is_array, is_tensor
 from .decoding import numbers_in
 from .zeromq import OtherTransport
 
@@ -68,63 +69,144 @@ OPERATIONS = {
 }
 _GIVEN_AS = {"sendobj": "send", "obj": "send", "sendbuf": "send", "buf": "send", "recvbuf": "recv"}
 _QUIET = ("barrier", "Barrier", "Ibarrier", "recv", "irecv", "Recv", "Irecv", "mprobe", "probe")
+_SENDING: tuple[str, ...]
 _SENDING = ("scatter", "alltoall", "scan", "spawn", "connect", "send", "neighbor", "reduce")
-_MAKING = ("Dup", "Split", "Create", "Clone")  # communicators
+_SENDING += ("accept", "join", "bcast", "gather", "get_accumulate", "fetch", "compare")
+_MAKING = ("Dup", "Split", "Create", "Clone", "Merge")  # communicators
+_LATER = "_init"  # the end of the names of what sends when it is started
+_INTO_WINDOWS = ("Put", "Rput", "Accumulate", "Raccumulate")
+_READING = ("Get", "Rget", "Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap")
+_WINDOWS = ("Create", "Allocate", "Create_dynamic")
 
 
-def hook_mpi(mpi: Any, log: Log, sites: Sites, player: Player | None) -> None:
-    """Put a world in the place of MPI's whose messages are seen."""
-    sent = OtherTransport(log, sites)
-    kinds: dict[type, type] = {}
-    for name in ("Intracomm", "Cartcomm", "Graphcomm", "Distgraphcomm"):
-        own = getattr(mpi, name, None)
-        if own is not None:
-            kinds[own] = type(name, (own,), _methods(own, mpi, kinds, sent, log, player))
-    mpi.COMM_WORLD = kinds[mpi.Intracomm](mpi.COMM_WORLD)
+class Hooks:
+    """The classes that stand in the place of those of MPI."""
 
+    def __init__(self, mpi: Any, log: Log, sites: Sites, player: Player | None) -> None:
+        self._mpi, self._log, self._player = mpi, log, player
+        self._sent = OtherTransport(log, sites)
+        self.kinds: dict[type, type] = {}
+        for name in ("Intracomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm"):
+            own = getattr(mpi, name, None)
+            if own is not None:
+                self.kinds[own] = type(name, (own,), self._methods(own))
+        self.persistent = self._persistent()
+        self.window = type("Win", (mpi.Win,), self._of_windows(mpi.Win))
 
-def _methods(
-    own: type,
-    mpi: Any,
-    kinds: dict[type, type],
-    sent: OtherTransport,
-    log: Log,
-    player: Player | None,
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in dir(own):
-        method = getattr(own, name)
-        if name.startswith("_") or not callable(method):
-            continue
-        if name in OPERATIONS:
-            found[name] = _sending(method, OPERATIONS[name], mpi, sent, player)
-        elif name.startswith(_MAKING):
-            found[name] = _making(method, kinds)
-        elif name not in _QUIET and any(part in name.lower() for part in _SENDING):
-            found[name] = _naming(method, name, log)
-    return found
+    def _methods(self, own: type) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        between_groups = own is getattr(self._mpi, "Intercomm", None)
+        for name in dir(own):
+            method = getattr(own, name)
+            if name.startswith("_") or not callable(method):
+                continue
+            operation = None if between_groups else OPERATIONS.get(name.replace(_LATER, ""))
+            if operation is not None:
+                later = name.endswith(_LATER)
+                found[name] = (self._preparing if later else self._sending)(method, operation)
+            elif name.startswith(_MAKING):
+                found[name] = self._making(method)
+            elif name not in _QUIET and any(part in name.lower() for part in _SENDING):
+                found[name] = self._naming(method, name)
+        return found
 
+    def _sending(self, own: Any, operation: Operation) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def call(of: Any, *given: Any, **named: Any) -> Any:
+            self._show(operation, of, given, named)
+            return own(of, *given, **named)
 
-def _sending(
-    own: Any, operation: Operation, mpi: Any, sent: OtherTransport, player: Player | None
-) -> Callable[..., Any]:
-    @functools.wraps(own)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+        return call
+
+    def _preparing(self, own: Any, operation: Operation) -> Callable[..., Any]:
+        """A request that sends what the buffer holds whenever it is started."""
+
+        @functools.wraps(own)
+        def call(of: Any, *given: Any, **named: Any) -> Any:
+            request = self.persistent(own(of, *given, **named))
+            request.show = lambda: self._show(operation, of, given, named)
+            return request
+
+        return call
+
+    def _persistent(self) -> Any:
+        own = self._mpi.Prequest
+
+        class Prequest(own):  # type: ignore[misc, valid-type]
+            def Start(self) -> Any:
+                getattr(self, "show", bool)()
+                return own.Start(self)
+
+            @classmethod
+            def Startall(cls, requests: Any) -> Any:
+                for request in requests:
+                    getattr(request, "show", bool)()
+                return own.Startall(requests)
+
+        return Prequest
+
+    def _of_windows(self, own: Any) -> dict[str, Any]:
+        """A window that is made is of this class, too."""
+        put = Operation("put", ("send", "dest"), "dest")
+        found: dict[str, Any] = {
+            name: self._sending(getattr(own, name), put) for name in _INTO_WINDOWS
+        }
+        for name in _READING:
+            found[name] = self._naming(getattr(own, name), name)
+        for name in (*_WINDOWS, "Allocate_shared"):
+            make = getattr(own, name)
+
+            def made(*given: Any, name: str = name, make: Any = make, **named: Any) -> Any:
+                if name == "Allocate_shared":
+                    self._log.unseen("what ranks write into memory that MPI shares is not recorded")
+                return self.window(make(*given, **named))
+
+            found[name] = staticmethod(functools.wraps(make)(made))
+        return found
+
+    def _show(self, operation: Operation, of: Any, given: Any, named: Any) -> None:
+        """Write down what a call sends."""
         asked = {_GIVEN_AS.get(name, name): value for name, value in named.items()}
         asked = {**dict(zip(operation.arguments, given)), **asked}
-        ranks, me = _ranks(self, mpi), self.Get_rank()
+        ranks, me = _ranks(of, self._mpi)
         more = {"source": ranks[me], "ranks": sorted(ranks), "group": "mpi"}
-        for to, value in _messages(operation, asked, me, len(ranks), mpi):
+        for to, value in _messages(operation, asked, me, len(ranks), self._mpi):
             others = sorted(ranks[rank] for rank in to if rank != me and rank >= 0)
             if others:
                 tag = asked.get("tag", asked.get("sendtag", 0)) if operation.to == "dest" else None
                 ends = {"destinations": others, "tag": tag}
-                sent.write("sent", operation.operator, _contents(value, mpi), {**more, **ends})
-                if player is not None:
-                    player.sent()
-        return own(self, *given, **named)
+                contents = _contents(value, self._mpi)
+                self._sent.write("sent", operation.operator, contents, {**more, **ends})
+                if self._player is not None:
+                    self._player.sent()
 
-    return call
+    def _making(self, own: Any) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def made(of: Any, *given: Any, **named: Any) -> Any:
+            result = own(of, *given, **named)
+            kind = self.kinds.get(type(result))
+            is_null = kind is None or result == self._mpi.COMM_NULL
+            return result if kind is None or is_null else kind(result)
+
+        return made
+
+    def _naming(self, own: Any, name: str) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def call(of: Any, *given: Any, **named: Any) -> Any:
+            self._log.unseen(f"what MPI's {name} sends is not recorded")
+            return own(of, *given, **named)
+
+        return call
+
+
+def hook_mpi(mpi: Any, log: Log, sites: Sites, player: Player | None) -> None:
+    """Put a world in the place of MPI's whose messages are seen."""
+    if mpi.Comm.Get_parent() != mpi.COMM_NULL:  # its ranks are those of another world
+        log.unseen("what a process sends that MPI's Spawn has started is not recorded")
+        return
+    hooks = Hooks(mpi, log, sites, player)
+    mpi.COMM_WORLD = hooks.kinds[mpi.Intracomm](mpi.COMM_WORLD)
+    mpi.Prequest, mpi.Win = hooks.persistent, hooks.window
 
 
 def _messages(
@@ -171,32 +253,12 @@ def _contents(value: Any, mpi: Any) -> list[Content]:
     return found or [Content("0", (len(data),), "uint8", data)]
 
 
-def _ranks(comm: Any, mpi: Any) -> list[int]:
-    """The ranks of a communicator, by those of all processes."""
-    known = comm.__dict__.get("_dpaudit_ranks")
+def _ranks(of: Any, mpi: Any) -> tuple[list[int], int]:
+    """The ranks of a communicator or a window, by those of all processes, and this one's place."""
+    known = of.__dict__.get("_dpaudit_ranks")
     if known is None:
-        group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
+        group, world = of.Get_group(), mpi.COMM_WORLD.Get_group()
         places = list(range(group.Get_size()))
-        known = list(mpi.Group.Translate_ranks(group, places, world))
-        comm.__dict__["_dpaudit_ranks"] = known
-    return list(known)
-
-
-def _making(own: Any, kinds: dict[type, type]) -> Callable[..., Any]:
-    @functools.wraps(own)
-    def made(self: Any, *given: Any, **named: Any) -> Any:
-        result = own(self, *given, **named)
-        kind = kinds.get(type(result))
-        is_null = kind is None or result == library("mpi4py.MPI").COMM_NULL
-        return result if kind is None or is_null else kind(result)
-
-    return made
-
-
-def _naming(own: Any, name: str, log: Log) -> Callable[..., Any]:
-    @functools.wraps(own)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        log.unseen(f"what MPI's {name} sends is not recorded")
-        return own(self, *given, **named)
-
-    return call
+        ranks = list(mpi.Group.Translate_ranks(group, places, world))
+        of.__dict__["_dpaudit_ranks"] = known = ranks, group.Get_rank()
+    return known

@@ -135,8 +135,10 @@ class RayObjects:
             result = own(*given, **named)
             if inspect.iscoroutine(result):
                 return finish(result, task)
-            if inspect.isgenerator(result) or inspect.isasyncgen(result):
-                self._log.unseen(f"{site}: what Ray's generators yield is not recorded")
+            if inspect.isgenerator(result):
+                return yielding(result, task)
+            if inspect.isasyncgen(result):
+                self._log.unseen(f"{site}: what asynchronous generators of Ray yield is not seen")
             else:
                 returned(result, task)
             return result
@@ -146,12 +148,20 @@ class RayObjects:
             returned(result, task)
             return result
 
+        def yielding(results: Any, task: str) -> Iterator[Any]:
+            for i, part in enumerate(results, 2):  # the first one is the generator itself
+                post(part, task, i)
+                yield part
+
         def returned(result: Any, task: str) -> None:
             several = getattr(method, "__ray_num_returns__", 1)
             parts = result if isinstance(several, int) and several > 1 else [result]
             for i, part in enumerate(parts, 1):
-                channel = f"ray:{task}{i.to_bytes(4, 'little').hex()}"
-                self._post(channel, part, self._channels.begun(operator, site))
+                post(part, task, i)
+
+        def post(part: Any, task: str, i: int) -> None:
+            channel = f"ray:{task}{i.to_bytes(4, 'little').hex()}"
+            self._post(channel, part, self._channels.begun(operator, site))
 
         return execute
 
@@ -201,5 +211,6 @@ class RayObjects:
 
     def _references(self, value: Any) -> Iterator[Any]:
         for one in value if isinstance(value, (list, tuple)) else [value]:
+            one = getattr(one, "_generator_ref", one)
             if isinstance(one, self._ray.ObjectRef):
                 yield one

@@ -28,6 +28,11 @@ class Agent:
     def model(self):
         return self.w + self.number
 
+    def parts(self, source, start):
+        got(self.number, source, start)
+        for i in range(2):
+            yield start + i + self.number
+
     def mix(self, source, other):
         got(self.number, source, other)
         self.w = (self.w + other) / 2
@@ -45,6 +50,9 @@ def main():
     shared = ray.put(np.array([1.5, 2.5]))
     for source, value in enumerate(ray.get([agent.mix.remote(ME, shared) for agent in agents])):
         got(ME, source, value["w"])
+    for number, agent in enumerate(agents):
+        for part in agent.parts.options(num_returns="streaming").remote(ME, np.full(2, 4.5)):
+            got(ME, number, ray.get(part))
     ray.shutdown()
 
 

@@ -67,7 +67,35 @@ def reduction():
         got(3 - ME, other)
 
 
+def persistent():
+    """Requests that send what their buffers hold whenever they are started."""
+    right, left, own, room = (ME + 1) % N, (ME - 1) % N, X + 7, np.empty(2)
+    both = [WORLD.Send_init(own, right), WORLD.Recv_init(room, left)]
+    for _ in range(2):
+        MPI.Prequest.Startall(both)
+        MPI.Request.Waitall(both)
+        got(left, room)
+        own += 1
+    for request in both:
+        request.Free()
+
+
+def window():
+    """What others put into this rank's memory."""
+    room = np.zeros((N, 2))
+    shared = MPI.Win.Create(room, disp_unit=room.itemsize, comm=WORLD)
+    shared.Fence()
+    for rank in OTHERS:
+        shared.Put(X + 8, rank, target=2 * ME)
+    shared.Fence()
+    for rank in OTHERS:
+        got(rank, room[rank])
+    shared.Free()
+
+
 if __name__ == "__main__":
     point_to_point()
     collective()
     reduction()
+    persistent()
+    window()

@@ -187,8 +187,11 @@ def serve_aiohttp(port, answer):
         over = asyncio.Semaphore(0)
 
         async def one(request):
-            over.release()
-            return web.Response(body=answer(await request.read()))
+            reply = web.Response(body=answer(await request.read()))
+            await reply.prepare(request)
+            await reply.write_eof()
+            over.release()  # once it is answered: what comes after closes the link
+            return reply
 
         app = web.Application()
         app.router.add_post("/", one)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import correlate
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
@@ -134,13 +135,12 @@ def _response(
     if largest <= 1e-12 * float(np.abs(mean).max(initial=0.0)):
         return None
     there = np.flatnonzero(np.maximum(*np.abs(moved)) > NOTHING * largest)
-    n = len(signs[0])
-    number = np.zeros(len(there), int) if n == 1 else np.arange(len(there))
-    if n not in (1, len(there)):
+    number = _numbers_that_move([m[there] for m in moved], signs)
+    if number is None:
         raise RunError(
             "DPA063",
-            f'noise "{draw.name}" has {n} numbers and moves {len(there)} of {message}; expected '
-            "one each",
+            f'noise "{draw.name}" has {len(signs[0])} numbers and moves {len(there)} of {message}; '
+            "expected one each, or a part of them in their order",
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
     if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
@@ -153,6 +153,22 @@ def _response(
             f"cannot be measured in this way{own_round if message.nth else ''}",
         )
     return Response(j, there, number, (a + b) / 2)
+
+
+def _numbers_that_move(moved: Sequence[Array], signs: Sequence[Array]) -> Integers | None:
+    """Which number of a draw moves each of a message's: one moves all, or each one in their order.
+
+    A message may have a part of them, as a layer of all: the only one whose signs are its own.
+    """
+    n, m = len(signs[0]), len(moved[0])
+    if n == 1 or n <= m:
+        return np.zeros(m, int) if n == 1 else np.arange(m) if n == m else None
+    alike = [
+        np.rint(correlate(s, np.sign(one), mode="valid", method="fft"))
+        for s, one in zip(signs, moved, strict=True)
+    ]
+    [first] = np.nonzero((np.abs(alike[0]) == m) & (alike[0] == alike[1]))
+    return first[0] + np.arange(m) if len(first) == 1 else None
 
 
 def leak(

@@ -134,7 +134,11 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
         _refuse_difference(first_difference(base, other))
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
-    rounds = {k: _neighbours(config, runs, replay, base, records, k) for k in config.record.rounds}
+    digests = {victim: _digests(plain, victim) for victim in config.record.victims}
+    rounds = {
+        k: _neighbours(config, runs, replay, base, records, digests, k)
+        for k in config.record.rounds
+    }
     return MeasuredRuns(config, sampling, plain, base, replay, rounds)
 
 
@@ -146,21 +150,59 @@ def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int],
     """
     found = {}
     for victim in config.record.victims:
-        own = [taken.digests for taken in plain.batches if taken.agent == victim]
+        own = _digests(plain, victim)
         places = {k: place_of(plain, victim, k) for k in config.record.rounds}
         acting = {k: place for k, place in places.items() if place is not None}
         if not acting or len(own) == 1 < len(places):
             raise _no_part(plain, victim, next(k for k, p in places.items() if p is None))
-        of_round = {k: own[p.batch - 1 :][: p.n_batches] for k, p in acting.items()}
-        apart = all(len(set(b)) == len(b) > 0 for batches in of_round.values() for b in batches)
-        first = next(iter(of_round.values()))[0]
-        for k, (batch, *later) in of_round.items():
-            i = batch.index(first[0]) if apart and first[0] in batch else 0
-            digest = batch[i] if apart else None
-            numbered = enumerate(later, acting[k].batch + 1)
-            again = tuple((n, other.index(digest)) for n, other in numbered if digest in other)
-            found[victim, k] = {"record": i, "digest": digest, "again": again}
+        first = own[next(iter(acting.values())).batch - 1]
+        taken = [b for p in acting.values() for b in own[p.batch - 1 :][: p.n_batches]]
+        apart = all(len(set(batch)) == len(batch) > 0 for batch in taken)
+        found |= {(victim, k): _record_in(own, p, first, apart) for k, p in acting.items()}
     return found
+
+
+def _record_in(
+    own: Sequence[Sequence[str]], place: AgentRound, first: Sequence[str], apart: bool
+) -> dict[str, Any]:
+    """The first record of a batch, wherever it is in those of a place.
+
+    Args:
+        own: the digests of all batches of the agent.
+        apart: whether no batch holds a record twice.
+    """
+    batches = own[place.batch - 1 :][: place.n_batches]
+    i = batches[0].index(first[0]) if apart and first[0] in batches[0] else 0
+    digest = batches[0][i] if apart else None
+    numbered = enumerate(batches[1:], place.batch + 1)
+    again = tuple((n, other.index(digest)) for n, other in numbered if digest in other)
+    return {"record": i, "digest": digest, "again": again}
+
+
+def _later(place: AgentRound, own: Sequence[Sequence[str]]) -> AgentRound:
+    """The same without its first batch, no record of which moves anything that is sent."""
+    later = place._replace(batch=place.batch + 1, n_batches=place.n_batches - 1)
+    apart = place.digest is not None
+    return later._replace(**_record_in(own, later, own[later.batch - 1], apart))
+
+
+def _digests(plain: ProgramRun, victim: int) -> list[tuple[str, ...]]:
+    return [taken.digests for taken in plain.batches if taken.agent == victim]
+
+
+def _idle(
+    places: Mapping[int, AgentRound], base: ProgramRun, runs: Sequence[ProgramRun]
+) -> list[int]:
+    """Victims with several batches, of whose changed record no message of the round says anything.
+
+    Others of a round are local steps, or batches of an evaluation.
+    """
+    return [
+        victim
+        for victim, place in places.items()
+        if place.n_batches > 1
+        and all(first_difference(base, run, place.messages) is None for run in runs)
+    ]
 
 
 def _no_part(plain: ProgramRun, victim: int, k: int) -> RunError:
@@ -179,6 +221,7 @@ def _neighbours(
     replay: World,
     base: ProgramRun,
     records: Mapping[tuple[int, int], dict[str, Any]],
+    digests: Mapping[int, Sequence[Sequence[str]]],
     k: int,
 ) -> Neighbours:
     victims, sites = config.record.victims, config.noise.sites
@@ -199,19 +242,25 @@ def _neighbours(
     if not places:
         return Neighbours({}, {}, dict.fromkeys(("present", *hows), base), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
-    changes = [
-        until.model_copy(update={"changes": sum((p.changes(how) for p in places.values()), ())})
-        for how in hows
-    ]
+
+    def with_changes() -> list[ProgramRun]:
+        changed = [sum((p.changes(how) for p in places.values()), ()) for how in hows]
+        return playing.loaded([until.model_copy(update={"changes": one}) for one in changed])
+
+    of_records = with_changes()
+    while idle := _idle(places, base, of_records):  # as batches of an evaluation
+        for victim in idle:
+            places[victim] = _later(places[victim], digests[victim])
+        of_records = with_changes()
     n_draws = max(len(place.draws) for place in places.values())
     changed_noise = [until.model_copy(update=u) for u in perturbed([*places.values()], n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
     quiet = [until.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
-    runs = playing.loaded([*changes, *changed_noise, *quiet])
+    runs = of_records + playing.loaded([*changed_noise, *quiet])
     of_round = tuple(m for m in base.messages if m.round == k)
     drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
-    if drawn_by_several or _agents_share(base, places, foreign, runs[len(changes) :], n_draws):
-        runs = runs[: len(changes)]
+    if drawn_by_several or _agents_share(base, places, foreign, runs[len(hows) :], n_draws):
+        runs = of_records
         for victim, place in places.items():
             others = tuple(m for m in of_round if m.source != victim)
             places[victim] = place._replace(draws=of_all, others=others)
@@ -223,7 +272,7 @@ def _neighbours(
     for run in runs:
         _refuse_difference(first_difference(base, run, earlier))
         _refuse_other_shapes(base, run, own)
-    of_noise = runs[len(changes) :][: 3 * n_draws]
+    of_noise = runs[len(hows) :][: 3 * n_draws]
     silent, one_way, other_way = (of_noise[i::3] for i in range(3))
     noised = {
         victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))

@@ -78,3 +78,32 @@ def test_a_record_moves_a_round_as_the_closed_form_says(
     assert math.isclose(
         mu_of(audited(tmp_path, *given)), closed_form(steps, noise, once), rel_tol=1e-5
     )
+
+
+EVALUATED = """
+import numpy as np
+from dpaudit import tap
+
+rng = np.random.default_rng(3)
+for agent in range(2):
+    tap.batch(agent, np.ones((2, 24)))  # of an evaluation, whose result stays here
+    x = tap.batch(agent, np.eye(24)[:3])
+    noise = tap.noise(agent, "z", rng.normal(0.0, 0.5, 24), 0.5)  # of two layers
+    for name, layer in (("a", slice(0, 16)), ("b", slice(16, 24))):
+        tap.send(agent, 1 - agent, name, (x.sum(axis=0) + noise)[layer])
+"""
+
+
+def test_a_batch_that_moves_nothing_is_none_of_the_round(tmp_path: Path) -> None:
+    """And one draw may be the noise of several messages, in their order."""
+    (tmp_path / "evaluated.py").write_text(EVALUATED)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "evaluated.py"), "folder": tmp_path},
+            "record": {"victims": (0,), "candidates": ("present",), "rounds": (1,)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "mu = 1", "mu": 1.0, "scope": "round"},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    assert mu_of(result) == pytest.approx(2.0, rel=1e-9)

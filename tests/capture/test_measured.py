@@ -6,7 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dpaudit.capture.measured import RoundLeak, leak, log_likelihood_ratio, noise_of
+from dpaudit.capture.measured import (
+    RoundLeak,
+    _numbers_that_move,
+    leak,
+    log_likelihood_ratio,
+    noise_of,
+)
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
 from dpaudit.errors import RunError
 
@@ -44,6 +50,16 @@ def measured(messages, draws: list[NamedDraw], change) -> RoundLeak:
 
 
 CHANGE = RNG.standard_normal(D)
+
+
+def test_a_part_of_a_draw_is_known_by_its_signs() -> None:
+    signs = [RNG.choice([-1.0, 1.0], 200) for _ in range(2)]
+    for first, n in ((0, 20), (57, 30), (190, 10), (0, 200)):
+        found = _numbers_that_move([-3 * s[first : first + n] for s in signs], signs)
+        assert found is not None
+        assert found.tolist() == list(range(first, first + n))
+    assert _numbers_that_move([s[:1] for s in signs], signs) is None  # one of many that are alike
+    assert _numbers_that_move([RNG.choice([-1.0, 1.0], 40) for _ in range(2)], signs) is None
 
 
 @pytest.mark.parametrize("gain", [1.0, -0.25])

@@ -148,7 +148,7 @@ def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int],
     It is the first record of the first round's batch wherever that occurs, and elsewhere the first.
     An agent that takes several local steps in a round may hold it in several batches of the round.
     """
-    found = {}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
     for victim in config.record.victims:
         own = _digests(plain, victim)
         places = {k: place_of(plain, victim, k) for k in config.record.rounds}

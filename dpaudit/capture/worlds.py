@@ -242,16 +242,7 @@ def _neighbours(
     if not places:
         return Neighbours({}, {}, dict.fromkeys(("present", *hows), base), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
-
-    def with_changes() -> list[ProgramRun]:
-        changed = [sum((p.changes(how) for p in places.values()), ()) for how in hows]
-        return playing.loaded([until.model_copy(update={"changes": one}) for one in changed])
-
-    of_records = with_changes()
-    while idle := _idle(places, base, of_records):  # as batches of an evaluation
-        for victim in idle:
-            places[victim] = _later(places[victim], digests[victim])
-        of_records = with_changes()
+    of_records = _of_records(places, hows, playing, until, base, digests)
     n_draws = max(len(place.draws) for place in places.values())
     changed_noise = [until.model_copy(update=u) for u in perturbed([*places.values()], n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
@@ -281,6 +272,24 @@ def _neighbours(
     changed: dict[How, ProgramRun] = dict(zip(hows, runs, strict=False))
     hidden = _is_noise_hidden_before(base, sites, k)
     return Neighbours(places, noised, {"present": base, **changed}, base, hidden)
+
+
+def _of_records(
+    places: dict[int, AgentRound],
+    hows: Sequence[How],
+    playing: KeptRuns,
+    until: World,
+    base: ProgramRun,
+    digests: Mapping[int, Sequence[Sequence[str]]],
+) -> list[ProgramRun]:
+    """Runs with each change of the records; batches that move nothing are left out of places."""
+    while True:
+        changes = [sum((p.changes(how) for p in places.values()), ()) for how in hows]
+        runs = playing.loaded([until.model_copy(update={"changes": one}) for one in changes])
+        idle = _idle(places, base, runs)
+        if not idle:
+            return runs
+        places |= {victim: _later(places[victim], digests[victim]) for victim in idle}
 
 
 def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int) -> bool:

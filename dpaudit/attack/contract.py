@@ -64,6 +64,7 @@ class Attack(Strict, ABC):
     plugin_family: ClassVar[PluginFamily] = "attacks"
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
+    sees_final_model: ClassVar[bool] = False  # whether a last model is enough for it, without links
 
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 

@@ -255,6 +255,9 @@ def _problems(config: CapturedConfig) -> list[FileProblem]:
             said = "replace-one needs two candidates at least, of which one takes another's place"
             problems.append((("record", "candidates"), Problem("DPA032", said)))
     for i, model in enumerate(config.threat_model):
+        if model.has_final_model:
+            said = "a program is audited by its messages; expected external, curious or colluding"
+            problems.append((("threat_model", i, "kind"), Problem("DPA052", said)))
         held = sorted({*model.agents} & {*config.record.victims})
         if held == sorted(config.record.victims):
             said = f"it holds every victim ({held}); there is nobody to protect"

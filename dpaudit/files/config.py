@@ -274,9 +274,10 @@ def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
             text += "expected names that nobody confuses"
             yield ("threat_model", i, "name"), Problem("DPA005", text)
         agents = {*model.agents, *(agent for link in model.links or () for agent in link)}
+        agents |= set() if model.model_of is None else {model.model_of}
         for agent in sorted(a for a in agents if not 0 <= a < n):
             text = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
-            key = "agents" if model.agents else "links"
+            key = "agents" if model.agents else "links" if model.links else "model_of"
             yield ("threat_model", i, key), Problem("DPA006", text)
     for i, claim in enumerate(config.claim):
         if claim in config.claim[:i]:
@@ -308,7 +309,15 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
     }
     n_rounds, n = config.defense.options["n_rounds"], config.data.n_agents
     for i, attack in enumerate(config.attack):
-        for option, tables in load_plugin("attacks", attack.name).chooses.items():
+        plugin, named_models = load_plugin("attacks", attack.name), attack.options["threat_models"]
+        for model in (m for m in config.threat_model if m.has_final_model):
+            asked = named_models is None or model.name in named_models
+            if asked and plugin.per_threat_model and not plugin.sees_final_model:
+                others = [m.name for m in config.threat_model if not m.has_final_model]
+                said = f'{attack.name} reads messages, and "{model.name}" has a final model alone; '
+                said += f"expected some of {', '.join(others)}" if others else "remove this attack"
+                yield ("attack", i, "threat_models"), Problem("DPA052", said)
+        for option, tables in plugin.chooses.items():
             chosen = attack.options.get(option)
             offered = list(dict.fromkeys(name for t in tables for name in named[t]))
             if chosen is not None and chosen not in offered:

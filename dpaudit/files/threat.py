@@ -1,4 +1,4 @@
-"""Who the adversary is: which links it reads, and what it knows."""
+"""Who the adversary is: which links it reads, or which last model it has, and what it knows."""
 
 import hashlib
 import unicodedata
@@ -19,24 +19,33 @@ Link = tuple[Agent, Agent]  # (sender, receiver)
 class ThreatModel(Strict):
     """Which links an adversary reads. It always knows the algorithm and its public parameters.
 
-    An agent's own messages are among what it holds, so a curious agent knows its own states.
+    An agent's own messages are among what it holds, so a curious agent knows its own states. One of
+    kind "final-model" reads no link: it has what is left after the last round.
     """
 
     name: Text
-    kind: Literal["external", "curious", "colluding"] = "external"
+    kind: Literal["external", "curious", "colluding", "final-model"] = "external"
     agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
+    # of kind "final-model": the agent whose last model it has; None: the mean of all agents'
+    model_of: Agent | None = None
+    # of kind "final-model": the model's parameters, or only its losses on records
+    access: Literal["white-box", "black-box"] = "white-box"
     knows_draws: bool = (
         True  # whether it knows graphs and participants that are drawn in each round
     )
 
     @model_validator(mode="after")
     def _kind_and_agents_agree(self) -> "ThreatModel":
-        expected = {"external": (0, 0), "curious": (1, 1), "colluding": (2, len(self.agents))}
-        low, high = expected[self.kind]
+        alone = {"external": (0, 0), "final-model": (0, 0), "curious": (1, 1)}
+        low, high = alone.get(self.kind, (2, len(self.agents)))
         if not low <= len(set(self.agents)) <= high or len(set(self.agents)) != len(self.agents):
-            count = {"external": "no agents", "curious": "one", "colluding": "two or more distinct"}
-            raise ValueError(f'kind "{self.kind}" takes agents: {count[self.kind]}')
+            count = {"curious": "one", "colluding": "two or more distinct"}
+            said = f'kind "{self.kind}" takes agents: {count.get(self.kind, "no agents")}'
+            of_model = "; model_of is the agent whose last model it has"
+            raise ValueError(said + of_model * self.has_final_model)
+        if not self.has_final_model and (self.model_of is not None or self.access != "white-box"):
+            raise ValueError('model_of and access belong to kind "final-model"')
         if self.links is not None and self.kind != "external":
             raise ValueError('links belong to kind "external"; others read all links they touch')
         return self
@@ -55,6 +64,11 @@ class ThreatModel(Strict):
             if times[sender, receiver] > 1:
                 raise ValueError(f"links: {sender} -> {receiver} is there twice")
         return self
+
+    @property
+    def has_final_model(self) -> bool:
+        """Whether all that it has is what is left after the last round."""
+        return self.kind == "final-model"
 
     @property
     def likeness(self) -> str:
@@ -85,6 +99,12 @@ class ThreatModel(Strict):
         known = "It knows the algorithm, its public parameters and the graph (Kerckhoffs)."
         if not self.knows_draws:
             known += " It does not know what of the graph is drawn anew in every round."
+        if self.has_final_model:
+            whose = "the mean of all agents' models"
+            if self.model_of is not None:
+                whose = f"the model of agent {self.model_of}"
+            sees = "the parameters of" if self.access == "white-box" else "only the losses of"
+            return f"This adversary sees {sees} {whose} after the last round. {known}"
         if self.kind == "external":
             links = "every link" if self.links is None else f"{len(self.links)} of the links"
             return f"An external eavesdropper reads all messages on {links}. {known}"

@@ -210,6 +210,20 @@ class Gradients:
                 correct[p.models] += hits.sum(1).flatten()
         return loss / inputs.shape[1], correct / inputs.shape[1]
 
+    def log_odds(
+        self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
+    ) -> Tensor:
+        """ln p / (1 - p) of each record's class indices, [m, b]: p is the model's probability."""
+        result = X.new_empty(len(X), inputs.shape[1])
+        with torch.no_grad():
+            for p in self._passes(X, inputs, labels, holders):
+                logits = self._engine.logits(p.X, p.inputs)  # [n, r, k, n_classes]
+                at = p.labels[..., None, None].expand(*logits.shape[:-1], 1)
+                own = logits.gather(-1, at).squeeze(-1)
+                others = logits.scatter(-1, at, -inf).logsumexp(dim=-1)
+                result[p.models, p.records] = (own - others).transpose(1, 2).flatten(0, 1)
+        return result
+
     def _passes(
         self,
         X: Tensor,

@@ -195,7 +195,12 @@ class Classification:
 
     @property
     def n_agents(self) -> int:
-        return len(self._held)
+        return len(self._padding)
+
+    @property
+    def held(self) -> tuple[Tensor, Tensor]:
+        """Which training records each agent holds, [n_agents, most], and which places hold one."""
+        return self._held, ~self._padding
 
     @property
     def differentiates(self) -> bool:
@@ -214,6 +219,20 @@ class Classification:
         fixed = copy(self)
         fixed._start = self.initial(shared)[0]
         return fixed
+
+    def holding(self, held: Tensor) -> Self:
+        """The same agents with other records in each trial, as many as here.
+
+        Args:
+            held: [trials, n_agents, most], as ``held``, of training and test records in one list.
+        """
+        data, other = self.dataset, copy(self)
+        other._held = held
+        other._x, other._y = (
+            torch.cat([records.to(self._x.device), tested.to(self._x.device)])
+            for records, tested in ((data.x, data.x_test), (data.y, data.y_test))
+        )
+        return other
 
     def batch(
         self,
@@ -251,7 +270,7 @@ class Classification:
         """
         positions, weights = self._drawn(streams, k, batch_size, sampling, trials)
         counted = torch.ones_like(positions) if weights is None else weights.long()
-        counts = torch.zeros(trials, *self._held.shape, dtype=torch.long)
+        counts = torch.zeros(trials, *self._padding.shape, dtype=torch.long)
         return counts.scatter_add_(-1, positions, counted), ~self._padding
 
     def _drawn(
@@ -267,7 +286,7 @@ class Classification:
         if sampling == "cyclic":
             return self._next(streams, k, batch_size, trials), None
         name = ("sampling", k, step) if step else ("sampling", k)
-        shape = (trials or 1, *self._held.shape)
+        shape = (trials or 1, *self._padding.shape)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
         if sampling == "fixed":
             positions = self._order.smallest(draws, batch_size)
@@ -303,7 +322,7 @@ class Classification:
         if trials is None:
             return places[None]
         generator = Streams(streams.seed)("order")
-        orders = torch.rand((trials, *self._held.shape), generator=generator)
+        orders = torch.rand((trials, *self._padding.shape), generator=generator)
         orders.masked_fill_(self._padding, 2.0)  # behind every record that is there
         return orders.argsort(dim=-1).gather(-1, places.expand(trials, -1, -1))
 

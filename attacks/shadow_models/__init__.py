@@ -1,0 +1,1 @@
+"""Membership by reference runs of the same algorithm: LiRA and RMIA."""

@@ -114,7 +114,7 @@ def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) 
     assert "| `path` | text |  | an .npz file, relative to the audit file |" in keys
     assert "| `n_agents` | integer > 0, <= 16384 | `10` |" in keys
     assert '| `partition` | a table | `{ kind = "even" }` |' in keys
-    assert '| `kind` | `"external"` or `"curious"` or `"colluding"` | `"external"` |' in keys
+    assert '| `kind` | `"external"` or `"curious"` or `"colluding"` or `"final-model"` |' in keys
     defenses = texts["docs/reference/defense-options.md"]
     assert "## dpdl\n" in defenses
     assert "| `noise_multiplier` |" in defenses

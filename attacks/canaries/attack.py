@@ -12,6 +12,7 @@ from dpaudit.defense.claim_accounting import claimed_delta, worst_off
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import Nonlinear, fewest_coordinates, nonlinearity
+from dpaudit.game.released_model import as_seen_by
 from dpaudit.game.worst_case.record import of_most_moved_agent
 from dpaudit.training.costs import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
@@ -47,6 +48,8 @@ class Canaries(da.Attack):
     less; other claims are passed over.
     """
 
+    final_model = ("white-box", "black-box")
+
     kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
@@ -57,6 +60,20 @@ class Canaries(da.Attack):
         yield from da.too_long(self.n_rounds, n_rounds)
         if self.guesses is not None and self.guesses > self.canaries:
             yield "guesses", f"there are {self.canaries} canaries; each is guessed once at most"
+
+    def refuse_too_large(self, context: da.AttackContext, threat_model: da.ThreatModel) -> None:
+        """Called before anything is run. Raises ConfigError: a final model cannot be read so."""
+        if not threat_model.has_final_model:
+            return
+        who = f'"{threat_model.name}" has the'
+        if self.n_rounds not in (None, context.defense.n_rounds):
+            said = (
+                f"n_rounds: {who} model after all {context.defense.n_rounds} rounds; leave it out"
+            )
+            raise da.ConfigError("DPA052", f"attack canaries: {said}")
+        if self.kind == "gradient" and threat_model.access == "black-box":
+            said = f'kind = "gradient": {who} losses of a model, and these canaries are parameters'
+            raise da.ConfigError("DPA052", f"attack canaries: {said}", 'use kind = "mislabelled"')
 
     def measure(
         self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
@@ -76,7 +93,8 @@ class Canaries(da.Attack):
                 "attack canaries: this defense takes batches in turn, in which a canary has its "
                 "place by its number; canaries are drawn by chance here",
             )
-        game = self._game(context, threat_model, claims)
+        seen = replace(context, defense=as_seen_by(threat_model, context.defense))
+        game = self._game(seen, threat_model, claims)
         if self.kind != "gradient":
             return self._by_records(context, game.victim, claims, threat_model, on_step)
         nonlinear = self._nonlinear(game, threat_model)
@@ -85,7 +103,7 @@ class Canaries(da.Attack):
         if nonlinear is not None and not nonlinear.defined:
             return none
         try:
-            return self._by_gradients(context, game, claims, threat_model, on_step)
+            return self._by_gradients(seen, game, claims, threat_model, on_step)
         except (da.ConfigError, da.RunError):
             raise
         except (da.DpauditError, ValueError):  # the prediction of a root or a quotient may be none
@@ -166,6 +184,7 @@ class Canaries(da.Attack):
             or not isinstance(context.problem, da.Classification)
         ):
             return
+        context = replace(context, defense=as_seen_by(threat_model, context.defense))
         game, n_rounds = self._game(context, threat_model, claims), self._trained(context)
         nonlinear = self._nonlinear(game, threat_model)
         if nonlinear is not None and not nonlinear.quiet:  # nothing is known before the run

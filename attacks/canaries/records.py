@@ -2,16 +2,18 @@
 
 Weaker than canaries with a channel of their own, and nearer to what is in data: their gradients
 share the model with all others, so that the score of one is its share of the gradient that the
-adversary derives of the victim's batch, summed over rounds.
+adversary derives of the victim's batch, summed over rounds. Of a final model it is the share of it
+in the way from the initial model, or the log odds of its label where only losses are seen.
 
 Source: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, for the test; Nasr et al. 2021,
 arXiv:2101.04535, for mislabelled and crafted records.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.transcript import messages_of, tensors_of
+from dpaudit.game.released_model import ReleasedModel
 from dpaudit.models.gradients import Gradients
 
 from .channels import CanaryEvidence
@@ -119,18 +122,14 @@ def train_with_records(
     problem = context.problem
     assert isinstance(problem, da.Classification)  # the others were refused
     gradients = problem.gradients
-    if not defense.observables:
-        raise da.ConfigError(
-            "DPA052",
-            "attack canaries: no gradient can be derived from this defense's messages",
-            'use kind = "gradient"',
-        )
-    observable, rng = next(iter(defense.observables.values())), streams.numpy("canaries")
+    rng = streams.numpy("canaries")
     drawn = records(kind, problem.dataset, n_canaries, rng)
     inputs, labels = (t.to(streams.device) for t in drawn)
     included = torch.from_numpy(rng.random(n_canaries) < 0.5)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
-    state = defense.start(problem.initial(streams), setting)
+    initial = problem.initial(streams)
+    read = _reader(context, threat_model, victim, inputs, labels, initial[0])
+    state = defense.start(initial, setting)
     done, n_read, scores = 0, 0, torch.zeros(n_canaries, dtype=torch.float64)
     before: dp.Messages = {}
     if (last := context.checkpoint.last()) is not None:
@@ -144,10 +143,8 @@ def train_with_records(
         batch = inputs, labels, used[0], defense.batch_size, tuple(used[1:])
         oracle, noise = WithRecords(real, gradients, victim, *batch), dp.Noise(streams, k)
         state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
-        read = dp.Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
-        view = dp.View.of(threat_model, read, {k - 1, k})
-        for derived in _derived(observable, defense, view, setting, victim, k):
-            scores += _presence(inputs, labels, derived, gradients, defense.clip_norm_in(k))
+        for found in read(k, before, sent, state):
+            scores += found
             n_read += 1
         before = sent
         context.checkpoint.keep(partial(da.Progress.of, k, n_read, state, tensors_of(sent), scores))
@@ -157,6 +154,57 @@ def train_with_records(
     raise da.NotObservable(
         "DPA054", f"{threat_model.name} can derive no gradient of agent {victim}"
     )
+
+
+Reader = Callable[[int, dp.Messages, dp.Messages, Any], Iterator[Tensor]]
+
+
+def _reader(
+    context: da.AttackContext,
+    threat_model: da.ThreatModel,
+    victim: int,
+    inputs: Tensor,
+    labels: Tensor,
+    initial: Tensor,
+) -> Reader:
+    """Scores of all canaries, [n_canaries] each, that round k gives an adversary.
+
+    By the round's messages and those before, or by the state after the last round. Raises
+    ConfigError: messages give no gradient.
+    """
+    defense, problem = context.defense, context.problem
+    assert isinstance(problem, da.Classification)
+    gradients, observables = problem.gradients, tuple(defense.observables.values())
+    released = ReleasedModel.playing(defense, model_of=threat_model.model_of)
+
+    def of_final_model(
+        k: int, before: dp.Messages, sent: dp.Messages, state: Any
+    ) -> Iterator[Tensor]:
+        if k < defense.n_rounds:
+            return
+        (model,) = released.released(state)
+        if threat_model.access == "black-box":
+            holder = torch.zeros(1, dtype=torch.long, device=model.device)
+            yield gradients.log_odds(model[None], inputs[None], labels[None], holder)[0].cpu()
+            return
+        moved = dp.ObservedGradient(initial - model, model)
+        yield _presence(inputs, labels, moved, gradients, defense.clip_norm_in(k))
+
+    def of_messages(k: int, before: dp.Messages, sent: dp.Messages, state: Any) -> Iterator[Tensor]:
+        read = dp.Transcript({k - 1: before, k: sent} if k > 1 else {k: sent})
+        view = dp.View.of(threat_model, read, {k - 1, k})
+        for derived in _derived(observables[0], defense, view, context.setting, victim, k):
+            yield _presence(inputs, labels, derived, gradients, defense.clip_norm_in(k))
+
+    if threat_model.has_final_model:
+        return of_final_model
+    if not observables:
+        raise da.ConfigError(
+            "DPA052",
+            "attack canaries: no gradient can be derived from this defense's messages",
+            'use kind = "gradient"',
+        )
+    return of_messages
 
 
 def _presence(

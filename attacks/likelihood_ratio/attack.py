@@ -12,6 +12,7 @@ from dpaudit.defense.claim_accounting import claimed_delta
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import PLAYED, fewest_coordinates
+from dpaudit.game.released_model import as_seen_by
 from dpaudit.game.runs.play import ProjectionAdversary, Worlds
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case.layers import in_layers
@@ -57,6 +58,8 @@ class LikelihoodRatio(da.Attack):
     the test of the noise by a few runs. Every audit with a claim has these.
     """
 
+    final_model = ("white-box",)
+
     trials: NonNegativeInt | None = None  # counted runs of each world; None: what certifies most
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
     alpha: da.Significance = 0.05  # of a false lower bound
@@ -87,6 +90,15 @@ class LikelihoodRatio(da.Attack):
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
         return da.too_long(self.n_rounds, n_rounds)
+
+    def refuse_too_large(self, context: da.AttackContext, threat_model: da.ThreatModel) -> None:
+        """Called before anything is run. Raises ConfigError: a part of a run has no final model."""
+        if threat_model.has_final_model and self.n_rounds not in (None, context.defense.n_rounds):
+            raise da.ConfigError(
+                "DPA052",
+                f'likelihood-ratio: n_rounds: "{threat_model.name}" has the model after all '
+                f"{context.defense.n_rounds} rounds, so fewer cannot be played; leave it out",
+            )
 
     def power(
         self, context: da.AttackContext, threat_model: da.ThreatModel, patience: float = inf
@@ -192,6 +204,7 @@ class LikelihoodRatio(da.Attack):
 
     def _asking(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Asking:
         trials, first = NOISE_RUNS if self.trials == 0 else self.trials or USUAL, self.n_rounds
+        context = replace(context, defense=as_seen_by(threat_model, context.defense))
         asking = Asking(context, threat_model, trials, first, self.alpha, self.stop_early)
         if self.trials != 0 or first is not None or (game := _largest_game(asking)) is None:
             return asking

@@ -49,6 +49,9 @@ def planned(asking: Asking, claim: Claim, least: int) -> tuple[Asking, Question 
 def _numbers_of_rounds(asking: Asking, usual: Question) -> Iterator[int]:
     """All that the algebra follows in moderate time, and by halves fewer of them."""
     n_rounds = asking.context.defense.n_rounds
+    if asking.threat_model.has_final_model:
+        yield n_rounds
+        return
     if asking.first_rounds is not None:
         n_rounds = min(n_rounds, asking.first_rounds)
     products = GameShape.of(usual.game, usual.threat_model).products

@@ -154,6 +154,8 @@ class Asking:
     def rounds(self, coordinates: int = 1) -> int:
         """How many are played."""
         n_rounds = self.context.defense.n_rounds
+        if self.threat_model.has_final_model:  # which is of a whole run, or is another model
+            return n_rounds
         if self.first_rounds is not None:
             return min(self.first_rounds, n_rounds)
         return max(1, min(n_rounds, WORK // self.numbers(coordinates)))

@@ -39,7 +39,7 @@ class ShadowModels(da.Attack):
     """
 
     chooses: ClassVar[da.Chooses] = {"message": ("messages",)}
-    sees_final_model: ClassVar[bool] = True
+    final_model = ("white-box", "black-box")
 
     shadows: Annotated[int, Field(ge=8)] = 64  # reference runs
     targets: Annotated[int, Field(ge=2)] = 8  # runs that are attacked

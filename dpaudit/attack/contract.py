@@ -13,7 +13,7 @@ from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric
-from dpaudit.files.threat import ThreatModel
+from dpaudit.files.threat import Access, ThreatModel
 from dpaudit.progress import OnStep
 from dpaudit.registry import PluginFamily
 from dpaudit.rng import Streams
@@ -64,7 +64,9 @@ class Attack(Strict, ABC):
     plugin_family: ClassVar[PluginFamily] = "attacks"
     chooses: ClassVar[Chooses] = {}
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
-    sees_final_model: ClassVar[bool] = False  # whether a last model is enough for it, without links
+    final_model: ClassVar[
+        tuple[Access, ...]
+    ] = ()  # with which access a last model is enough for it
 
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 

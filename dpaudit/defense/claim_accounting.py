@@ -46,9 +46,9 @@ def account_claim(
 def worst_off(claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting) -> int:
     """The victim of ``account_claim``, with nothing composed where all agents release the same."""
     first, *others = victims = _victims(threat_model, setting)
-    released = defense.mechanism(setting, threat_model, first)
+    released = _mechanism(defense, setting, threat_model, first)
     alike = len({setting.sizes[victim] for victim in victims}) == 1
-    if alike and all(defense.mechanism(setting, threat_model, v) == released for v in others):
+    if alike and all(_mechanism(defense, setting, threat_model, v) == released for v in others):
         return first
     return account_claim(claim, threat_model, defense, setting).victim
 
@@ -70,7 +70,10 @@ def _declared(
     victims = _victims(threat_model, setting)
     brackets = [
         _of_adjacency(
-            claim, defense.mechanism(setting, threat_model, victim), defense, setting.sizes[victim]
+            claim,
+            _mechanism(defense, setting, threat_model, victim),
+            defense,
+            setting.sizes[victim],
         )
         for victim in victims
     ]
@@ -155,11 +158,11 @@ def _refuse(
 ) -> None:
     victims = _victims(threat_model, setting)
     for victim in victims:  # up to the first that releases anything to the adversary
-        bracket = defense.mechanism(setting, threat_model, victim)
+        bracket = _mechanism(defense, setting, threat_model, victim)
         if releases := (*bracket.least, *bracket.most):
             break
     if claim.delta == 0 and claim.mu is None:  # some other victim may be hidden by Gaussian noise
-        _delta(claim, (defense.mechanism(setting, threat_model, v) for v in victims))
+        _delta(claim, (_mechanism(defense, setting, threat_model, v) for v in victims))
     if not releases and not bracket.assumptions:
         raise ConfigError(
             "DPA048",
@@ -188,8 +191,29 @@ def _refuse(
         )
 
 
+def _mechanism(
+    defense: Defense, setting: Setting, threat_model: ThreatModel, victim: int
+) -> Bracket:
+    """What is released to an adversary about one record of the victim.
+
+    A final model is computed from initial models and from what agents send, so that it releases no
+    more than all messages do (post-processing). It may hold more, as noise that is drawn for a
+    message alone: that is for the exact leak to say, which has the model among its messages.
+    """
+    if not threat_model.has_final_model:
+        return defense.mechanism(setting, threat_model, victim)
+    everybody = ThreatModel(name=threat_model.name)
+    released = defense.mechanism(setting, everybody, victim)
+    said = (
+        "the final model is computed from messages, which are accounted in its place; so no lower "
+        "end follows"
+    )
+    return Bracket((), released.most, (*released.assumptions, said))
+
+
 def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     victims = [i for i in setting.holders if i not in threat_model.agents]
+    victims.sort(key=lambda i: i != threat_model.model_of)  # whose model it is comes first
     if not victims:
         raise ConfigError(
             "DPA051", f'threat_model "{threat_model.name}": no agent is left to attack'

@@ -67,6 +67,8 @@ def _visible(threat_model: ThreatModel, sent: Message) -> Message:
 
 def seen_links(threat_model: ThreatModel, senders: Tensor, receivers: Tensor) -> Tensor:
     """Which links [n_edges] a threat model reads (``ThreatModel.sees``)."""
+    if threat_model.has_final_model:  # a released model is on a link to its own agent
+        return senders == receivers
     if threat_model.kind != "external":
         agents = threat_model.agents
         return _is_one_of(senders, agents) | _is_one_of(receivers, agents)

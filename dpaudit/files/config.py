@@ -312,9 +312,11 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
         plugin, named_models = load_plugin("attacks", attack.name), attack.options["threat_models"]
         for model in (m for m in config.threat_model if m.has_final_model):
             asked = named_models is None or model.name in named_models
-            if asked and plugin.per_threat_model and not plugin.sees_final_model:
+            if asked and plugin.per_threat_model and model.access not in plugin.final_model:
                 others = [m.name for m in config.threat_model if not m.has_final_model]
-                said = f'{attack.name} reads messages, and "{model.name}" has a final model alone; '
+                needs = "parameters" if plugin.final_model else "messages"
+                has = "losses of a final model" if plugin.final_model else "a final model"
+                said = f'{attack.name} reads {needs}, and "{model.name}" has {has} alone; '
                 said += f"expected some of {', '.join(others)}" if others else "remove this attack"
                 yield ("attack", i, "threat_models"), Problem("DPA052", said)
         for option, tables in plugin.chooses.items():

@@ -14,6 +14,7 @@ LONGEST_SLUG = 120  # bytes, of the 255 that a file's name may have
 
 Agent = Annotated[int, Field(strict=True)]  # true is no agent
 Link = tuple[Agent, Agent]  # (sender, receiver)
+Access = Literal["white-box", "black-box"]  # to a model: its parameters, or its losses on records
 
 
 class ThreatModel(Strict):
@@ -29,8 +30,7 @@ class ThreatModel(Strict):
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
     # of kind "final-model": the agent whose last model it has; None: the mean of all agents'
     model_of: Agent | None = None
-    # of kind "final-model": the model's parameters, or only its losses on records
-    access: Literal["white-box", "black-box"] = "white-box"
+    access: Access = "white-box"  # of kind "final-model"
     knows_draws: bool = (
         True  # whether it knows graphs and participants that are drawn in each round
     )

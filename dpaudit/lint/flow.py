@@ -12,6 +12,7 @@ from typing import Any
 
 from . import calls, operations
 from .drawing import helper_of_noise
+from .module import DEEPEST, Env, Module, number_of
 from .values import (
     MOST,
     NOTHING,
@@ -27,53 +28,7 @@ from .values import (
 )
 from .vocabulary import ABOUT, LOOPS, NOISE_HELPER, LoopKind, is_setting
 
-DEEPEST = 4  # calls within calls that are read in their place
 MOST_INLINED = 3_000  # statements of them, in one file
-
-Env = dict[str, Value]
-
-
-@dataclass
-class Module:
-    """A file, with its functions and classes by name."""
-
-    tree: ast.Module
-    functions: dict[str, Function] = field(default_factory=dict)
-    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
-    constants: Env = field(default_factory=dict)
-    imported: set[str] = field(default_factory=set)
-    inlined: int = 0  # statements so far
-
-    @classmethod
-    def of(cls, tree: ast.Module) -> "Module":
-        module = cls(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-                module.imported.update(names)
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                module.functions[node.name] = node
-            elif isinstance(node, ast.ClassDef):
-                module.classes[node.name] = node
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                number = number_of(node.value)
-                for target in node.targets if number is not None else ():
-                    if isinstance(target, ast.Name):
-                        module.constants[target.id] = Value(frozenset({target.id}), number=number)
-        return module
-
-    def method(self, owner: ast.ClassDef | None, name: str, depth: int = 0) -> Function | None:
-        """The method of a class, or of a base of it in the same file."""
-        if owner is None or depth > DEEPEST:
-            return None
-        for node in owner.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                return node
-        bases = [base.id for base in owner.bases if isinstance(base, ast.Name)]
-        known = [self.classes[base] for base in bases if base in self.classes]
-        found = (self.method(base, name, depth + 1) for base in known)
-        return next((method for method in found if method is not None), None)
 
 
 @dataclass
@@ -401,14 +356,6 @@ def parameters_of(function: Function) -> list[str]:
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [argument.arg for argument in every]
-
-
-def number_of(node: ast.Constant) -> float | None:
-    """The number that is written, if it is one that a float can hold."""
-    value = node.value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < 1e300 else None
 
 
 def kind_of(over: ast.AST, targets: frozenset[str]) -> LoopKind:

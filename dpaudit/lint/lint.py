@@ -8,7 +8,9 @@ from pathlib import Path
 
 from dpaudit.files.hint import Hint, Linted, Unread
 
-from .flow import Env, Flow, Module
+from .flow import Flow
+from .imports import imported_numbers, numbers_in
+from .module import Env, Module
 from .rules import RULES, Found, Reading
 from .sources import Source, sources
 from .values import Function
@@ -25,6 +27,7 @@ def lint(paths: Sequence[Path]) -> Linted:
     hints: list[Hint] = []
     unread: list[Unread] = []
     n_files = 0
+    numbers_in.cache_clear()  # of files that may have changed
     for source in sources(paths):
         if isinstance(source, Unread):
             unread.append(source)
@@ -47,7 +50,8 @@ def hints_of(source: Source) -> list[Hint] | str:
         if not WORTH_READING.search(source.text):
             return []
         found = sorted(
-            found_in(tree), key=lambda one: (one.line, one.code, one.column, one.message)
+            found_in(tree, imported_numbers(tree, Path(source.path))),
+            key=lambda one: (one.line, one.code, one.column, one.message),
         )
     except (RecursionError, MemoryError):
         return "nested too deeply"
@@ -66,16 +70,16 @@ def hints_of(source: Source) -> list[Hint] | str:
     return list(hints.values())
 
 
-def found_in(tree: ast.Module) -> Iterator[Found]:
-    """Where the rules apply in a module."""
-    for reading in readings(tree):
+def found_in(tree: ast.Module, elsewhere: Env) -> Iterator[Found]:
+    """Where the rules apply in a module, of which numbers may be imported by name."""
+    for reading in readings(tree, elsewhere):
         for rule in RULES:
             yield from rule(reading)
 
 
-def readings(tree: ast.Module) -> Iterator[Reading]:
+def readings(tree: ast.Module, elsewhere: Env) -> Iterator[Reading]:
     """Each function and method, and the module itself, once they are read."""
-    module = Module.of(tree)
+    module = Module.of(tree, elsewhere)
     flow = Flow(module, None, "", {})
     flow.run(tree.body)
     yield Reading(tree, None, "", flow.events)

@@ -7,6 +7,7 @@ that they are offered, and the node hears late that they have it, as over a slow
 import tempfile
 
 import numpy as np
+from mechanism import WithNumpy
 from p2pfl.settings import Settings
 
 Settings.general.DISABLE_RAY = True  # which p2pfl otherwise starts as it is imported
@@ -14,6 +15,7 @@ Settings.general.LOG_DIR, Settings.general.LOG_LEVEL = tempfile.mkdtemp(), "ERRO
 
 from p2pfl.communication.protocols.protobuff.gossiper import Gossiper  # noqa: E402
 from p2pfl.experiment import Experiment  # noqa: E402
+from p2pfl.learning.compression import COMPRESSION_STRATEGIES_REGISTRY  # noqa: E402
 from p2pfl.learning.frameworks.p2pfl_model import P2PFLModel  # noqa: E402
 from p2pfl.node_state import NodeState  # noqa: E402
 from p2pfl.stages.base_node.gossip_model_stage import GossipModelStage  # noqa: E402
@@ -69,7 +71,7 @@ class Learner:
 
 
 def sent_to(update, ticks=1):
-    """The noised numbers of every message, by neighbour.
+    """The noised numbers of every message, in the order of sending.
 
     Args:
         ticks: of the gossiper, after which the node hears that a neighbour has the model.
@@ -77,11 +79,12 @@ def sent_to(update, ticks=1):
     model, state = Model(update, compression={"dp": {}}), NodeState("node")
     state.experiment = Experiment("audit", 1)
     state.nei_status = dict.fromkeys(NEIGHBOURS, -1)
-    found = {name: [] for name in NEIGHBOURS}
+    found, heard = [], dict.fromkeys(NEIGHBOURS, 0)
 
     def on_model(address, message):
-        found[address].append(model.decode_parameters(message)[0][0])
-        if len(found[address]) == ticks:
+        found.append(model.decode_parameters(message)[0][0])
+        heard[address] += 1
+        if heard[address] == ticks:
             state.nei_status[address] = state.round
 
     protocol = Protocol([Neighbour(name, on_model) for name in NEIGHBOURS])
@@ -91,11 +94,21 @@ def sent_to(update, ticks=1):
 
 def four_recipients(update):
     """[4, d]: one message to each neighbour."""
-    return np.stack([messages[0] for messages in sent_to(update).values()])
+    return np.stack(sent_to(update))
+
+
+def with_noise_of_numpy(update):
+    """The same, with noise that an audit recognises."""
+    of_opendp = COMPRESSION_STRATEGIES_REGISTRY["dp"]
+    COMPRESSION_STRATEGIES_REGISTRY["dp"] = WithNumpy
+    try:
+        return four_recipients(update)
+    finally:
+        COMPRESSION_STRATEGIES_REGISTRY["dp"] = of_opendp
 
 
 if __name__ == "__main__":
     for ticks in (1, 3):
-        messages = [m for some in sent_to(np.ones(20), ticks).values() for m in some]
+        messages = sent_to(np.ones(20), ticks)
         different = len({m.tobytes() for m in messages})
         print(f"told after {ticks} ticks: {len(messages)} messages, {different} different")

@@ -371,9 +371,8 @@ def _as_array(part: Any) -> tuple[np.ndarray, str]:
         return array, _name(part.dtype)
     array = np.asarray(part)
     if array.dtype.kind not in "fiub":
-        raise FunctionError(
-            "DPA075", f"the function returned {type(part).__name__}; expected an array of numbers"
-        )
+        found = f"{array.dtype} numbers" if array.dtype.kind == "c" else type(part).__name__
+        raise FunctionError("DPA075", f"the function returned {found}; expected real numbers")
     return array, _name(array.dtype)
 
 

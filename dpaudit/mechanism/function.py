@@ -90,7 +90,7 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return shortened(one_line(f"{type(error).__name__}: {error}"), LONGEST)
 
 
@@ -252,7 +252,7 @@ class FunctionHere(AuditedFunction):
                 if name is None:
                     return self._function(given)
                 return self._function(given, **{name: given_generator(name, self.generator)})
-        except Exception as error:  # whatever the function raises
+        except (Exception, SystemExit) as error:  # whatever the function raises
             raise raised(_said(error), given) from None
 
 
@@ -371,8 +371,10 @@ def _as_array(part: Any) -> tuple[np.ndarray, str]:
         return array, _name(part.dtype)
     array = np.asarray(part)
     if array.dtype.kind not in "fiub":
-        found = f"{array.dtype} numbers" if array.dtype.kind == "c" else type(part).__name__
-        raise FunctionError("DPA075", f"the function returned {found}; expected real numbers")
+        found = str(array.dtype) if array.dtype.kind == "c" else type(part).__name__
+        raise FunctionError(
+            "DPA075", f"the function returned {found}; expected an array of numbers"
+        )
     return array, _name(array.dtype)
 
 

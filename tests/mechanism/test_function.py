@@ -1,5 +1,6 @@
 """The audited function: what stops an audit, in one line with a code."""
 
+import sys
 import time
 
 import numpy as np
@@ -46,6 +47,8 @@ BAD = {
     "another dtype": (lambda x: noise(x).astype("float32"), "DPA075", "float32; expected float64"),
     "NaN": (lambda x: noise(x) * np.nan, "DPA075", "NaN or infinity, in 6 numbers"),
     "no numbers": (lambda x: "noised", "DPA075", "returned str; expected an array of numbers"),
+    "complex": (lambda x: x + 1j, "DPA075", "returned complex128; expected an array of numbers"),
+    "exits": (lambda x: sys.exit(3), "DPA075", "raised SystemExit: 3"),
     "raises": (raises, "DPA075", "raised RuntimeError: no such"),
     "raises for some inputs": (raises_if_large, "DPA075", "numbers from 0 to"),
     "not random": (lambda x: x, "DPA076", "2,000 calls with one value return the same"),

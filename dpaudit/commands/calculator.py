@@ -84,7 +84,8 @@ def epsilon(
         several.append(released(count, noise or 0.0))
     for releases in several:
         low, high = accounted(releases, delta, adjacency)
-        after = f" after {releases[0].count:,} rounds" if len(counts) > 1 else ""
+        n = releases[0].count
+        after = f" after {n:,} round{'s' * (n > 1)}" if len(counts) > 1 else ""
         at = f"at delta {delta:g} ({adjacency} adjacency, in nats)"
         say(f"epsilon {_interval(low, high)} {at}{after}")
         if like is not None:
@@ -127,6 +128,9 @@ def _noise(
     if not is_enough(high):
         said = f"no noise multiplier up to {MOST_NOISE:g} gives {target:g} at delta {delta:g}"
         raise ConfigError("DPA041", f"--target-epsilon: {said}")
+    if is_enough(low):
+        said = f"a noise multiplier of {LEAST_NOISE:g} gives less than {target:g} already"
+        raise ConfigError("DPA041", f"--target-epsilon: {said}", "no smaller one is tried")
     while high > (1 + PRECISION) * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_enough(middle) else (middle, high)

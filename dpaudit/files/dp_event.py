@@ -15,6 +15,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.release import Release
 
 from .documents import read_json, reason
+from .ledger_file import message
 from .whole import write_whole
 
 MODULE = "dp_accounting.dp_event"
@@ -29,16 +30,22 @@ def read_event(path: Path) -> list[Release]:
     except OSError as error:
         raise ConfigError("DPA007", f"{path}: {reason(error)}") from None
     except RecursionError:
-        raise ConfigError("DPA011", f"{path}: not a DpEvent: nested too deeply") from None
+        said = "nested too deeply"
     except KeyError as error:
-        raise ConfigError("DPA011", f"{path}: not a DpEvent: it lacks {error}") from None
-    except (TypeError, ValidationError, ValueError) as error:
+        said = f"it lacks {error}"
+    except ValidationError as error:
+        said = message(error.errors()[0])
+    except (TypeError, ValueError) as error:
         said = reason(error) if isinstance(error, ValueError) else "a value has another type"
-        raise ConfigError("DPA011", f"{path}: not a DpEvent: {said}") from None
-    if not found or len(found) > MOST_EVENTS:
+    else:
+        if 0 < len(found) <= MOST_EVENTS:
+            return found
         said = f"expected 1 to {MOST_EVENTS:,} releases, got {len(found):,}"
-        raise ConfigError("DPA011", f"{path}: {said}")
-    return found
+    raise ConfigError(
+        "DPA011",
+        f"{path}: not a DpEvent: {said}",
+        "write it with --write-event, or as JSON of what to_named_tuple of dp-accounting gives",
+    )
 
 
 def _releases(event: Any, count: int, sampling: str, rate: float) -> Iterator[Release]:

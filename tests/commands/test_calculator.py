@@ -120,6 +120,11 @@ def test_a_noise_multiplier_is_solved_for(family: str, delta: str) -> None:
     assert 1.999 <= float(second.split()[1]) <= 2
 
 
+def test_an_epsilon_that_less_noise_would_give_is_refused() -> None:
+    code, line = said("--family", "laplace", "--delta", "0", "--target-epsilon", "1e9")
+    assert (code, "a noise multiplier of 0.001 gives less than 1e+09 already" in line) == (2, True)
+
+
 def test_several_numbers_of_rounds_are_a_table() -> None:
     lines = said("--noise-multiplier", "2", "--rounds", "1,1e2")[1].splitlines()
     expected = [f"{gaussian_epsilon(1e-5, 0.5 * n**0.5):.4g}" for n in (1, 100)]
@@ -166,7 +171,10 @@ def test_an_event_is_the_one_of_dp_accounting(tmp_path) -> None:
         ("{}", "it lacks 'class_name'"),
         ("[]", "not a DpEvent"),
         ('{"class_name": "ZCDpEvent", "rho": 1}', "ZCDpEvent has no release here"),
-        ('{"class_name": "GaussianDpEvent", "noise_multiplier": -1}', "not a DpEvent"),
+        (
+            '{"class_name": "GaussianDpEvent", "noise_multiplier": -1}',
+            "not a DpEvent: noise_multiplier: Input should be greater",
+        ),
         ('{"class_name": "NoOpDpEvent"}', "expected 1 to 10,000 releases, got 0"),
     ],
 )

@@ -26,6 +26,7 @@ from .figures.range import RangeDrawing, range_drawing
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many
+from .texts import TextScenario, text_scenarios
 
 LONGEST = 40  # characters of a title in an address
 UNPICKED = 2  # images' widths of a strip whose targets have no rows
@@ -69,8 +70,12 @@ class Run:
     @cached_property
     def pictures(self) -> dict[str, Picture]:
         artifacts = (path for f in self.result.findings for path in f.artifacts.values())
-        paths = dict.fromkeys(path for path in artifacts if not path.endswith(".npz"))
+        paths = dict.fromkeys(path for path in artifacts if not path.endswith((".npz", ".json")))
         return {path: reconstructions.embedded(path, self.directory) for path in paths}
+
+    @cached_property
+    def texts(self) -> list[TextScenario]:
+        return text_scenarios(self.result.findings, self.directory)
 
     @cached_property
     def scenarios(self) -> list[ReconstructionGroup]:

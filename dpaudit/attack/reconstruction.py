@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 import dpaudit.defense as dp
+from dpaudit.data.datasets import Dataset
 from dpaudit.errors import DataError
 from dpaudit.files.finding import Finding
 from dpaudit.files.threat import ThreatModel
@@ -72,18 +73,8 @@ class ReconstructionAttack(Attack):
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[InvalidOption]:
         return late_rounds(self.rounds, n_rounds)
 
-    def refuse(self, learned: LoadedProblem, setting: dp.Setting) -> None:
-        """Raises DataError if the data are no images, or ones that cannot be scored, or no records,
-        or too few for a batch; or batches of several rounds are to be joined of which it is not
-        known that they recur.
-        """
-        dataset = learned.dataset
-        if dataset is None:
-            raise DataError(
-                "DPA033",
-                "these data are no records, only a cost function for each agent; gradient "
-                "inversion needs images",
-            )
+    def refuse_records(self, dataset: Dataset) -> None:
+        """Raises DataError: they are no images, or ones that cannot be scored."""
         if not dataset.is_image:
             raise DataError(
                 "DPA033",
@@ -92,6 +83,19 @@ class ReconstructionAttack(Attack):
                 "[n, channels, height, width]",
             )
         refuse_small(dataset.x.shape)
+
+    def refuse(self, learned: LoadedProblem, setting: dp.Setting) -> None:
+        """Raises DataError if the data are none that it reconstructs, or no records, or too few for
+        a batch; or batches of several rounds are to be joined of which it is not known that they
+        recur.
+        """
+        if learned.dataset is None:
+            raise DataError(
+                "DPA033",
+                "these data are no records, only a cost function for each agent; gradient "
+                "inversion needs records",
+            )
+        self.refuse_records(learned.dataset)
         largest = max((size for size in self.batch_sizes if size != "training"), default=0)
         fewest = min(setting.sizes)
         if largest > fewest:
@@ -144,9 +148,13 @@ class ReconstructionAttack(Attack):
     def measure(
         self, context: AttackContext, threat_model: ThreatModel, on_step: OnStep
     ) -> list[Finding]:
+        return run_scenario(self.scenario(context, threat_model), context, on_step)
+
+    def scenario(self, context: AttackContext, threat_model: ThreatModel) -> Scenario:
+        """What one part of it attacks of what one adversary sees."""
         part = context.part
         assert part.batch_size is not None  # parts() names one for each
-        scenario = Scenario(
+        return Scenario(
             attack_index=context.index,
             attack_name=context.name,
             reconstruct=self.reconstruct,
@@ -159,7 +167,6 @@ class ReconstructionAttack(Attack):
             is_probe=self._is_probe(part.batch_size, context.defense),
             join=self._joins,
         )
-        return run_scenario(scenario, context, on_step)
 
     def _sizes(self, defense: dp.Defense) -> list[int]:
         sizes = (defense.batch_size if b == "training" else b for b in self.batch_sizes)

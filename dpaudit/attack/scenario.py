@@ -67,7 +67,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
     findings: dict[tuple[int, ...], list[Finding]] = {}
     reached: list[Reached] = []
     for i, (clip_norm, some) in enumerate(together.items()):
-        observed, targets = _observed(scenario, some, clip_norm)
+        observed, targets = observed_gradients(scenario, some, clip_norm)
         reconstruction = scenario.reconstruct(
             observed,
             task_of(problem.gradients, dataset, context.checkpoint.stage(i)),
@@ -80,7 +80,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
                 f"{scenario.attack_name} handed back {n} reconstructions of {len(targets)} "
                 "batches; expected one for each of observed.secrets",
             )
-        images, labels = _truth(scenario, targets, problem, streams)
+        images, labels = truth_of(scenario, targets, problem, streams)
         by_round = sorted({one.target.round for one in some})
         joined = scenario.join == "rounds"
         apart: list[tuple[int, ...]] = [tuple(by_round)] if joined else [(k,) for k in by_round]
@@ -98,7 +98,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
     return found_by_round + share
 
 
-def _observed(
+def observed_gradients(
     scenario: Scenario, some: list[TargetGradient], clip_norm: float | None
 ) -> tuple[ObservedGradients, list[dp.Target]]:
     """The gradients of targets that are reconstructed together, and a target of each secret."""
@@ -141,7 +141,7 @@ def _joined(scenario: Scenario, observed: ObservedGradients) -> tuple[str, ...]:
     )
 
 
-def _truth(
+def truth_of(
     scenario: Scenario, targets: list[dp.Target], problem: Classification, streams: Streams
 ) -> tuple[Tensor, Tensor]:
     """The images [m, batch_size, ...] and labels that were used, drawn again from the seed."""
@@ -201,7 +201,7 @@ def scored(
         victims = tuple(float(target.victim) for target in truth.targets)
         by_score: Columns = {name: tuple(getattr(scores, name).tolist()) for name in RANGES}
         series: Columns = {Column.VICTIM: victims, **by_score, **rows}
-        return _finding(scenario, truth.rounds, world, notes).model_copy(
+        return finding_of(scenario, truth.rounds, world, notes).model_copy(
             update={"metrics": metrics, "series": series, "artifacts": artifacts}
         )
 
@@ -241,9 +241,10 @@ def _scale(dataset: Dataset, n_targets: int) -> Iterator[str]:
         yield f"too few targets for an interval: {n_targets}, expected at least {FEWEST}"
 
 
-def _finding(
+def finding_of(
     scenario: Scenario, rounds: tuple[int, ...], world: str, notes: tuple[str, ...]
 ) -> Finding:
+    """A finding of a scenario, without its numbers."""
     return Finding(
         role=Role.RECONSTRUCTION,
         kind="reconstruction",
@@ -261,7 +262,7 @@ def _finding(
 def not_available(scenario: Scenario, refusals: list[str]) -> Finding:
     """A scenario that this adversary's view does not allow, said instead of left out."""
     note = f"not available to this adversary: {refusals[0]}"
-    return _finding(scenario, scenario.rounds, scenario.world, (note,))
+    return finding_of(scenario, scenario.rounds, scenario.world, (note,))
 
 
 def _labels_found(guessed: Tensor, labels: Tensor) -> list[float]:

@@ -64,6 +64,7 @@ class Role(StrEnum):
     RECONSTRUCTED_SHARE = (
         "reconstructed-share"  # the share of targets that were reconstructed, with its bounds
     )
+    TEXT_RECOVERY = "text-recovery"  # which tokens of a batch were recovered, and in which order
     MEMBERSHIP = "membership"  # which records a batch held
     INFORMATION = "information"  # how much a view reveals about a private quantity
     BEST_ESTIMATE = "best-estimate"  # the best estimate of that quantity from the view
@@ -73,7 +74,7 @@ _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
     "accounting": (Role.EXACT_LEAK, Role.WHO_LEARNS_WHAT, Role.MEASURED, Role.DECLARED),
     "sensitivity": (Role.SENSITIVITY, Role.DEPENDENCE, Role.ALIGNMENT),
     "empirical-epsilon": (Role.TEST, Role.NOISE_BOUND, Role.REACTING_GRADIENT),
-    "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE),
+    "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE, Role.TEXT_RECOVERY),
     "membership": (Role.MEMBERSHIP,),
     "mutual-information": (Role.INFORMATION, Role.BEST_ESTIMATE),
     "control": (
@@ -136,6 +137,13 @@ class Name(StrEnum):
     SSIM = "ssim"
     SSIM_OVER_BLIND = "ssim over blind"
     LABEL_ACCURACY = "label accuracy"
+
+    TOKENS_RECOVERED = "tokens recovered"
+    SEQUENCES_RECOVERED = "sequences recovered"
+    ROUGE_1 = "rouge-1"
+    ROUGE_2 = "rouge-2"
+    TPR = "true positive rate"
+    FPR = "false positive rate"
 
     AUC = "auc"
     TPR_AT_0001 = "tpr at 0.1% fpr"

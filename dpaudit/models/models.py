@@ -108,13 +108,7 @@ def architecture(
             "DPA035",
             f"{name} has no parameters to be trained; expected some, which agents train and send",
         )
-    for path, layer in module.named_modules():
-        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
-            raise ConfigError(
-                "DPA036",
-                f"{name} draws dropout masks ({path}), outside of the audit's random streams: call "
-                "eval() on it, or set its dropout to 0",
-            )
+    _refuse_masks(module, name)
     memo = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in trained}
     try:
         copy: nn.Module = deepcopy(module, dict(memo))
@@ -145,6 +139,16 @@ def architecture(
             "logit for each class",
         )
     return copy
+
+
+def _refuse_masks(module: nn.Module, name: str) -> None:
+    for path, layer in module.named_modules():
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p:
+            raise ConfigError(
+                "DPA036",
+                f"{name} draws dropout masks ({path}), outside of the audit's random streams: call "
+                "eval() on it, or set its dropout to 0",
+            )
 
 
 def trained_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -171,7 +171,7 @@ class PositionEmbedding(nn.Module):
         self.offset = nn.Parameter(torch.zeros(n_tokens, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.offset
+        return x + self.offset[: x.shape[1]]
 
 
 class Attention(nn.Module):

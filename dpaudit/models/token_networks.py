@@ -1,6 +1,6 @@
 """Small transformers on token ids [b, length], a decoder and an encoder, for text.
 
-Both have two layers, four heads and a perceptron twice as wide as the tokens' embeddings, and are
+Both have three layers, four heads and a perceptron twice as wide as the tokens' embeddings, and are
 random. Departures: no dropout, whose masks would be drawn outside the audit's streams, and the
 weights of the embedding are not those of the head.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .networks import Attention, EncoderLayer, PositionEmbedding
 
-WIDTH, N_HEADS, N_LAYERS = 64, 4, 2
+WIDTH, N_HEADS, N_LAYERS = 64, 4, 3
 
 
 def _embedding(n_tokens: int, width: int) -> nn.Embedding:

@@ -117,7 +117,7 @@ def test_attacks_on_images_are_refused_in_one_line(tmp_path) -> None:
     assert code == 2
     assert len(lines) == 1, lines
     assert "these data are no records" in lines[0]
-    assert "gradient inversion needs images" in lines[0]
+    assert "gradient inversion needs records" in lines[0]
 
 
 def test_a_defense_that_clips_records_is_refused_in_one_line(tmp_path) -> None:

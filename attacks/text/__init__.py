@@ -1,0 +1,1 @@
+"""Recovery of text from gradients of transformers."""

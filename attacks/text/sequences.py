@@ -1,0 +1,97 @@
+"""Which tokens of a batch belong together: those whose second layer's rows lie in its span.
+
+Of a decoder, what the second layer reads of a prefix depends on the prefix alone, so sequences grow
+token by token. Of an encoder it depends on the whole sequence: tokens are exchanged, position by
+position, for those that bring the rows nearer to the span, until none does.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .front import Block, Front
+from .span import EXACT, Span
+
+_SWEEPS = 8  # over all positions of an encoder's sequence
+_BEAM = 4  # times the batch size: prefixes that are kept where none is exact
+
+
+def choices(outside: Tensor, found: Tensor, batch_size: int) -> list[Tensor]:
+    """The tokens at each position that sequences are made of: those found, else the nearest."""
+    order, counts = outside.argsort(dim=0), found.sum(dim=0).tolist()
+    return [order[: n or batch_size, p] for p, n in enumerate(counts)]
+
+
+def decoded(
+    front: Front,
+    block: Block,
+    span: Span,
+    tokens: list[Tensor],
+    n: int,
+    on_step: Callable[[int], None],
+) -> tuple[Tensor, Tensor]:
+    """The n sequences [n, length] of a decoder that lie nearest to the span, and how far, [n]."""
+    prefixes, far = tokens[0][:, None], torch.zeros(len(tokens[0]))
+    for p, some in enumerate(tokens[1:], start=1):
+        grown = torch.cat(
+            [prefixes.repeat_interleave(len(some), 0), some.repeat(len(prefixes))[:, None]], 1
+        )
+        padded = torch.nn.functional.pad(grown, (0, front.length - p - 1))
+        here = span.outside(front.inputs(padded, block)[:, p]).cpu()
+        total = far.repeat_interleave(len(some)) + here
+        exact = (here <= EXACT).nonzero().flatten()
+        kept = exact if span.is_exact and len(exact) >= min(n, 1) else total.argsort()[: _BEAM * n]
+        kept = kept[total[kept].argsort()][: _BEAM * n]
+        prefixes, far = grown[kept], total[kept]
+        on_step(p)
+    return _distinct(prefixes, far, n)
+
+
+def exchanged(
+    front: Front,
+    block: Block,
+    span: Span,
+    tokens: list[Tensor],
+    n: int,
+    on_step: Callable[[int], None],
+) -> tuple[Tensor, Tensor]:
+    """The same of an encoder: from each token of the position with the most, by exchanges."""
+    start = max(range(len(tokens)), key=lambda p: len(tokens[p]))
+    nearest = torch.stack([some[0] for some in tokens])
+    rows, far = [], []
+    for i, first in enumerate(tokens[start]):
+        row = nearest.clone()
+        row[start] = first
+        best = float(_far(front, block, span, row[None], start))
+        for _ in range(_SWEEPS):
+            before = best
+            for p, some in enumerate(tokens):
+                if p == start or len(some) < 2:
+                    continue
+                tried = row.repeat(len(some), 1)
+                tried[:, p] = some
+                distances = _far(front, block, span, tried, start)
+                row, best = tried[distances.argmin()], float(distances.min())
+            if best >= before:
+                break
+        rows.append(row)
+        far.append(float(span.outside(front.inputs(row[None], block)).mean()))
+        on_step(i * len(tokens) // len(tokens[start]))
+    return _distinct(torch.stack(rows), torch.tensor(far), n)
+
+
+def _far(front: Front, block: Block, span: Span, ids: Tensor, p: int) -> Tensor:
+    """How far the row of one position of sequences [b, length] is outside of the span, [b]."""
+    return span.outside(front.inputs(ids, block)[:, p]).cpu()
+
+
+def _distinct(rows: Tensor, far: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n nearest different sequences; the first ones again, if they are fewer."""
+    order = far.argsort(stable=True)
+    first: dict[tuple[int, ...], int] = {}
+    for i in order.tolist():
+        first.setdefault(tuple(rows[i].tolist()), i)
+    chosen = torch.tensor(list(first.values()))
+    chosen = chosen[torch.arange(n) % len(chosen)]
+    return rows[chosen], far[chosen]

@@ -1,0 +1,140 @@
+"""Text from gradients: exact without noise, by tests of known level with it."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from scipy.stats import kstest
+from torch import Tensor, nn
+
+from dpaudit.attack.observed import ObservedGradients
+from dpaudit.attacks.text.attack import RecoveredBatch, recovered
+from dpaudit.attacks.text.front import Front
+from dpaudit.attacks.text.scores import blind, rouge, score
+from dpaudit.attacks.text.span import Span, members, span_of
+from dpaudit.data.datasets import Dataset
+from dpaudit.data.text import load_text
+from dpaudit.errors import NotObservable
+from dpaudit.files.options import TextOptions
+from dpaudit.models.gradients import Gradients
+from dpaudit.models.models import build_network, initial_parameters
+from dpaudit.rng import Streams
+
+LENGTH = 8
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load_text(None, TextOptions(length=LENGTH, vocabulary=300))
+
+
+def network(name: str, data: Dataset, width: int) -> tuple[nn.Module, Tensor]:
+    module = build_network(name, tuple(data.x.shape[1:]), data.n_classes, data.n_tokens, width)
+    return module, initial_parameters(module, Streams(1)("initialisation"))
+
+
+def attacked(
+    name: str, data: Dataset, batch_size: int, width: int = 64, std: float = 0.0
+) -> tuple[RecoveredBatch, Tensor]:
+    """What the attack makes of a batch's mean gradient, and the batch."""
+    module, x = network(name, data, width)
+    ids, y = data.x[:batch_size], data.y[:batch_size]
+    g = Gradients(module, None, torch.long).mean(x[None], ids[None], y[None])
+    g = g + std * torch.randn(g.shape, generator=Streams(2)("noise"))
+    observed = ObservedGradients(g, x[None], batch_size, None, torch.tensor([std]) if std else None)
+    front = Front(module, x, data.x.shape[1], data.n_tokens)
+    return recovered(front, observed, 0, lambda done, total: None), ids
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "width"),
+    [("gpt-tiny", 1, 64), ("gpt-tiny", 6, 64), ("bert-tiny", 1, 64), ("bert-tiny", 3, 64)],
+)
+def test_batches_are_recovered_without_noise(
+    data: Dataset, name: str, batch_size: int, width: int
+) -> None:
+    found, ids = attacked(name, data, batch_size, width)
+    scores = score(ids[None], found.ids[None])
+    assert scores.tokens == scores.sequences == 1
+    assert set(found.found.nonzero().flatten().tolist()) == set(ids.flatten().tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch_size", "width"), [(1, 64), (8, 256), (32, 640)])
+def test_sequences_of_16_tokens_are_recovered_without_noise(batch_size: int, width: int) -> None:
+    found, ids = attacked("gpt-tiny", load_text(None), batch_size, width)
+    assert score(ids[None], found.ids[None]).sequences == 1
+
+
+def test_more_tokens_than_directions_are_refused_in_a_line(data: Dataset) -> None:
+    with pytest.raises(NotObservable, match=r"has the full rank \d+: .* smaller batch"):
+        attacked("gpt-tiny", data, 40, 16)
+
+
+def test_no_token_is_found_in_noise_alone(data: Dataset) -> None:
+    """A correct program fails with probability 0.05 over fresh seeds, in each of two ways."""
+    module, x = network("gpt-tiny", data, 64)
+    front = Front(module, x, LENGTH, data.n_tokens)
+    noise = torch.randn(len(x), generator=Streams(3)("noise"))
+    for std in (1.0, None):
+        span = span_of(front, front.first[0], noise, std)
+        assert not members(front, front.first[0], span)[1].any()
+
+
+def test_noise_that_is_known_or_estimated_hides_most_tokens(data: Dataset) -> None:
+    quiet, ids = attacked("gpt-tiny", data, 1, std=1e-4)
+    loud, _ = attacked("gpt-tiny", data, 1, std=1.0)
+    true = ids.unique()
+    assert quiet.found[true].double().mean() > 0.8
+    assert quiet.found.sum() <= len(true) + 1
+    assert loud.found.sum() <= 1
+
+
+def test_rows_of_random_direction_have_the_stated_law() -> None:
+    """Kolmogorov and Smirnov; a correct program fails with probability 1e-3 over fresh seeds."""
+    d, r = 40, 9
+    generator = Streams(4)("rows")
+    basis = torch.linalg.qr(torch.randn(d, r, dtype=torch.float64, generator=generator))[0]
+    span = Span(basis, basis.new_zeros(d, 0), d, False)
+    rows = torch.randn(4000, d, dtype=torch.float64, generator=generator)
+    assert kstest(span.p_values(span.outside(rows)).numpy(), "uniform").pvalue > 1e-3
+
+
+class _Images(nn.Module):
+    """Tokens are mixed before the first linear layer reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.tokens(ids).cumsum(1).flip(1) + self.tokens(ids).mean(1, True))[:, 0]
+
+
+def test_a_network_without_attention_is_refused_in_a_line() -> None:
+    module = _Images()
+    x = nn.utils.parameters_to_vector(module.parameters()).detach()
+    with pytest.raises(NotObservable, match="reads tokens one by one"):
+        Front(module, x, 5, 9)
+
+
+def test_rouge_has_the_values_of_its_definition() -> None:
+    assert rouge([1, 2, 3], [1, 2, 3], 1) == rouge([1, 2, 3], [1, 2, 3], 2) == 1
+    assert rouge([1, 1, 2], [1, 3, 3], 1) == pytest.approx(1 / 3)
+    assert rouge([1, 2, 3, 4], [2, 3, 9, 1], 2) == pytest.approx(1 / 3)
+    assert rouge([1], [1], 2) == 0
+
+
+def test_sequences_are_aligned_before_they_are_scored() -> None:
+    truth = torch.tensor([[[1, 2], [3, 4]]])
+    scores = score(truth, truth.flip(1))
+    assert (scores.tokens, scores.sequences, scores.order.tolist()) == (1, 1, [[1, 0]])
+
+
+def test_blind_guesses_are_drawn_from_public_text() -> None:
+    public = torch.tensor([[1, 2, 3]] * 4)
+    guesses = blind(public, (2, 3), Streams(1)("blind"))
+    assert {tuple(t.shape) for t in guesses.values()} == {(2, 3, 3)}
+    chains = guesses["bigrams of public text"].flatten(0, 1).tolist()
+    follows = {1: {2}, 2: {3}, 3: {1, 2, 3}}
+    assert all(b in follows[a] for row in chains for a, b in pairwise(row))

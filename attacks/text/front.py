@@ -92,6 +92,18 @@ class Front:
             hook.remove()
         return torch.cat(found)
 
+    def last_inputs(self, prefixes: Tensor, block: Block) -> Tensor:
+        """What a block reads of the last token of prefixes [b, p], if it is causal: [b, width].
+
+        Networks that take full records alone are given prefixes with token 0 behind them.
+        """
+        p = prefixes.shape[1]
+        try:
+            return self.inputs(prefixes, block)[:, -1]
+        except (RuntimeError, ValueError, IndexError):
+            padded = torch.nn.functional.pad(prefixes, (0, self.length - p))
+            return self.inputs(padded, block)[:, p - 1]
+
     def candidates(self, block: Block, tokens: Tensor) -> Tensor:
         """What a first block reads of each of some tokens at each position, [n, length, width]."""
         return self.inputs(tokens[:, None].expand(-1, self.length), block)

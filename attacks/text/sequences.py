@@ -32,17 +32,16 @@ def decoded(
     on_step: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
     """The n sequences [n, length] of a decoder that lie nearest to the span, and how far, [n]."""
-    prefixes, far = tokens[0][:, None], torch.zeros(len(tokens[0]))
-    for p, some in enumerate(tokens[1:], start=1):
+    prefixes, far = torch.zeros(1, 0, dtype=torch.long), torch.zeros(1)
+    for p, some in enumerate(tokens):
         grown = torch.cat(
             [prefixes.repeat_interleave(len(some), 0), some.repeat(len(prefixes))[:, None]], 1
         )
-        padded = torch.nn.functional.pad(grown, (0, front.length - p - 1))
-        here = span.outside(front.inputs(padded, block)[:, p]).cpu()
+        here = span.outside(front.last_inputs(grown, block)).cpu()
         total = far.repeat_interleave(len(some)) + here
-        exact = (here <= EXACT).nonzero().flatten()
-        kept = exact if span.is_exact and len(exact) >= min(n, 1) else total.argsort()[: _BEAM * n]
-        kept = kept[total[kept].argsort()][: _BEAM * n]
+        exact = (here <= EXACT) & span.is_exact
+        total = total.where(exact, torch.inf) if exact.any() else total
+        kept = total.argsort()[: min(_BEAM * n, int(exact.sum()) or len(total))]
         prefixes, far = grown[kept], total[kept]
         on_step(p)
     return _distinct(prefixes, far, n)

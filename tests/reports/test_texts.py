@@ -1,0 +1,76 @@
+"""Recovered text on the page: token by token, marked, escaped, beside blind and the exact leak."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpaudit.errors import DpauditError
+from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.result import AuditResult
+from dpaudit.reports.html import render
+from dpaudit.reports.texts import text_scenarios
+from tests.reports.pages import HOSTILE, Page, with_findings
+
+PATH = "artifacts/text.json"
+
+
+def finding(world: str, recovered: list[str], folder: Path, path: str = PATH) -> Finding:
+    """What was recovered of a sequence, and its artifact."""
+    name = path.replace("text", world)
+    sequence = {"truth": ["a", HOSTILE], "recovered": recovered}
+    (folder / "artifacts").mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps([{"agent": 1, "sequences": [sequence]}]))
+    return Finding(
+        role=Role.TEXT_RECOVERY,
+        kind="reconstruction",
+        title="text from x",
+        attack="dager",
+        threat_model="eavesdropper",
+        message="x",
+        rounds=(2,),
+        world=world,  # type: ignore[arg-type]
+        batch_size=1,
+        metrics={Name.TOKENS_RECOVERED: Metric(value=0.5, n=1)},
+        artifacts={"text": name},
+    )
+
+
+def test_tokens_are_marked_by_word_and_sign_and_escaped(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    worlds = {"defense": ["a", "b"], "no-defense": ["a", HOSTILE], "blind": ["b", "a"]}
+    findings = [finding(world, text, tmp_path) for world, text in worlds.items()]
+    html = render(with_findings(golden, *findings), tmp_path)
+    assert "<script>hacked" not in html
+    section = Page(html).by_id("text")
+    tokens = [e for e in section.every("span") if "token" in e.classes()][2:]  # two explain
+    assert [e.text()[0] for e in tokens] == ["✓", "✓", "✓", "✗", "✗", "✗"]
+    assert [("is-right" in e.classes()) for e in tokens] == [True, True, True, False, False, False]
+    assert HOSTILE.split()[0] in section.text()
+
+
+def test_an_exact_leak_stands_below_the_text(tmp_path: Path) -> None:
+    leak = Finding(
+        role=Role.EXACT_LEAK, kind="accounting", title="leak", threat_model="eavesdropper"
+    )
+    (scenario,) = text_scenarios([finding("defense", ["a", "b"], tmp_path), leak], tmp_path)
+    assert scenario.exact_leak == [leak]
+
+
+@pytest.mark.parametrize("content", ["", "[", "3", '[{"sequences": [{"truth": [1]}]}]'])
+def test_damaged_text_is_said_on_the_page(tmp_path: Path, content: str) -> None:
+    one = finding("defense", ["a", "b"], tmp_path)
+    (tmp_path / one.artifacts["text"]).write_text(content)
+    (scenario,) = text_scenarios([one], tmp_path)
+    assert scenario.rows[0].problem == "artifacts/defense.json: damaged"
+    (tmp_path / one.artifacts["text"]).unlink()
+    (scenario,) = text_scenarios([one], tmp_path)
+    assert scenario.rows[0].problem.endswith("missing, or too large to show")
+
+
+def test_text_outside_of_the_run_is_not_read(tmp_path: Path) -> None:
+    one = finding("defense", ["a", "b"], tmp_path)
+    outside = one.model_copy(update={"artifacts": {"text": "../text.json"}})
+    with pytest.raises(DpauditError):
+        text_scenarios([outside], tmp_path)

@@ -22,6 +22,7 @@ from .worlds import (
     Coupled,
     Drawn,
     FunctionChange,
+    KeptAnswers,
     Opposed,
     Played,
     PlayedWorld,
@@ -101,7 +102,8 @@ class Examination:
     def _first(self) -> dict[str, Reach]:
         """The noise that reaches the victim's messages of round 1."""
         coupled = self.coupled
-        return reaching(PlayedWorld(coupled, coupled.start(), 1, coupled.batches(1)))
+        oracle = KeptAnswers.of(coupled.batches(1))
+        return reaching(PlayedWorld(coupled, coupled.start(), 1, oracle))
 
     def record(
         self, state: Any, k: int, adjacency: Adjacency, stated_for: Adjacency | None = None
@@ -368,7 +370,9 @@ class Pair:
         worlds = [pair for several in self._pairs(found).values() for pair in several]
         everybody = (all_without_first(self.oracle, there) for there in (False, True))
         coupled = self.examination.coupled
-        one, other = (PlayedWorld(coupled, self.state, self.k, oracle) for oracle in everybody)
+        one, other = (
+            PlayedWorld(coupled, self.state, self.k, KeptAnswers.of(oracle)) for oracle in everybody
+        )
         why, longest = "", Moved()
         for lag in range(min(LATER, coupled.defense.n_rounds - self.k) + 1):
             for i, (a, b) in enumerate([(one, other), *worlds]):
@@ -507,7 +511,7 @@ class Pair:
 
     def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
         coupled = self.examination.coupled
-        oracle = placed(self.oracle, coupled.victim, record, alone)
+        oracle = KeptAnswers.of(placed(self.oracle, coupled.victim, record, alone))
         return PlayedWorld(coupled, self.state, self.k, oracle, self.lag)
 
     def _noiseless(self, world: PlayedWorld) -> frozenset[str]:

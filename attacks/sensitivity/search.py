@@ -93,7 +93,9 @@ def ascent(
     """The best iterate of each restart and its value, by Adam with projection on the value range.
 
     Of what cannot be differentiated, as token ids or a step in NumPy, it is the start, and its
-    value.
+    value. Adam is written out, as ``torch.optim`` loads a compiler first, for seconds.
+
+    Source: Kingma and Ba 2015, Algorithm 1, arXiv:1412.6980.
 
     Args:
         value: [m] from inputs [m, *shape]; each entry depends on its own input alone.
@@ -103,9 +105,9 @@ def ascent(
         return start, value(start)
     low, high = value_range
     z = start.clone().requires_grad_(True)
-    optimiser = torch.optim.Adam([z], lr=STEP * (high - low), maximize=True)
+    mean, square = torch.zeros_like(start), torch.zeros_like(start)
     best, values = start.clone(), start.new_full(start.shape[:1], -torch.inf)
-    for _ in range(steps + 1):
+    for k in range(1, steps + 2):
         try:
             now = value(z)
         except RuntimeError:
@@ -115,8 +117,10 @@ def ascent(
         if not now.requires_grad:
             break  # the messages do not depend on the records
         (gradient,) = torch.autograd.grad(now.sum(), z)
-        z.grad = gradient.nan_to_num()
-        optimiser.step()
+        gradient = gradient.nan_to_num()
+        mean.lerp_(gradient, 0.1)
+        square.lerp_(gradient**2, 0.001)
+        spread = (square / (1 - 0.999**k)).sqrt() + 1e-8
         with torch.no_grad():
-            z.clamp_(low, high)
+            z.add_(STEP * (high - low) / (1 - 0.9**k) * mean / spread).clamp_(low, high)
     return best, values

@@ -16,7 +16,7 @@ All is computed in float64, where rounding is far below any effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
 from typing import Any, Literal, NamedTuple
@@ -34,6 +34,8 @@ from dpaudit.training.sensor_fusion import SensorFusion
 from .beside import watched as watched_beside
 
 KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
+KEPT_ANSWERS = 4  # the last ones of an oracle to one question, at other models each
+LATER_ROUNDS = 3  # whose oracles are kept
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
 Key = tuple[int, str]  # a round, and a stream of noise in it
@@ -294,6 +296,20 @@ class Coupled:
             return self.batches(k)
         return self.problem.gradient(self.streams, k)
 
+    def kept_oracle(self, k: int) -> Gradient:
+        """The same for all worlds that come to this round."""
+        kept = self._oracles
+        if k not in kept:
+            oracle = self.oracle(k)
+            kept[k] = KeptAnswers.of(oracle) if isinstance(oracle, BatchGradient) else oracle
+            if len(kept) > LATER_ROUNDS:
+                del kept[next(iter(kept))]
+        return kept[k]
+
+    @cached_property
+    def _oracles(self) -> dict[int, Gradient]:
+        return {}
+
     def batches(self, k: int) -> BatchGradient:
         """The same where agents hold records."""
         defense, problem = self.defense, self.classification
@@ -447,8 +463,46 @@ class PlayedWorld:
         coupled, k = self.coupled, self.k
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]
         for later in range(k + 1, k + 1 + self.lag):
-            rounds.append(coupled.play(rounds[-1].state, later, coupled.oracle(later), **noise))
+            rounds.append(
+                coupled.play(rounds[-1].state, later, coupled.kept_oracle(later), **noise)
+            )
         return rounds
+
+
+@dataclass(frozen=True)
+class KeptAnswers(BatchGradient):
+    """The oracle of a world that is played with noise, without, and with its noise moved.
+
+    Each play begins from the same models, so that what they were answered is kept.
+    """
+
+    answers: dict[Any, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
+    steps: dict[int, BatchGradient] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, oracle: BatchGradient) -> "KeptAnswers":
+        return cls(**{f.name: getattr(oracle, f.name) for f in fields(BatchGradient)})
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        if type(X) is not Tensor or X.requires_grad:
+            return super().clipped_sum(X, clip_norm, holders, norm)
+        asked = clip_norm, norm, None if holders is None else tuple(holders.tolist())
+        kept = self.answers.setdefault(asked, [])
+        for models, answer in kept:
+            if torch.equal(models, X):
+                return answer.clone()
+        answer = super().clipped_sum(X, clip_norm, holders, norm)
+        kept.append((X.clone(), answer.clone()))
+        del kept[:-KEPT_ANSWERS]
+        return answer
+
+    def at_step(self, s: int) -> BatchGradient:
+        if s > 0 and self.draw is not None and s not in self.steps:
+            drawn = replace(super().at_step(s), answers={}, steps={})
+            self.steps[s] = drawn
+        return self.steps.get(s, self)
 
 
 def placed(

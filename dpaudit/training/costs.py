@@ -16,7 +16,7 @@ from dpaudit.rng import Streams
 
 from .classification import Classification
 from .loaded_problem import Problem
-from .noise_rounds import PLAYED_WAYS, kept_rows, left_out, streams_of
+from .noise_rounds import FRESH, PLAYED_WAYS, kept_rows, left_out, streams_of
 from .train import EVALUATIONS, Recording
 from .woven import Repeated
 
@@ -65,8 +65,9 @@ def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_ro
     streams = streams_of(setting, n_rounds)
     heard = sum(min(rows, kept_rows(streams, d, n_rounds)) for rows in step.messages.values())
     kept = 2 * PLAYED_WAYS * int(4 * d * heard * streams)  # of the round, and of the one after it
+    fresh = min(4 * FRESH, 2 * PLAYED_WAYS * int(4 * d * (heard + step.state) * streams))
     playing = step.round(d, streams) + gradient_bytes(problem, defense, setting, step.gradients)
-    return kept + playing + int(4 * d * step.state * streams)
+    return kept + fresh + playing + int(4 * d * step.state * streams)
 
 
 def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int:

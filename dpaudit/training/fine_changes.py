@@ -114,7 +114,7 @@ class _FineChanges:
             way = Way(move=size, pattern=SHIFTED, spread=Spread(self._played.shape[-1], True))
             for ratio in ratios:
                 shift = None if ratio is None else -size * ratio
-                message = self._message.play_once(way, shift)
+                message = self._message.play_shifted(way, shift)
                 left = message - self._played  # [streams, rows, d]
                 typical = left.median(dim=0).values
                 # a difference of its two sides is as exact as the larger one

@@ -29,6 +29,8 @@ PLAYS = 192  # streams times rounds at most
 MOST = 64  # streams of noise
 CLOSELY = 5  # rounds that are examined, of which one is for directions of large messages
 PLAYED_WAYS = 48  # of a round that are held at once, with what is made of them
+FRESH = 50_000_000  # numbers that a round's messages and states under fresh noise are at most
+SEED_AFTER = 1_000_003  # what the generators' seed differs by in the round after one
 CROWD = 1024  # agents of whom rounds are played whatever the size of their models
 MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
 NEARLY_SILENT = 2.0**-10  # times the noise, where a step without any divides by 0
@@ -102,6 +104,8 @@ class RealRound:
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
         self._played: dict[Way, Payloads] = {}
+        self._fresh: dict[Way, tuple[Payloads, Any]] = {}
+        self._room = FRESH
         self.draws = set[str]()  # names of the draws of noise that it asks for
 
     def messages(self) -> list["RoundMessage"]:
@@ -137,23 +141,47 @@ class RealRound:
 
     def play_once(self, way: Way, shift: Tensor | None = None) -> Payloads:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
+        messages, state = self._step(way, shift)
+        return messages | self._following_step(way, state) if self._later_too else messages
+
+    def play_fresh(self, way: Way, later: bool) -> Payloads:
+        """The same of this round, or of the round after it, for one message after another.
+
+        What this round makes of a way is kept as long as there is room for it.
+        """
+        if way not in self._fresh:
+            messages, state = played = self._step(way)
+            size = sum(tensor.numel() for tensor in (*messages.values(), *state))
+            if size <= self._room:
+                self._room -= size
+                self._fresh[way] = played
+        else:
+            messages, state = self._fresh[way]
+        return self._following_step(way, state) if later else messages
+
+    def _step(self, way: Way, shift: Tensor | None = None) -> tuple[Payloads, Any]:
+        """The messages of the round, and the state that it leaves."""
         run, k = self.run, self.k
         streams = run.own.child("fresh", way.fresh) if way.fresh else run.own
-        least = Way(weight=self._least)
         noise = Woven(streams, k, way._replace(weight=way.weight or self._least), run.other, shift)
         oracle = self._oracle.again(way)
         with global_randomness(way.seed):
             round = run.step(self._state, k, oracle, noise)
-            self.draws |= noise.names
-            messages = self._read(round.sent)
-            refuse_other_messages(k, self._sent, round.sent)
-            if self._later_too and self._following is not None:
-                silence = Woven(run.own, k + 1, least)
-                later = run.step(round.state, k + 1, self._following.again(), silence)
-                self._later = later.sent if self._later is None else self._later
-                refuse_other_messages(k + 1, self._later, later.sent)
-                messages |= {n + LATE: payload for n, payload in self._read(later.sent).items()}
-        return messages
+        self.draws |= noise.names
+        messages = self._read(round.sent)
+        refuse_other_messages(k, self._sent, round.sent)
+        return messages, round.state
+
+    def _following_step(self, way: Way, state: Any) -> Payloads:
+        """The messages of the round after it, which has no noise of its own."""
+        run, k = self.run, self.k + 1
+        assert self._following is not None
+        silence = Woven(run.own, k, Way(weight=self._least))
+        with global_randomness(way.seed + SEED_AFTER):
+            sent = run.step(state, k, self._following.again(), silence).sent
+        self._later = self._later or sent
+        refuse_other_messages(k, self._later, sent)
+        return {name + LATE: payload for name, payload in self._read(sent).items()}
 
     @property
     def looks_closely(self) -> bool:
@@ -190,16 +218,20 @@ class RoundMessage:
     """
 
     def __init__(self, round: RealRound, key: str) -> None:
-        self._key, self.real = key, round
-        self.name, self.round = key.removesuffix(LATE), round.k + key.endswith(LATE)
+        self._key, self.real, self._is_late = key, round, key.endswith(LATE)
+        self.name, self.round = key.removesuffix(LATE), round.k + self._is_late
         message, self.seen = round.sent(self.name)
         self.n_rows = message.payload.shape[-2]  # of the payload, of which some are looked at
 
     def play(self, way: Way) -> Tensor:
         return self.real.play(way)[self._key]
 
-    def play_once(self, way: Way, shift: Tensor | None = None) -> Tensor:
-        """The same without keeping it, and with a shift [rows, d] of all draws."""
+    def play_fresh(self, way: Way) -> Tensor:
+        """The same in a way that the other messages of the round are played in, too."""
+        return self.real.play_fresh(way, self._is_late)[self._key]
+
+    def play_shifted(self, way: Way, shift: Tensor | None) -> Tensor:
+        """The same without keeping it, with a shift [rows, d] of all draws."""
         return self.real.play_once(way, shift)[self._key]
 
     def is_finite(self, *ways: Way) -> bool:

@@ -231,7 +231,7 @@ class _Directions:
 
         Draws that are not asked of ``Noise`` are in a silent message, too: there, two differ.
         """
-        play, first = self._message.play_once, 2 * i + 1
+        play, first = self._message.play_fresh, 2 * i + 1
         message = play(Way(fresh=first, seed=first))
         other = play(Way(fresh=first + 1, seed=first + 1)) if self._own else self._silent
         return (message - other).double()
@@ -239,7 +239,7 @@ class _Directions:
     def _response(self, i: int) -> Tensor:
         spread = Spread(self._d, by_row=True)
         way = Way(weight=0.0, move=self._moves, pattern=1000 + i, spread=spread)
-        return (self._message.play_once(way) - self._silent).double()
+        return (self._message.play_fresh(way) - self._silent).double()
 
     def _confirmed(self, candidates: list[_Candidate]) -> QuietDirection | None:
         """The one that fresh noise is most surely too small along, if there is one."""

@@ -89,7 +89,8 @@ class Stacked:
                 gradients = torch.autograd.grad(loss, outputs, create_graph=True)
             else:
                 slopes = cross_entropy_slopes(logits.detach(), labels)
-                gradients = torch.autograd.grad(logits, outputs, slopes)
+                # of a sum, as torch loads its symbolic shapes, for a second, where slopes are given
+                gradients = torch.autograd.grad((logits * slopes).sum(), outputs)
         with torch.set_grad_enabled(create_graph):
             parts = zip(self.layers, kept, gradients, strict=True)
             terms = [

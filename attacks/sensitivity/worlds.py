@@ -500,8 +500,7 @@ class KeptAnswers(BatchGradient):
 
     def at_step(self, s: int) -> BatchGradient:
         if s > 0 and self.draw is not None and s not in self.steps:
-            drawn = replace(super().at_step(s), answers={}, steps={})
-            self.steps[s] = drawn
+            self.steps[s] = KeptAnswers.of(super().at_step(s))
         return self.steps.get(s, self)
 
 

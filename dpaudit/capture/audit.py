@@ -109,6 +109,8 @@ class ProgramSource:
     def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
         ignored = config.messages.ignore
+        for what in ("worlds", "alignments", "short runs", "the report"):
+            on_progress(what, 0, 0)
         files = files_below(config.program.folder, self.program.scratch.parent)
         with self.program.running() as program:
             counter = partial(_counter, on_progress)

@@ -55,8 +55,8 @@ def audit(
             uint8 images [n, height, width(, channels)]; integer or string labels [n]. Or a data set
             of PyTorch or Hugging Face: pairs or dictionaries by index.
         model: a network from records [b, ...] to logits [b, n_classes]; every agent starts as it.
-        on_progress: called as ``on_progress(what, done, total)`` in this process; None: a notebook
-            shows a line below its cell, a script nothing.
+        on_progress: called as ``on_progress(what, done, total)`` in this process, with a total of 0
+            for what is ahead; None: a notebook shows a line below its cell, a script nothing.
         device: where to compute.
         data_root: folder of mnist, fashion-mnist and cifar10.
         cores: processes at most; None: one for each core.

@@ -11,7 +11,10 @@ from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.recorded import DRAFT, EVENTS, PAGE
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import bytes_of
+from dpaudit.progress import one_step
+from dpaudit.text import duration
 
+from .running import progress_lines
 from .terminal import complain
 
 if TYPE_CHECKING:
@@ -61,7 +64,9 @@ def capture(
         write_whole(out / PAGE, page.encode())
 
     try:
-        recording = record(command, out, options)
+        said = f"recording {shlex.join(command)}, {duration(seconds)} at most"
+        with progress_lines() as on_progress, one_step(on_progress, said):
+            recording = record(command, out, options)
     except (RunError, KeyboardInterrupt):
         if (out / EVENTS).exists():  # what was recorded until then
             write_page(CaptureFolder(out))

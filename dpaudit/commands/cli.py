@@ -26,6 +26,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.inputs.recorder import recording
+from dpaudit.progress import counted
 from dpaudit.version import __version__
 
 from . import options, terminal
@@ -115,10 +116,10 @@ def audit(
         if dry_run and isinstance(config, AuditConfig):
             print_outlook(config, runtime)
             return 0
-        from dpaudit.capture.audit import run_audit_of
-
         text = config_file.read_text("utf-8")
         with progress_bars(quiet) as on_progress:
+            from dpaudit.capture.audit import run_audit_of
+
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
     terminal.print_result(result, out, as_json)
     return _exit_code(result, strict)
@@ -239,19 +240,22 @@ def selftest(
     from dpaudit.selftest import catalogue
     from dpaudit.selftest import selftest as core
 
-    def shown(found: Iterable[T], text: Callable[[T], str]) -> list[T]:
+    def shown(what: str, found: Iterable[T], n: int, text: Callable[[T], str]) -> list[T]:
         """All that is found, each printed as soon as it is."""
         kept = []
-        for one in found:
+        for one in counted(on_progress, what, found, n):
             kept.append(one)
             for line in () if as_json else text(one).split("\n"):
                 say(line)
         return kept
 
-    with terminal.warnings_as_lines():
-        outcomes = shown(core.selftest(seed), core.text)
-        said = shown(catalogue.ordinary_audits(seed), core.said_text)
-        quiet = shown(catalogue.audits_without_attacks(seed), core.said_text)
+    asked = catalogue.MECHANISMS, catalogue.WITHOUT_ATTACKS
+    with terminal.warnings_as_lines(), progress_bars(quiet=False) as on_progress:
+        outcomes = shown("planted bugs", core.selftest(seed), len(core.BUGS), core.text)
+        audits = catalogue.ordinary_audits(seed)
+        said = shown("audits with attacks", audits, len(asked[0]), core.said_text)
+        audits = catalogue.audits_without_attacks(seed)
+        quiet = shown("audits without attacks", audits, len(asked[1]), core.said_text)
         if results is not None:
             tables = core.tables(outcomes, said, quiet, seed)
             write_tables(results, "selftest", tables)

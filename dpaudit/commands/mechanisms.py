@@ -12,6 +12,7 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.mechanism_file import Dtype, MechanismOptions, Norm
 from dpaudit.files.verdict import Verdict
 from dpaudit.inputs.recorder import recording
+from dpaudit.progress import counted
 
 from . import options, terminal
 from .running import progress_bars
@@ -100,11 +101,12 @@ def selftest_of_mechanisms(seed: int, results: Path | None, as_json: bool) -> in
     from dpaudit.mechanism.zoo import run
     from dpaudit.reports.published import write_tables
 
-    found = []
-    for one in run.audited(run.zoo(), seed):
-        found.append(one)
-        if not as_json:
-            terminal.say(run.text(one))
+    found, entries = [], run.zoo()
+    with progress_bars(quiet=False) as on_progress:
+        for one in counted(on_progress, "functions", run.audited(entries, seed), len(entries)):
+            found.append(one)
+            if not as_json:
+                terminal.say(run.text(one))
     if results is not None:
         write_tables(results, "mechanisms", run.tables(found, seed))
     if as_json:

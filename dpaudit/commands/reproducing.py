@@ -15,6 +15,7 @@ from dpaudit.files.documents import read_json, reason
 from dpaudit.files.published import ExperimentRuns
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
+from dpaudit.progress import one_step
 from dpaudit.text import duration
 
 from .options import DryRun, Markdown, Quiet, Results, Workers, refuse_markdown
@@ -107,11 +108,14 @@ def _printed(
     """The lines of what has a printed form alone, or what it takes."""
     from dpaudit.papers.five_papers import printed_lines
 
-    if not dry_run:
-        return printed_lines(name, study, scale, seed, folder)
     takes = study.scales[scale]
-    about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
-    return iter([f"all of it, scale {scale}: about {about}"])
+    if dry_run:
+        about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
+        yield f"all of it, scale {scale}: about {about}"
+        return
+    said = f"{name}, about {duration(takes.seconds)} on two cores"
+    with progress_bars(quiet=False) as on_progress, one_step(on_progress, said):
+        yield from printed_lines(name, study, scale, seed, folder)
 
 
 def _refuse(name: str, given: Mapping[str, object]) -> None:
@@ -133,9 +137,11 @@ def _frameworks(
     if results is not None and only:
         raise ConfigError("DPA013", "--results: the published tables are of all frameworks")
     found = []
-    for one in frameworks.all_audited(environments, make, only.get("framework", ())):
-        found.append(one)
-        yield from frameworks.lines([one])
+    audits = frameworks.all_audited(environments, make, only.get("framework", ()))
+    with progress_bars(quiet=False) as on_progress, one_step(on_progress, "frameworks"):
+        for one in audits:
+            found.append(one)
+            yield from frameworks.lines([one])
     if results is not None:
         write_tables(results, "frameworks", frameworks.tables(found))
 

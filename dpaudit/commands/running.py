@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
@@ -16,9 +16,12 @@ from dpaudit.text import duration, one_line
 from .terminal import complain, stderr
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from dpaudit.pipeline.processes import Waiting
 
-EVERY = 30.0  # seconds between lines where there is no terminal
+EVERY = 30.0  # seconds between lines in a log
+EVERY_ON_A_TERMINAL = 5.0  # beside a program that writes there, too
 EVERY_IN_A_NOTEBOOK = 0.5
 
 
@@ -26,7 +29,13 @@ def progress_bars(quiet: bool) -> AbstractContextManager[OnProgress]:
     """Bars with the time left on a terminal; elsewhere a line every half a minute."""
     if quiet:
         return nullcontext(unreported)
-    return _bars() if sys.stderr.isatty() else _lines(EVERY)
+    moves = sys.stderr.isatty() and not stderr.is_dumb_terminal
+    return _bars() if moves else _lines(EVERY)
+
+
+def progress_lines() -> AbstractContextManager[OnProgress]:
+    """Lines alone, beside a program that writes to the same terminal."""
+    return _lines(EVERY_ON_A_TERMINAL if sys.stderr.isatty() else EVERY)
 
 
 @contextmanager
@@ -39,7 +48,18 @@ def _bars() -> Iterator[OnProgress]:
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.spinner import Spinner
     from rich.table import Column
+    from rich.text import Text
+
+    tally, spinner = Tally(), Spinner("dots")
+
+    class _Progress(Progress):
+        def get_renderables(self) -> "Iterable[RenderableType]":
+            """What is done now and what comes next, also while no bar is shown."""
+            spinner.update(text=Text(one_line(tally.ahead()), no_wrap=True, overflow="ellipsis"))
+            yield spinner
+            yield self.make_tasks_table(self.tasks)
 
     columns = (
         TextColumn(
@@ -51,10 +71,19 @@ def _bars() -> Iterator[OnProgress]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=stderr, transient=True, expand=True) as progress:
+    with _Progress(
+        *columns,
+        console=stderr,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what is piped on stays there
+        expand=True,
+    ) as progress:
         bars: dict[str, TaskID] = {}
 
         def on_progress(what: str, done: int, total: int) -> None:
+            tally(what, done, total)
+            if not total:
+                return
             if what not in bars:
                 bars[what] = progress.add_task(one_line(what), total=total)
             progress.update(bars[what], completed=done, visible=done < total)
@@ -70,14 +99,40 @@ class Tally:
         self._jobs: dict[str, tuple[float, int, int, int]] = {}  # first report, then; done; in all
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        first = self._jobs.get(what, (self._clock(), done, 0, 0))
+        first = self._jobs.get(what)
+        if first is None or not first[3]:
+            first = (self._clock(), done, 0, 0)
         self._jobs[what] = (first[0], first[1], done, total)
 
     def line(self) -> str:
-        """What is not done yet, and how long it takes at its pace so far."""
+        """What is not done yet, how long it takes at its pace so far, and what comes next."""
         running = [self._of(what) for what, job in list(self._jobs.items()) if job[2] < job[3]]
-        what = "; ".join(running) or "preparing what comes next"
-        return f"after {duration(self._clock() - self._began)}: {what}"
+        following = self._following()
+        if running and following:
+            running.append(f"then {following}")
+        return f"{self._after()}: {'; '.join(running) or self._prepared(following)}"
+
+    def ahead(self) -> str:
+        """What comes next, beside a list of what is running."""
+        following = self._following()
+        if any(job[2] < job[3] for job in list(self._jobs.values())):
+            return f"{self._after()}{following and f', then {following}'}"
+        return f"{self._after()}: {self._prepared(following)}"
+
+    def _after(self) -> str:
+        return f"after {duration(self._clock() - self._began)}"
+
+    def _following(self) -> str:
+        """What is ahead of all that has begun; "" if that is not known."""
+        jobs = list(self._jobs.items())
+        begun = max((i for i, (_, job) in enumerate(jobs) if job[3]), default=-1)
+        names = [what for what, _ in jobs[begun + 1 :]]
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        return f"{names[0]}{more}" if names else ""
+
+    @staticmethod
+    def _prepared(following: str) -> str:
+        return f"preparing {following or 'what comes next'}"
 
     def _of(self, what: str) -> str:
         first, then, done, total = self._jobs[what]

@@ -11,8 +11,10 @@ from typer import Argument, Option
 from dpaudit.errors import RunError
 from dpaudit.files import certificate, documents
 from dpaudit.files.ledger_file import read_ledger, to_line
+from dpaudit.progress import one_step
 
 from .options import AuditJson, DataRoot, Device, runtime_of
+from .running import progress_bars
 from .terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -189,7 +191,8 @@ def _replayed(folder: Path, count: int, device: Device, data_root: Path | None) 
     from dpaudit.pipeline.replay import replay
 
     result = AuditResult.read(folder / "audit.json")
-    return replay(folder, result, count, runtime_of(device, data_root, 1, None))
+    with progress_bars(False) as on_progress, one_step(on_progress, "playing rounds again"):
+        return replay(folder, result, count, runtime_of(device, data_root, 1, None))
 
 
 def _line(flaw: Any) -> str:

@@ -23,7 +23,7 @@ from dpaudit.inputs.recorder import recording
 from dpaudit.pipeline.judge import Evidence, audited, bearing_on, judge
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.pipeline.rules import Judging
-from dpaudit.progress import OnProgress, unreported
+from dpaudit.progress import OnProgress, one_step, unreported
 from dpaudit.source import hash_of, own_source
 from dpaudit.training.run_directory import RunDirectory
 
@@ -42,6 +42,7 @@ from .neighbours import SCALES, Neighbours
 from .probes import probed
 from .search import Search
 
+SEARCH = "search for the worst pair of inputs"
 SAYS = (
     "The adversary reads all that the function returns. It knows the function, its public "
     "parameters and both inputs, and nothing of what is drawn."
@@ -199,8 +200,11 @@ def examined(
     (claim,), options = config.claim, config.mechanism
     neighbours = Neighbours(options, claim.adjacency, config.seed)
     n_calls = (3 * options.runs + OVERHEAD) * options.calls
-    examine(called, neighbours.examples[:EXAMINED], n_calls)
-    search = Search(called, neighbours, claimed_delta(claim), config.seed)
+    for what in (SEARCH, "runs", "the report"):
+        on_progress(what, 0, 0)
+    with one_step(on_progress, SEARCH):
+        examine(called, neighbours.examples[:EXAMINED], n_calls)
+        search = Search(called, neighbours, claimed_delta(claim), config.seed)
     findings, accounted = _findings(claim, search, on_progress)
     because = tuple(bearing_on(0, claim, READER, findings))
     premise = "Other inputs than those that were tried may leak more."

@@ -22,7 +22,7 @@ from dpaudit.game.probing.replayability import refuse_unless_replayable
 from dpaudit.graphs.graph import build_graph
 from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
-from dpaudit.progress import OnProgress
+from dpaudit.progress import OnProgress, one_step
 from dpaudit.rng import Streams
 from dpaudit.training.loaded_problem import load_problem
 from dpaudit.training.run_directory import RunDirectory
@@ -52,6 +52,8 @@ from .provenance import code_of, provenance_of
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
 from .requirements import refuse_missing_packages
 from .workers import Work, begin, run_jobs
+
+CONCLUSION = ("accounting", "the report")  # after all jobs
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ class _Trained:
         if say is not None:
             for line in costs.lines(runtime.workers):
                 say(line)
+        for job in (*WORLDS, *names_of_attacks(self.prepared), *CONCLUSION):
+            on_progress(_said(job), 0, 0)
         workers = costs.workers(costs.training, 1 if alone else runtime.workers)
         arguments = (self.prepared.config, run, run.binding, runtime, self.own)
         run_jobs(worker, arguments, WORLDS, workers, on_progress)
@@ -190,7 +194,8 @@ class _Trained:
         run_jobs(worker, arguments, jobs, workers, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
-        judgings, findings = accounted(prepared, found)
+        with one_step(on_progress, CONCLUSION[0]):
+            judgings, findings = accounted(prepared, found)
         curves = {
             world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS
         }
@@ -213,6 +218,13 @@ class _Trained:
         )
 
 
+def _said(job: str) -> str:
+    """What reports of progress call a job."""
+    if job in WORLDS:
+        return f"training, {job}"
+    return job if job in (NOISE_OF_THE_RUN, *CONCLUSION) else f"attack {job}"
+
+
 def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
     """The same, with the latest report of each job kept in progress.json, at most every second."""
     jobs: dict[str, list[int]] = {}
@@ -221,7 +233,7 @@ def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
     def note(what: str, done: int, total: int) -> None:
         nonlocal written
         jobs[what] = [done, total]
-        if time.monotonic() - written > 1 or done == total:
+        if total and (time.monotonic() - written > 1 or done == total):
             run.write_json("progress.json", jobs)
             written = time.monotonic()
         on_progress(what, done, total)

@@ -1,5 +1,8 @@
 """What is said of work that is running: where there is no terminal, and how long is left."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -33,6 +36,39 @@ def test_a_line_names_what_is_running_and_how_long_is_left() -> None:
     tally("attack 02", 8, 8)
     tally("training, defense", 200, 200)
     assert tally.line() == "after 30 s: preparing what comes next"
+
+
+def test_a_line_names_what_comes_next() -> None:
+    """What was ahead of something that has begun was not needed."""
+    clock = Clock()
+    tally = Tally(clock)
+    for what in ("training", "attack 01", "attack 02", "the report"):
+        tally(what, 0, 0)
+    assert tally.line() == tally.ahead() == "after 0 s: preparing training and 3 more"
+    clock.now = 10.0
+    tally("training", 0, 4)
+    clock.now = 20.0
+    tally("training", 1, 4)
+    assert tally.line() == ("after 20 s: training, 1 of 4, 30 s left; then attack 01 and 2 more")
+    assert tally.ahead() == "after 20 s, then attack 01 and 2 more"
+    tally("training", 4, 4)
+    tally("attack 02", 1, 1)
+    assert tally.line() == "after 20 s: preparing the report"
+
+
+def test_on_a_terminal_no_second_is_silent() -> None:
+    """Also while nothing is reported, as when data are loaded."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    code = (
+        "import time; from dpaudit.commands.running import progress_bars\n"
+        "with progress_bars(False) as report: report('training', 0, 0); time.sleep(0.5)"
+    )
+    environment = {**os.environ, "TERM": "xterm"}
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, env=environment, check=True)
+    said = os.read(ours, 10_000).decode()
+    os.close(ours), os.close(theirs)
+    assert said.count("preparing training") >= 2
 
 
 def test_the_pace_is_that_of_what_was_seen_done() -> None:

@@ -111,7 +111,7 @@ def run(folder: Path, out: str, resume: bool = False, stop: str = "", at: int = 
     seen: list[int] = []
 
     def report(what: str, done: int, total: int) -> None:
-        if stop and stop in what:
+        if total and stop and stop in what:
             seen.append(done)
             if len(seen) == at:
                 raise Stopped

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
+from dpaudit.defense.contract import LocalSimulation
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
@@ -31,8 +32,9 @@ class ObservedGradients:
     """m gradients as an adversary derived them from its view, and where they were taken.
 
     Each is, up to noise and a factor that the adversary may not know, the mean of a victim's
-    clipped per-record gradients at ``models``. Several may be of one batch, a secret: noise of
-    different ones is taken to be independent.
+    clipped per-record gradients at ``models``, or, with ``local``, the mean of those of local steps
+    that start there. Several may be of one batch, a secret: noise of different ones is taken to be
+    independent.
     """
 
     gradients: Tensor  # [m, d]
@@ -41,6 +43,7 @@ class ObservedGradients:
     clip_norm: float | None  # L2 clip of each record's gradient; public
     std: Tensor | None = None  # [m], of the noise in each coordinate of a gradient; None: not known
     secrets: Tensor | None = None  # [m], which batch 0, 1, ... each is of; None: each of its own
+    local: LocalSimulation | None = None  # how each was made; None: in one step
 
     @property
     def n_secrets(self) -> int:

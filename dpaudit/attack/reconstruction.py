@@ -154,6 +154,7 @@ class ReconstructionAttack(Attack):
         """What one part of it attacks of what one adversary sees."""
         part = context.part
         assert part.batch_size is not None  # parts() names one for each
+        n_steps = self._local_steps(context)
         return Scenario(
             attack_index=context.index,
             attack_name=context.name,
@@ -163,10 +164,18 @@ class ReconstructionAttack(Attack):
             n_targets=self.targets,
             threat_model=threat_model,
             world=part.world,
-            batch_size=part.batch_size,
+            batch_size=part.batch_size * n_steps,
             is_probe=self._is_probe(part.batch_size, context.defense),
             join=self._joins,
+            n_steps=n_steps,
         )
+
+    def _local_steps(self, context: AttackContext) -> int:
+        """How many the attacked message holds."""
+        observable = context.defense.observables.get(self.message)
+        if observable is None or observable.local is None:
+            return 1
+        return len(observable.local(context.defense, context.setting, self.rounds[0]).sizes)
 
     def _sizes(self, defense: dp.Defense) -> list[int]:
         sizes = (defense.batch_size if b == "training" else b for b in self.batch_sizes)

@@ -18,7 +18,7 @@ from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
 from dpaudit.files.whole import STRIP_GAP
 from dpaudit.models.gradients import Gradients
-from dpaudit.progress import OnStep, step_of_part
+from dpaudit.progress import OnStep, silent, step_of_part
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from dpaudit.training.run_directory import RunDirectory
@@ -61,12 +61,14 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
     every, refusals = derived_targets(scenario, defense, context.setting, streams, run, initial)
     if not every:
         return [not_available(scenario, refusals)]
-    together: dict[float | None, list[TargetGradient]] = {}  # by the norm that a round clips to
-    for one in every:
-        together.setdefault(defense.clip_norm_in(one.target.round), []).append(one)
+    together: dict[tuple[float | None, int], list[TargetGradient]] = {}
+    for one in every:  # by the norm that a round clips to; rounds of local steps one by one
+        k = one.target.round
+        key = defense.clip_norm_in(k), 0 if one.local is None else k
+        together.setdefault(key, []).append(one)
     findings: dict[tuple[int, ...], list[Finding]] = {}
     reached: list[Reached] = []
-    for i, (clip_norm, some) in enumerate(together.items()):
+    for i, ((clip_norm, _), some) in enumerate(together.items()):
         observed, targets = observed_gradients(scenario, some, clip_norm)
         reconstruction = scenario.reconstruct(
             observed,
@@ -93,6 +95,10 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
             truth = Truth(rounds, [targets[i] for i in rows], images[rows], labels[rows])
             found = _of(reconstruction, rows, _joined(scenario, observed))
             findings[rounds] = scored(scenario, found, truth, dataset, streams, run)
+            if observed.local is not None:
+                task = task_of(problem.gradients, dataset, context.checkpoint.stage(i))
+                alone = as_one_gradient(scenario, observed, task, streams)
+                findings[rounds] += scored(*alone, truth, dataset, streams, run)[:1]
     found_by_round = [finding for rounds in sorted(findings) for finding in findings[rounds]]
     share = reconstructed_share(scenario, context, dataset, reached) if reached else []
     return found_by_round + share
@@ -122,8 +128,24 @@ def observed_gradients(
         clip_norm=clip_norm,
         std=gradients.new_tensor(stds) if len(stds) == len(some) else None,
         secrets=secrets if len(whose) < len(some) else None,
+        local=some[0].local,
     )
     return observed, [some[own[0]].target for own in whose.values()]
+
+
+def as_one_gradient(
+    scenario: Scenario, observed: ObservedGradients, task: Task, streams: Streams
+) -> tuple[Scenario, Reconstruction]:
+    """The same attack where local steps are taken for one, at the model where they start.
+
+    Its message has a name of its own, by which findings are told apart.
+    """
+    alone = replace(scenario, message=f"{scenario.message}, as one gradient")
+    draws = attack_streams(scenario, streams)
+    task = replace(task, checkpoint=task.checkpoint.stage("as-one-gradient"))
+    found = scenario.reconstruct(replace(observed, local=None), task, draws, silent)
+    rows = list(range(len(found.images)))
+    return alone, _of(found, rows, ())
 
 
 def _joined(scenario: Scenario, observed: ObservedGradients) -> tuple[str, ...]:
@@ -146,9 +168,12 @@ def truth_of(
 ) -> tuple[Tensor, Tensor]:
     """The images [m, batch_size, ...] and labels that were used, drawn again from the seed."""
     rounds = {target.round for target in targets}
-    batches = {k: problem.batch(streams, k, scenario.batch_size) for k in rounds}
-    images = [batches[t.round].inputs[t.victim] for t in targets]
-    labels = [batches[t.round].labels[t.victim] for t in targets]
+    steps = range(scenario.n_steps)
+    batches = {
+        k: [problem.batch(streams, k, scenario.step_size, step=s) for s in steps] for k in rounds
+    }
+    images = [torch.cat([b.inputs[t.victim] for b in batches[t.round]]) for t in targets]
+    labels = [torch.cat([b.labels[t.victim] for b in batches[t.round]]) for t in targets]
     return torch.stack(images).cpu(), torch.stack(labels).cpu()
 
 

@@ -45,13 +45,20 @@ class Scenario:
     n_targets: int  # in each round
     threat_model: ThreatModel
     world: str  # "defense" or "no-defense"
-    batch_size: int
+    batch_size: int  # of all local steps together
     is_probe: bool  # whether the batch size is another than the one of training
     join: Join = "nothing"  # over which gradients of a victim are known to be of one batch
+    n_steps: int = 1  # local steps, each on a part of the batch
+
+    @property
+    def step_size(self) -> int:
+        """Records of one local step."""
+        return self.batch_size // self.n_steps
 
     @property
     def name(self) -> str:
-        what = f"{self.attack_index:02d}-{self.message}-{self.threat_model.slug}"
+        message = self.message.replace(", ", "-").replace(" ", "-")
+        what = f"{self.attack_index:02d}-{message}-{self.threat_model.slug}"
         return f"{what}-batch-{self.batch_size}-{self.world}"
 
 
@@ -61,6 +68,7 @@ class TargetGradient(NamedTuple):
     target: dp.Target
     derived: dp.ObservedGradient
     std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+    local: dp.LocalSimulation | None = None  # how the gradient was made; None: in one step
 
 
 def window_of(message: str, k: int, n_rounds: int, is_probe: bool) -> range:
@@ -146,7 +154,7 @@ def derived_targets(
             rounds = {k + offset for offsets in needs for offset in offsets}
         read = transcript
         if scenario.is_probe:
-            probe = run.read_messages(scenario.world, k, scenario.batch_size, streams.device)
+            probe = run.read_messages(scenario.world, k, scenario.step_size, streams.device)
             read = transcript.with_round(k, probe)
         view = dp.View.of(adversary, read, rounds)
         asked = scenario, defense, setting, view, k
@@ -218,6 +226,11 @@ def _of_observable(
 ) -> tuple[list[TargetGradient], list[str]]:
     """Different victims first; then further links of the same victims, where those reveal more."""
     observable = defense.observables[scenario.message]
+    local, std = None, None
+    if observable.local is not None:
+        defense = defense.model_copy(update={"batch_size": scenario.step_size})
+        local = observable.local(defense, setting, k)
+        std = local.std
     found, refusals = list[TargetGradient](), list[str]()
     rank = {agent: place for place, agent in enumerate(order)}
     edges = view.edges(observable.links, k)
@@ -233,7 +246,7 @@ def _of_observable(
         target = dp.Target(k, victim, receiver)
         try:
             derived = observable.derive(defense, view, setting, target)
-            found.append(TargetGradient(target, derived))
+            found.append(TargetGradient(target, derived, std, local))
         except NotObservable as reason:
             refusals.append(str(reason))
     if not edges:

@@ -174,6 +174,24 @@ class ObservedGradient(NamedTuple):
     model: Tensor  # [d]
 
 
+class LocalSimulation(NamedTuple):
+    """Local training between the model that a round starts from and the one that is sent.
+
+    Its gradient is what the model moved by, over ``factor``: about the mean gradient of all steps.
+    """
+
+    sizes: tuple[int, ...]  # records of each step; step s takes those of ``Gradient.at_step(s)``
+    factor: float  # what the model moves by if the gradient stays what it is, over that gradient
+    train: Callable[[Gradient, Tensor], Tensor]  # models [..., m, d] before -> after, no noise
+    n_records: int  # different ones
+    passes: int = 1  # over these, in an order of its own each
+    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+
+    def mean_gradient(self, gradient: Gradient, X: Tensor) -> Tensor:
+        """What is observed of agents that start from X [..., m, d], without noise."""
+        return (X - self.train(gradient, X)) / self.factor
+
+
 class Observable(NamedTuple):
     """Something about a victim's gradient that intercepted messages give away by known algebra."""
 
@@ -182,6 +200,8 @@ class Observable(NamedTuple):
     links: str  # the message whose links say which (victim, receiver) can be attacked
     differs_by_link: bool  # whether each link of one victim gives another gradient
     derive: Callable[[Any, View, Setting, Target], ObservedGradient]  # a method of the defense
+    # a method (defense, setting, round), where a message holds several local steps; None: one
+    local: Callable[[Any, Setting, int], LocalSimulation] | None = None
 
 
 class Combination(NamedTuple):

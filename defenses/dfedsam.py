@@ -1,5 +1,6 @@
 """DFedSAM with a private gradient: local steps of sharpness-aware descent between gossip steps."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -58,16 +59,25 @@ class DPDFedSAM(dp.GaussianSGD):
         return self.learning_rate * self.decay ** (k - 1)
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, eta, B = state.X, self.eta(k), gradient.batch_size
-        sums = []
-        for s in range(self.local_steps):
-            sums.append(S := self._sum(gradient.at_step(s), V))
-            V = V - eta * (S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)) / B
+        V, first = self._trained(state.X, k, gradient, noise)
         sent = {}
         for q in range(1, self.gossip_steps + 1):
             sent[f"x/{q}"] = dp.broadcast(graph, V)
             V = graph.mix(V)  # 3
-        return Round(Models(V), sent, {"gradient": sums[0] / B})
+        return Round(Models(V), sent, {"gradient": first / gradient.batch_size})
+
+    def _trained(
+        self, V: Tensor, k: int, gradient: Gradient, noise: Noise | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """V after the local steps, and S of the first one."""
+        sums = []
+        for s in range(self.local_steps):
+            now = gradient.at_step(s)
+            sums.append(S := self._sum(now, V))
+            if noise is not None:
+                S = S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)
+            V = V - self.eta(k) * S / now.batch_size
+        return V, sums[0]
 
     def _sum(self, oracle: Gradient, V: Tensor) -> Tensor:
         """S, the sum of clipped gradients uphill of V."""
@@ -110,7 +120,24 @@ class DPDFedSAM(dp.GaussianSGD):
         step = start - view.sent_by("x/1", k, victim)
         return dp.ObservedGradient(step / (self.eta(k) * self.local_steps), start)
 
+    def _local(self, setting: Setting, k: int) -> dp.LocalSimulation:
+        K, B = self.local_steps, self.batch_size
+        std = self.sigma * self.clip_norm / (B * math.sqrt(K))  # later steps hardly change it
+
+        def train(oracle: Gradient, V: Tensor) -> Tensor:
+            return self._trained(V, k, oracle)[0]
+
+        return dp.LocalSimulation((B,) * K, self.eta(k) * K, train, K * B, std=std)
+
     observables = {
+        "local-steps": dp.Observable(
+            "the same, by playing the K local steps, ascents included, on all their records",
+            {"x": (-1, 0)},
+            "x/1",
+            False,
+            _update,
+            _local,
+        ),
         "noisy-gradient": dp.Observable(
             "(what the victim mixed of the round before less x/1) / (eta K): the mean of its K "
             "noisy gradients",
@@ -118,7 +145,7 @@ class DPDFedSAM(dp.GaussianSGD):
             "x/1",
             False,
             _update,
-        )
+        ),
     }
 
 

@@ -89,12 +89,7 @@ class FedCDP(dp.GaussianSGD):
         C = self.layer_clip_norm(k)
 
         def by_layer(models: Tensor, acting: Tensor | None) -> Tensor:
-            sums, longest = [], []
-            for part in gradient.per_record(models, acting).split(layers, dim=-1):
-                norms = part.norm(dim=-1)  # [..., m, b]
-                sums.append(torch.einsum("...bd,...b->...d", part, dp.clip_weights(norms, C)))
-                longest.append(norms.amax(dim=-1, keepdim=True))
-            return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)
+            return _by_layer(gradient.per_record(models, acting), layers, C)
 
         found = dp.of_acting(graph, X, lambda V, acting: gradient.in_parts(V, by_layer, acting))
         dynamic = self.schedule == "dynamic"
@@ -144,4 +139,43 @@ class FedCDP(dp.GaussianSGD):
             )
         return self.learning_rate
 
-    observables = {"noisy-gradient": dp.step_seen("x", _rate)}
+    def _update(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
+        start, step = dp.start_and_step(view, setting.network.at, "x", target)
+        return dp.ObservedGradient(step / (self.learning_rate * self.local_steps), start)
+
+    def _local(self, setting: Setting, k: int) -> dp.LocalSimulation:
+        K, B, C = self.local_steps, self.batch_size, self.layer_clip_norm(k)
+        std: float | None = self.sigma * C / (B * math.sqrt(K))
+        if self.schedule == "dynamic" and self.sigma > 0:
+            std = None  # dynamic noise is of a size that is not known
+
+        def train(oracle: Gradient, X: Tensor) -> Tensor:
+            for s in range(K):
+                now = oracle.at_step(s)
+                clipped = _by_layer(now.per_record(X), setting.layer_sizes, C)[..., :-1]
+                X = X - self.learning_rate * clipped / now.batch_size
+            return X
+
+        return dp.LocalSimulation((B,) * K, self.learning_rate * K, train, K * B, std=std)
+
+    observables = {
+        "noisy-gradient": dp.step_seen("x", _rate),
+        "local-steps": dp.Observable(
+            "(v_i - x_i) over K step sizes, by playing the K local steps on all their records",
+            {"x": (-1, 0)},
+            "x",
+            False,
+            _update,
+            _local,
+        ),
+    }
+
+
+def _by_layer(each: Tensor, layers: list[int], C: float) -> Tensor:
+    """The sum of gradients [..., m, b, d] clipped by layer, then a layer's largest norm, d + 1."""
+    sums, longest = [], []
+    for part in each.split(layers, dim=-1):
+        norms = part.norm(dim=-1)  # [..., m, b]
+        sums.append(torch.einsum("...bd,...b->...d", part, dp.clip_weights(norms, C)))
+        longest.append(norms.amax(dim=-1, keepdim=True))
+    return torch.cat([*sums, torch.cat(longest, -1).amax(-1, keepdim=True)], dim=-1)

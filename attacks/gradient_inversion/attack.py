@@ -16,6 +16,7 @@ from dpaudit.attack.reconstruction import Join
 
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
+from .local import at_once, dealt, halfway, merged, n_dummies, ordered, repeated
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
 from .search import LBFGS, Adam, Problems, Track, minimise, traced
@@ -24,8 +25,6 @@ from .search import LBFGS, Adam, Problems, Track, minimise, traced
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
 _EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's batch is the batch
 _LOW = 1e-6  # mismatch at which a victim gets no other start
-_MEMORY = 2**30  # bytes: victims beyond are attacked in the next chunk
-_COPIES = 8  # of the per-record gradients, alive while they are differentiated
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
 
@@ -103,7 +102,7 @@ class GradientInversion(da.ReconstructionAttack):
         _check(observed, task)
         observed = observed.pooled()
         chosen = self._plan(observed, task)
-        if self.method == "optimised":
+        if self.method == "optimised" or observed.local is not None:
             return self._optimised(observed, task, chosen, streams, on_step)
         batches = recover(observed.surest(), task, streams)
         exact = _scored(batches, observed, task, chosen)
@@ -176,7 +175,9 @@ class GradientInversion(da.ReconstructionAttack):
             note = f"{reason}: they were searched along with the images"
             return None, chosen._replace(notes=(*chosen.notes, note))
         generator = streams("attack", "labels")
-        labels = infer_labels(observed, task, _dummies(observed, task, generator))
+        seen = halfway(observed)
+        labels = infer_labels(seen, task, _dummies(observed, task, generator))
+        labels = _ordered(observed, task, chosen, dealt(labels, observed), starts[:, 0])
         victims = torch.arange(len(labels), device=labels.device)
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
         for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
@@ -185,7 +186,11 @@ class GradientInversion(da.ReconstructionAttack):
             rehearsed = self._search(
                 objective, short, labels, victims, starts, da.silent, checkpoint
             )
-            labels = infer_labels(observed, task, _best(objective, [rehearsed], short).images)
+            best = _best(objective, [rehearsed], short).images
+            counted = infer_labels(seen, task, best)
+            same = (counted == labels.sort(1).values).all(1)
+            labels = torch.where(same[:, None], labels, dealt(counted, observed))
+            labels = _ordered(observed, task, chosen, labels, best.flatten(1))
         return labels, chosen
 
     def _search(
@@ -206,7 +211,7 @@ class GradientInversion(da.ReconstructionAttack):
             starts = torch.cat([starts, logits[:, None].expand(-1, starts.shape[1], -1)], dim=2)
         observed = objective.observed
         rows = starts.shape[1] * observed.most_joined
-        size = _at_once(rows, observed.batch_size, observed.models[0].nbytes)
+        size = at_once(observed, rows)
         chunks = torch.arange(len(victims), device=victims.device).split(size)
         tolerance = 0.0 if chosen.total_variation else _ROUNDING[chosen.mismatch]
         minima = []
@@ -232,6 +237,23 @@ def _objective(
     return Objective(observed, task, labels, chosen.mismatch, chosen.total_variation)
 
 
+def _ordered(
+    observed: da.ObservedGradients, task: da.Task, chosen: Plan, labels: Tensor, points: Tensor
+) -> Tensor:
+    """The labels in the order of steps that explains the message best, with images [m, D]."""
+    if observed.local is None or len(observed.local.sizes) == 1:
+        return labels
+    victims = torch.arange(len(labels), device=labels.device)
+
+    @torch.no_grad()
+    def loss(images: Tensor, labels: Tensor) -> Tensor:
+        every = repeated(images, observed).flatten(1)
+        return _objective(observed, task, chosen, labels)(every, victims)
+
+    images = points.unflatten(1, (-1, *task.shape))[:, : observed.batch_size]
+    return ordered(labels, images, loss)
+
+
 def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Tensor) -> Tensor:
     return objective(points, victims[problems])
 
@@ -244,11 +266,18 @@ def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> da.Recons
     points = points[victims, losses.argmin(1)]
     labels = objective.labels_of(points, victims)
     labels = labels if labels.ndim == 2 else labels.argmax(-1)
-    trace = _trace(objective, found, chosen.n_steps)
-    return da.Reconstruction(objective.images(points), labels, losses, chosen.notes, trace)
+    trace = _trace(objective, found, chosen.n_steps, labels)
+    images, n = _merged(objective, points, labels), objective.observed.batch_size
+    return da.Reconstruction(images, labels[:, :n], losses, chosen.notes, trace)
 
 
-def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> da.Trace:
+def _merged(objective: Objective, points: Tensor, labels: Tensor) -> Tensor:
+    """The batches [m, batch_size, ...] of points [m, D], of all passes over them."""
+    local, images = objective.observed.local, objective.images(points)
+    return images if local is None else merged(images, labels, local.passes)
+
+
+def _trace(objective: Objective, found: list[Attempt], n_steps: int, labels: Tensor) -> da.Trace:
     """The search by which each victim's best restart was found, and the others of its attempt."""
     attempt = torch.stack([other.losses.amin(1) for other in found]).argmin(0)
     losses, points = found[0].track
@@ -256,7 +285,8 @@ def _trace(objective: Objective, found: list[Attempt], n_steps: int) -> da.Trace
         here = attempt == i
         losses = torch.where(here, other.track.losses, losses)
         points = torch.where(here[:, None], other.track.points, points)
-    images = objective.images(points.transpose(0, 1).flatten(0, 1))
+    each = labels.repeat_interleave(len(losses), dim=0)
+    images = _merged(objective, points.transpose(0, 1).flatten(0, 1), each)
     return da.Trace(traced(n_steps), losses.T, images.unflatten(0, losses.T.shape))
 
 
@@ -300,7 +330,7 @@ def _starts(
 ) -> Tensor:
     """Images near the middle of the value range for n victims, [n, restarts, D]."""
     low, high = task.value_range
-    size = (n * restarts, observed.batch_size * math.prod(task.shape))
+    size = (n * restarts, n_dummies(observed) * math.prod(task.shape))
     z = torch.randn(size, generator=generator, device=generator.device).to(observed.models)
     starts = ((low + high) / 2 + 0.1 * (high - low) / 2 * z).clamp(low, high)
     return starts.unflatten(0, (n, restarts))
@@ -330,8 +360,3 @@ def _check(observed: da.ObservedGradients, task: da.Task) -> None:
                 f"gradient inversion: the {what} of victim {int(finite.int().argmin())} of "
                 f"{len(finite)} has entries that are no finite numbers; the run has diverged there",
             )
-
-
-def _at_once(rows: int, batch_size: int, model: int) -> int:
-    """How many victims are attacked at once, with so many rows each of models of so many bytes."""
-    return max(1, _MEMORY // (_COPIES * rows * batch_size * model))

@@ -8,10 +8,13 @@ from torch import Tensor
 
 import dpaudit.attack as da
 
+from .local import disagreement, n_dummies, repeated, simulated
+
 Mismatch = Literal["l1", "cosine", "chord", "euclidean", "likelihood"]
 
 _TINY = 1e-12  # squared: where the chord's slope ends
 _COLOUR = 3.0  # times the grey step's weight: colours of public images vary far less than that
+_ORDER = 1.0  # weight of what mean images of several passes differ by
 _LOGITS = 12.0  # width of the box of a label's logit: softmax reaches 1 - 1e-5 at its ends
 
 
@@ -20,8 +23,9 @@ class Objective:
     """The loss of dummy batches as explanations of what was observed of their victims.
 
     The attacker simulates the victim's message: the mean over the batch of per-record gradients,
-    clipped as publicly known, at the known model. With s and t the simulated and the observed
-    gradient [d], as unit vectors for the first three, the mismatch is
+    clipped as publicly known, at the known model, or that of all local steps (`local`). With s and
+    t the simulated and the observed gradient [d], as unit vectors for the first three, the mismatch
+    is
         l1           ||t - <s, t> s||_1 / ||t||_1, what of t lies off the direction of s
         cosine       1 - <s, t>
         chord        |s - t|, whose square is twice the cosine's
@@ -40,6 +44,9 @@ class Objective:
     is not squared need not follow how near the gradients can come (Belloni, Chernozhukov and Wang
     2011, arXiv:1009.5689).
 
+    Of several passes over the records in orders of their own the mean images must agree: ``_ORDER``
+    times the mean square of what they differ by, in half value ranges.
+
     Points [k, D] are batches of images, and behind them the labels' logits where these are unknown.
     """
 
@@ -50,38 +57,38 @@ class Objective:
     total_variation: float  # weight; for the likelihood 1 / b
 
     def images(self, points: Tensor) -> Tensor:
-        """The batches [k, batch_size, channels, height, width] of points [k, D]."""
-        shape = (self.observed.batch_size, *self.task.shape)
+        """The dummies [k, n_dummies, channels, height, width] of points [k, D]."""
+        shape = (n_dummies(self.observed), *self.task.shape)
         return points[:, : torch.Size(shape).numel()].unflatten(1, shape)
 
     def labels_of(self, points: Tensor, victims: Tensor) -> Tensor:
-        """The labels [k, batch_size] of points, or [k, batch_size, n_classes] if unknown."""
+        """The labels [k, n_dummies] of points, or [k, n_dummies, n_classes] if unknown.
+
+        Those of a record are the same in each pass, as its place is where the order is not known.
+        """
         if self.labels is not None:
-            return self.labels[victims]
+            return repeated(self.labels[victims], self.observed)
         low, high = self.task.value_range
         shape = (self.observed.batch_size, self.task.n_classes)
         logits = points[:, -shape[0] * shape[1] :].unflatten(1, shape)
-        return ((logits - low) / (high - low) * _LOGITS).softmax(-1)
+        return repeated(((logits - low) / (high - low) * _LOGITS).softmax(-1), self.observed)
 
     def __call__(self, points: Tensor, victims: Tensor) -> Tensor:
         """Losses [k] of points [k, D] as explanations of what was observed of victims [k]."""
         observed, images = self.observed, self.images(points)
         labels = self.labels_of(points, victims)
         of, rows = self._pairs(victims)
-        simulated = self.task.gradients.clipped_sum(
-            observed.models[rows],
-            images.index_select(0, of),
-            labels.index_select(0, of),
-            observed.clip_norm,
-            create_graph=True,
-        )
-        mismatches = self._mismatch(simulated / observed.batch_size, rows)
+        asked = images.index_select(0, of), labels.index_select(0, of)
+        mismatches = self._mismatch(simulated(observed, self.task, rows, *asked), rows)
         losses = mismatches.new_zeros(len(points)).index_add(0, of, mismatches)
         if self.mismatch != "likelihood":
             losses = losses / of.bincount()
+        low, high = self.task.value_range
+        scaled = images / ((high - low) / 2)
         if self.total_variation:
-            low, high = self.task.value_range
-            losses = losses + self._weight(images) * _total_variation(images / ((high - low) / 2))
+            losses = losses + self._weight(images) * _total_variation(scaled)
+        if observed.local is not None and observed.local.passes > 1:
+            losses = losses + _ORDER * disagreement(scaled, observed.local.passes)
         return losses
 
     def _pairs(self, victims: Tensor) -> tuple[Tensor, Tensor]:

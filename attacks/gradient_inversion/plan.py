@@ -19,6 +19,7 @@ _PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
+_LOCAL = 150  # steps: each takes as long as all local steps
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -75,6 +76,8 @@ def plan(
     chosen = Plan(mismatch, variation, *effort, _too_many_unknowns(observed, task))
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
+    if observed.local is not None and optimizer == "adam":
+        chosen = chosen._replace(restarts=1, n_steps=_LOCAL)
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

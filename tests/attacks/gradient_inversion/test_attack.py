@@ -140,7 +140,7 @@ def test_the_images_do_not_depend_on_how_problems_are_chunked(digits, monkeypatc
     observed, _, _ = observe(task, digits, m=3, batch_size=1)
     options = {"restarts": 2, "iterations": 10, "objective": "euclidean", "signed": False}
     whole = reconstruct(task, observed, **options)
-    monkeypatch.setattr("dpaudit.attacks.gradient_inversion.attack._MEMORY", 1)
+    monkeypatch.setattr("dpaudit.attacks.gradient_inversion.local._MEMORY", 1)
     steps: list[tuple[int, int]] = []
     one_by_one = attack(**options).reconstruct(observed, task, STREAMS, lambda *s: steps.append(s))
     torch.testing.assert_close(one_by_one.images, whole.images, rtol=1e-3, atol=1e-3)

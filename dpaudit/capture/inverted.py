@@ -7,42 +7,45 @@ model on the recorded batch, nothing is attacked. The factor, such as a learning
 is how much noise the program adds to each number, which was measured.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.attack.local_steps import DummyGradient, local_steps, outer_gradients
 from dpaudit.attack.observed import ObservedGradients as Gradients
 from dpaudit.attack.reconstruction import ReconstructionAttack
-from dpaudit.attack.scenario import Truth, attack_streams, not_available, scored, task_of
+from dpaudit.attack.scenario import (
+    Truth,
+    as_one_gradient,
+    attack_streams,
+    not_available,
+    scored,
+    task_of,
+)
 from dpaudit.attack.victims import Scenario
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError, nearest
-from dpaudit.files.captured_file import CapturedConfig, GradientInversion, ProgramOptions
+from dpaudit.files.captured_file import CapturedConfig, GradientInversion
 from dpaudit.files.finding import Finding
+from dpaudit.files.local_training import LocalTraining
 from dpaudit.files.recorded import Event
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.gradients import Gradients as Engine
 from dpaudit.models.models import architecture
 from dpaudit.rng import Streams
-from dpaudit.source import NOT_SOURCE
 from dpaudit.training.run_directory import RunDirectory
 
 from .local_steps import SEVERAL, LocalSteps, mixing_of, said_of
+from .named_models import n_classes_of, named_model, stored_weights
 from .program import Program
 from .runs import MessageId, ProgramRun
 from .worlds import MeasuredRuns
@@ -72,6 +75,9 @@ class Seen(NamedTuple):
     batch: ImageBatch  # of all local steps
     sizes: tuple[int, ...]  # records of each local step
     before: Tensor  # [m, d]: weights that were sent before and averaged; none: weights are as above
+    outer: float | None = (
+        None  # what an outer step was taken along, over the message; None: no such
+    )
 
 
 class KnownModel(NamedTuple):
@@ -135,15 +141,16 @@ class Inversion:
         for threat_model in self.worlds.config.threat_model:
             stage = checkpoint.stage(threat_model.slug)
             for world, shown in worlds.items():
-                by_size: dict[int, list[Seen]] = defaultdict(list)
+                by_size: dict[tuple[int, ...], list[Seen]] = defaultdict(list)
                 for one in _read(shown.seen, threat_model):
-                    by_size[len(one.batch.labels)].append(self._updated(one, steps[one.parts]))
+                    by_size[one.sizes].append(self._updated(one, steps[one.parts]))
                 if not by_size and world == "defense":
                     scenario = self._scenario(threat_model, world, k, 1)
                     yield not_available(scenario, ["it does not read the message and the weights"])
-                for size, some in by_size.items():
-                    scenario = self._scenario(threat_model, world, k, size)
-                    where = stage.stage(world).stage(size)
+                for sizes, some in by_size.items():
+                    n = sum(sizes) // (self.options.local.epochs if self.options.local else 1)
+                    scenario = self._scenario(threat_model, world, k, n)
+                    where = stage.stage(world).stage(str(sizes))
                     yield from self._attacked(scenario, engine, steps, some, quiet, where)
 
     def _attacked(
@@ -167,21 +174,27 @@ class Inversion:
                 [self._std(one) / abs(steps[one.parts].factor) * noisy for one in seen]
             ),
         )
+        simulation = steps[seen[0].parts].simulation
+        gradients = replace(gradients, local=simulation)
         task = task_of(engine, public, checkpoint)
         draws = attack_streams(scenario, streams)
         try:
             found = scenario.reconstruct(gradients, task, draws, lambda done, total: None)
         except NotObservable as error:
             return [not_available(scenario, [str(error)])]
+        n = scenario.batch_size  # the records of the first pass
         truth = Truth(
             scenario.rounds,
             [one.target for one in seen],
-            torch.stack([one.batch.images for one in seen]),
-            torch.stack([one.batch.labels for one in seen]),
+            torch.stack([one.batch.images[:n] for one in seen]),
+            torch.stack([one.batch.labels[:n] for one in seen]),
         )
+        scores = scored(scenario, found, truth, public, streams, self.run)
+        if simulation is not None:
+            alone = as_one_gradient(scenario, gradients, task, streams)
+            scores += scored(*alone, truth, public, streams, self.run)[:1]
         what = said_of([(len(one.sizes), steps[one.parts]) for one in seen])
         notes = (f"{what} of {self.options.model}, as it is sent", KNOWN, PUBLIC)
-        scores = scored(scenario, found, truth, public, streams, self.run)
         return [one.model_copy(update={"notes": (*one.notes, *notes)}) for one in scores]
 
     def _scenario(self, threat_model: ThreatModel, world: str, k: int, size: int) -> Scenario:
@@ -210,7 +223,7 @@ class Inversion:
                 doubled = 1 + (draws[response.draw].family == "laplace")  # scale b: variance 2 b^2
                 square[response.places] += doubled * response.size**2
             squares.append(square)
-        return float(np.sqrt(np.concatenate(squares).mean()))
+        return float(np.sqrt(np.concatenate(squares).mean())) * (one.outer or 1.0)
 
     def _seen(self, k: int, run: ProgramRun) -> "_Shown":
         victims = self.worlds.rounds[k].places
@@ -250,7 +263,31 @@ class Inversion:
             sizes = tuple(len(one.labels) for one in batches)
             target = Target(k, victim, min(receivers, default=victim))
             links = (*links, *links_before)
-            yield Seen(target, tuple(parts), content, weights, links, batch, sizes, before)
+            one = Seen(target, tuple(parts), content, weights, links, batch, sizes, before)
+            yield self._before_outer_step(one, run)
+
+    def _before_outer_step(self, one: Seen, run: ProgramRun) -> Seen:
+        """The same with what its agent's outer step was taken along, if it takes one."""
+        local = self.options.local
+        if local is None or not local.has_outer_step:
+            return one
+        if not self._sends_weights:
+            raise self._error(
+                "local.outer_momentum",
+                f"{one.parts[0]} is not named in messages.weights; expected weights, of which an "
+                "outer step makes the next ones",
+            )
+        known = run.known_before(one.parts[0], self.options.message)
+        sender = one.parts[0].source, one.parts[0].destinations
+        own = [sent for event, sent in known if (event.source, event.destinations) == sender]
+        held = torch.from_numpy(np.concatenate(own)) if own else torch.empty(0).double()
+        models = torch.cat([self.known.weights, held, one.message]).view(-1, len(one.message))
+        mu, rate = local.outer_momentum, local.outer_learning_rate
+        along = outer_gradients(models, rate, mu)[-1]
+        empty = one.before[:0]
+        return one._replace(
+            message=-along, weights=models[-2], before=empty, outer=1 / (rate * (1 + mu))
+        )
 
     def _batch_of(self, run: ProgramRun, victim: int, number: int) -> ImageBatch:
         taken = run.records[victim, number]
@@ -309,19 +346,23 @@ class Inversion:
 
     def _updated(self, one: Seen, steps: LocalSteps) -> Seen:
         """The same with the update that its agent made, in the place of weights that it sent."""
-        if not self._sends_weights:
+        if not self._sends_weights or one.outer is not None:
             return one
         start = one.before.T @ steps.mixing if len(one.before) else one.weights
         return one._replace(message=one.message - start, weights=start)
 
     def _step(self, engine: Engine, one: Seen) -> LocalSteps:
         """What a message without noise is of a mean gradient. Raises RunError if it is none."""
+        if self.options.local is not None:
+            return self._declared(engine, one, self.options.local)
+
+        C = self.options.clip_norm
 
         def gradient(weights: Tensor, factor: float) -> Tensor:
             total, images, labels = torch.zeros_like(weights), *one.batch
             for x, y in zip(images.split(one.sizes), labels.split(one.sizes), strict=True):
                 at = (weights + factor / len(one.sizes) * total).float()[None]
-                summed = engine.clipped_sum(at, x[None], y[None], self.options.clip_norm)
+                summed = engine.clipped_sum(at, x[None], y[None], C)
                 total = total + summed[0].detach().double() / len(y)
             return total / len(one.sizes)
 
@@ -337,7 +378,37 @@ class Inversion:
                 f"{least}; is it at these weights, of the cross-entropy, clipped as clip_norm says,"
                 " and does messages.weights name the lines that send weights?",
             )
-        return steps
+        return steps.played(update.message, partial(gradient, update.weights), one.sizes, C)
+
+    def _declared(self, engine: Engine, one: Seen, training: LocalTraining) -> LocalSteps:
+        """The same of the local training that the options declare."""
+        n = len(one.batch.labels)
+        passes = [_set_of(part) for part in one.batch.images.split(max(1, n // training.epochs))]
+        if n % training.epochs or any(records != passes[0] for records in passes):
+            raise self._error(
+                "local.epochs",
+                f"agent {one.target.victim} takes {n} records in {len(one.sizes)} steps, which are "
+                f"not {training.epochs} times the same ones; expected its passes over its records",
+            )
+        simulation = local_steps(training, one.sizes, self.options.clip_norm)
+        images, labels = one.batch.images.double()[None], one.batch.labels[None]
+        oracle = DummyGradient(engine, images, labels, one.sizes)
+
+        def gradient(weights: Tensor, factor: float) -> Tensor:
+            with torch.no_grad():
+                return simulation.mean_gradient(oracle, weights[None])[0]
+
+        mixing = mixing_of(one.message, one.before, gradient)
+        update = self._updated(one, LocalSteps(mixing, 0.0, 0.0))
+        steps = LocalSteps.of(mixing, update.message, gradient(update.weights, 0.0))
+        if not steps.agrees(1):
+            raise self._error(
+                "local",
+                f"{one.parts[0]} is not what {len(one.sizes)} steps of {training.optimizer} make "
+                f"of the batches of agent {one.target.victim}, not even without noise: cosine "
+                f"{steps.cosine:.3g}, expected 1; are the optimizer and its options the program's?",
+            )
+        return steps._replace(simulation=simulation)
 
     def _public(self, engine: Engine, seen: Sequence[Seen], quiet: "_Shown") -> Dataset:
         """What is known of images beside those that are attacked."""
@@ -381,6 +452,10 @@ def _read(seen: Sequence[Seen], threat_model: ThreatModel) -> Iterator[Seen]:
             yield from of[:1]
 
 
+def _set_of(images: Tensor) -> list[bytes]:
+    return sorted(image.numpy().tobytes() for image in images)
+
+
 def batch_in(parts: Sequence[Tensor]) -> ImageBatch | None:
     """Its first floating-point part is the images, its first of integers the labels.
 
@@ -411,84 +486,3 @@ def others(batches: Iterable[ImageBatch], attacked: Sequence[ImageBatch], key: s
         )
     images, labels = zip(*rows, strict=True)
     return ImageBatch(torch.stack(images), torch.stack(labels))
-
-
-def named_model(name: str, program: ProgramOptions, seed: int) -> nn.Module:
-    """What "module:Class" makes when it is called, right after torch was seeded.
-
-    The module is imported as the program would, with its arguments, and forgotten, so that
-    another program's of the same name is not taken for it.
-
-    Raises:
-        RunError: it cannot be imported or called, or makes no network; or the network keeps state
-            beside its parameters, as batch normalisation does.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        with _importing_from(program), torch.random.fork_rng(devices=[]):
-            maker: Any = import_module(module)
-            for part in attribute.split("."):
-                maker = getattr(maker, part)
-            torch.manual_seed(seed)
-            made = maker()
-    except (Exception, SystemExit) as error:  # whatever somebody's module does
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunError(
-            "DPA042", f'model "{name}" cannot be made in {program.folder}: {said}'
-        ) from None
-    if not isinstance(made, nn.Module):
-        raise RunError("DPA035", f'model "{name}" is of {type(made).__name__}; expected a network')
-    if not list(made.parameters()):
-        raise RunError("DPA035", f'model "{name}" has no parameters, and so no gradient')
-    if buffers := [key for key, _ in made.named_buffers()]:
-        raise RunError(
-            "DPA036",
-            f'model "{name}" keeps state beside its parameters ({buffers[0]}), which its gradients '
-            "depend on and no message holds",
-        )
-    return made.float()
-
-
-def n_classes_of(model: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many logits it makes of a record. Raises RunError if it takes none of this shape."""
-    device = next(model.parameters()).device
-    try:
-        with torch.no_grad():
-            return int(model(torch.zeros(2, *shape, device=device)).shape[-1])
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        said = str(error).splitlines()[0]
-        name = type(model).__name__
-        raise RunError(
-            "DPA034", f"{name} cannot take records of shape {list(shape)}: {said}"
-        ) from None
-
-
-def stored_weights(path: Path, model: nn.Module) -> Tensor:
-    """[d] of a file of the model's state. Raises RunError where the two do not fit."""
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError("DPA035", f"{path}: {' '.join(str(error).split())}") from None
-    for name, parameter in model.named_parameters():
-        if name not in stored or stored[name].shape != parameter.shape:
-            found = list(stored[name].shape) if name in stored else "nothing"
-            raise RunError(
-                "DPA035", f"{path}: {name}: expected {list(parameter.shape)}, found {found}"
-            )
-    return torch.cat([stored[name].flatten().float() for name, _ in model.named_parameters()])
-
-
-@contextmanager
-def _importing_from(program: ProgramOptions) -> Iterator[None]:
-    before, path, arguments = set(sys.modules), list(sys.path), list(sys.argv)
-    command, folder = list(program.command), program.folder
-    sys.path.insert(0, str(folder))
-    sys.argv[:] = command[[part.endswith(".py") for part in command].index(True) :]
-    try:
-        yield
-    finally:
-        sys.path[:], sys.argv[:] = path, arguments
-        for name in set(sys.modules) - before:
-            path_of = Path(getattr(sys.modules[name], "__file__", None) or "/")
-            if path_of.is_relative_to(folder) and not {*path_of.parts} & {*NOT_SOURCE}:
-                del sys.modules[name]

@@ -13,9 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dpaudit.attack.local_steps import local_steps
+from dpaudit.defense.contract import LocalSimulation
+from dpaudit.files.local_training import LocalTraining
+
 AGREE = 1e-2  # relative, between a message without noise and the gradient of one step
 SEVERAL = 0.9  # cosine between the update of several local steps and their mean gradient
 REFITS = 50  # of the average and of the gradients from it
+REFITS_OF_RATE = 4  # of the step size, which is found to second order already
 STEADY = 1e-9  # relative change of the average, below which both are found
 
 
@@ -25,6 +30,7 @@ class LocalSteps(NamedTuple):
     mixing: Tensor  # [m]: how much of each
     factor: float  # of the mean gradient
     cosine: float  # between the two
+    simulation: LocalSimulation | None = None  # that gives it; None: taken for one step
 
     @classmethod
     def of(cls, mixing: Tensor, update: Tensor, gradient: Tensor) -> "LocalSteps":
@@ -34,6 +40,27 @@ class LocalSteps(NamedTuple):
         if not all(lengths):
             return cls(mixing, 0.0, 0.0)
         return cls(mixing, inner / lengths[0] ** 2, inner / (lengths[0] * lengths[1]))
+
+    def played(
+        self,
+        update: Tensor,
+        gradient: Callable[[float], Tensor],
+        sizes: tuple[int, ...],
+        clip_norm: float | None,
+    ) -> "LocalSteps":
+        """The same with a simulation, where several steps are those of plain SGD.
+
+        Args:
+            gradient: [d], the mean of all steps if their sum times this, by their number, is what
+                they add.
+        """
+        exact = self
+        for _ in range(REFITS_OF_RATE if len(sizes) > 1 else 0):
+            exact = LocalSteps.of(self.mixing, update, gradient(-abs(exact.factor)))
+        if len(sizes) == 1 or not exact.agrees(1):
+            return self
+        training = LocalTraining(optimizer="sgd", learning_rate=abs(exact.factor) / len(sizes))
+        return exact._replace(simulation=local_steps(training, sizes, clip_norm))
 
     def agrees(self, n_steps: int) -> bool:
         """Whether the update is the gradient, up to a factor of either sign."""
@@ -75,5 +102,7 @@ def said_of(steps: Sequence[tuple[int, LocalSteps]]) -> str:
     n = max(number for number, _ in steps)
     if n == 1:
         return "the gradient"
+    if steps[0][1].simulation is not None:
+        return f"{n} local steps, played with dummies,"
     least = min(abs(one.cosine) for _, one in steps)
     return f"the mean gradient of {n} local steps, with which the update has cosine {least:.3f},"

@@ -21,6 +21,7 @@ from dpaudit.strict import Strict, Text
 from .claim import Claim
 from .config import MOST, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
+from .local_training import LocalTraining
 from .threat import ThreatModel
 from .world import How
 
@@ -122,6 +123,7 @@ class GradientInversion(Strict):
     weights_message: Text | None = None  # the message that brought them, in the place of a file
     clip_norm: PositiveFloat | None = None  # of each record's gradient, if the program clips it
     value_range: tuple[float, float] | None = None  # of a pixel; None: that of all batches
+    local: LocalTraining | None = None  # between weights and the message; None: SGD or one step
     options: dict[str, Any] = {}  # of the attack itself, as in audit.toml
 
     def plugin(self, rounds: Sequence[int]) -> Any:

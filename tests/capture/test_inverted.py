@@ -190,7 +190,9 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
     assert inversion._std(seen) == pytest.approx(std / 2**0.5)
 
 
-def inverted_weights(out: Path, *arguments: str, named: bool = True) -> list[Finding]:
+def inverted_weights(
+    out: Path, *arguments: str, named: bool = True, **options: object
+) -> list[Finding]:
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "image_weights.py", *arguments), "folder": PROGRAMS},
@@ -198,7 +200,8 @@ def inverted_weights(out: Path, *arguments: str, named: bool = True) -> list[Fin
             "record": {"victims": (1,), "candidates": ("present",), "rounds": (1, 2)},
             "certify": {"runs": 0},
             "attack": (
-                {"name": "gradient-inversion", "message": "weights", "model": "gradients:Net"},
+                {"name": "gradient-inversion", "message": "weights", "model": "gradients:Net"}
+                | options,
             ),
         }
     )
@@ -215,11 +218,28 @@ def test_weights_give_the_image_of_a_local_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_local_steps_are_attacked_as_their_mean_gradient(tmp_path: Path) -> None:
+def test_several_local_steps_are_played_and_taken_for_one(tmp_path: Path) -> None:
     found = inverted_weights(tmp_path, "2")
-    assert [f.batch_size for f in found] == [2, 2]
-    assert all("the mean gradient of 2 local steps, with which" in f.notes[-3] for f in found)
+    assert [f.batch_size for f in found] == [2] * 4
+    assert [f.message for f in found] == ["weights", "weights, as one gradient"] * 2
+    assert all("2 local steps, played with dummies," in f.notes[-3] for f in found)
     assert all(f.metrics[Name.LABEL_ACCURACY].value == 1.0 for f in found)
+    for played, as_one in zip(found[::2], found[1::2], strict=True):
+        assert played.metrics[Name.PSNR].value > as_one.metrics[Name.PSNR].value
+
+
+@pytest.mark.slow
+def test_declared_local_training_is_held_against_the_message(tmp_path: Path) -> None:
+    """AdamW and an outer Nesterov step, whose second round needs the momentum of the first."""
+    adamw = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1}
+    outer = adamw | {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    found = inverted_weights(tmp_path / "outer", "3", "0", "outer", local=outer)
+    assert [f.rounds for f in found] == [(1,), (1,), (2,), (2,)]
+    assert all(f.metrics[Name.LABEL_ACCURACY].value == 1.0 for f in found[::2])
+    sgd = {"optimizer": "sgd", "learning_rate": 0.01}
+    with pytest.raises(DpauditError, match="is not what 3 steps of sgd make") as error:
+        inverted_weights(tmp_path / "sgd", "3", "0", "outer", local=sgd)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

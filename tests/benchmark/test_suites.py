@@ -74,6 +74,21 @@ def test_what_is_claimed_is_what_the_noise_is_set_for(scale: str) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_updates_are_of_all_steps_with_little_noise_and_with_enough(scale: str) -> None:
+    cells = plan_of(BenchmarkFile.read(benchmark_path("updates", scale)), 1000).cells
+    noises: dict[tuple[str, int], set[float]] = defaultdict(set)
+    for cell in cells:
+        values = cell.values
+        one = values["defense.name"], values["defense.local_steps"]
+        noises[one].add(values["defense.noise_multiplier"])
+        [inversion, _] = cell.config.attack
+        assert inversion.message == "local-steps"
+    assert {steps for _, steps in noises} == {1, 4, 16}
+    assert all(min(of) <= 0.01 < 1.0 <= max(of) for of in noises.values())
+    prepare(cells[0].config, Runtime(cores=1))
+
+
 @pytest.mark.slow
 def test_every_cell_can_be_prepared_and_what_is_left_out_cannot() -> None:
     """On the graph that varies a defense of the quick suite is left out because it refuses it."""
@@ -94,5 +109,5 @@ def on_exponential(cell: PlannedCell) -> PlannedCell:
 
 
 def test_no_suite_of_another_name_is_taken_for_one() -> None:
-    with pytest.raises(ConfigError, match="suites: decentralized"):
+    with pytest.raises(ConfigError, match="suites: decentralized, updates"):
         benchmark_path("decentralised-learning", None)

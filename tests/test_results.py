@@ -20,6 +20,7 @@ OF_TABLES = (
     "frameworks",
     "leaderboard-decentralized-quick",
     "lint",
+    "local-steps",
     "mechanism-peers",
     "mechanisms",
     "programs",

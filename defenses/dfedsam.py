@@ -127,7 +127,7 @@ class DPDFedSAM(dp.GaussianSGD):
         def train(oracle: Gradient, V: Tensor) -> Tensor:
             return self._trained(V, k, oracle)[0]
 
-        return dp.LocalSimulation((B,) * K, self.eta(k) * K, train, K * B, std=std)
+        return dp.LocalSimulation((B,) * K, self.eta(k) * K, train, std=std)
 
     observables = {
         "local-steps": dp.Observable(

@@ -156,7 +156,7 @@ class FedCDP(dp.GaussianSGD):
                 X = X - self.learning_rate * clipped / now.batch_size
             return X
 
-        return dp.LocalSimulation((B,) * K, self.learning_rate * K, train, K * B, std=std)
+        return dp.LocalSimulation((B,) * K, self.learning_rate * K, train, std=std)
 
     observables = {
         "noisy-gradient": dp.step_seen("x", _rate),

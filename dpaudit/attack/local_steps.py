@@ -77,9 +77,7 @@ def local_steps(
         return optimize(training, oracle, X, len(sizes), inf if clip_norm is None else clip_norm)
 
     passes = training.epochs if training.shuffled else 1
-    return dp.LocalSimulation(
-        tuple(sizes), training.reach(len(sizes)), train, sum(sizes) // training.epochs, passes
-    )
+    return dp.LocalSimulation(tuple(sizes), training.reach(len(sizes)), train, passes)
 
 
 def _sgd(training: LocalTraining, oracle: dp.Gradient, X: Tensor, n: int, C: float) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint
-from dpaudit.defense.contract import LocalSimulation
+from dpaudit.defense.local_simulation import LocalSimulation
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams

@@ -234,6 +234,8 @@ def scored(
     labels_found = _labels_found(found.labels, truth.labels)
     losses = restarts(found.losses.double())
     against = f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better"
+    if scores.ssim.mean() < baselines[best].ssim.mean():
+        against += "; the attack is worse than this guess"
     notes = (*_scale(dataset, len(truth.targets)), against, *found.notes)
     means: Means = {
         Name.SSIM_OVER_BLIND: paired(scores.ssim, baselines[best].ssim),

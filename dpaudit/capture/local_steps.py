@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.local_steps import local_steps
-from dpaudit.defense.contract import LocalSimulation
+from dpaudit.defense.local_simulation import LocalSimulation
 from dpaudit.files.local_training import LocalTraining
 
 AGREE = 1e-2  # relative, between a message without noise and the gradient of one step

@@ -35,7 +35,6 @@ from .contract import (
     Defense,
     Deferred,
     Gradient,
-    LocalSimulation,
     Models,
     Observable,
     ObservedGradient,
@@ -77,6 +76,7 @@ from .laplace import (
     ScaledDefense,
     Tracking,
 )
+from .local_simulation import LocalSimulation
 from .noise import Noise, Scale
 from .transcript import Message, Messages, Transcript, broadcast, unicast
 from .view import View

@@ -21,6 +21,7 @@ from dpaudit.registry import PluginFamily
 from dpaudit.strict import Strict
 
 from .graph_conditions import GraphCondition
+from .local_simulation import LocalSimulation
 from .noise import Noise
 from .returned import (
     kind,
@@ -172,24 +173,6 @@ class ObservedGradient(NamedTuple):
 
     gradient: Tensor  # [d]
     model: Tensor  # [d]
-
-
-class LocalSimulation(NamedTuple):
-    """Local training between the model that a round starts from and the one that is sent.
-
-    Its gradient is what the model moved by, over ``factor``: about the mean gradient of all steps.
-    """
-
-    sizes: tuple[int, ...]  # records of each step; step s takes those of ``Gradient.at_step(s)``
-    factor: float  # what the model moves by if the gradient stays what it is, over that gradient
-    train: Callable[[Gradient, Tensor], Tensor]  # models [..., m, d] before -> after, no noise
-    n_records: int  # different ones
-    passes: int = 1  # over these, in an order of its own each
-    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
-
-    def mean_gradient(self, gradient: Gradient, X: Tensor) -> Tensor:
-        """What is observed of agents that start from X [..., m, d], without noise."""
-        return (X - self.train(gradient, X)) / self.factor
 
 
 class Observable(NamedTuple):

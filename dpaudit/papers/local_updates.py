@@ -43,7 +43,7 @@ def recovered(settings: Settings, seed: int, context: CellContext) -> Iterator[M
     dataset, streams = context.dataset, Streams(seed)
     assert dataset is not None  # the experiment names one
     clients, batches, B = (settings[key] for key in ("clients", "batches", "batch_size"))
-    n, (low, high) = batches * B, dataset.value_range
+    n = batches * B
     rows = torch.randperm(len(dataset.x), generator=streams("records"))[: clients * n]
     images, labels = (t[rows].unflatten(0, (clients, n)) for t in (dataset.x, dataset.y))
     shape = tuple(images.shape[2:])
@@ -51,21 +51,20 @@ def recovered(settings: Settings, seed: int, context: CellContext) -> Iterator[M
     observed = _update(settings, gradients, images, labels, streams)
     if settings["attack"] == "one gradient":
         observed = replace(observed, local=None)
-    options = {"iterations": settings.get("iterations"), "method": "optimised"}
-    asked = {"message": "update", "rounds": (1,), **options}
-    attack: ReconstructionAttack = load_plugin("attacks", "gradient-inversion").model_validate(
-        asked
-    )
+    asked = {"message": "update", "rounds": (1,), "method": "optimised"}
+    asked |= {"iterations": settings.get("iterations")}
+    plugin = load_plugin("attacks", "gradient-inversion")
+    attack: ReconstructionAttack = plugin.model_validate(asked)
     task = task_of(gradients, dataset, NO_CHECKPOINT)
     found = attack.reconstruct(observed, task, streams.child("attack"), context.on_step)
-    psnr = score_each(images, found.images, (low, high)).psnr  # [clients, n]
-    hits = (torch.as_tensor(psnr) >= settings["threshold"]).double().mean(1)
+    psnr = score_each(images, found.images, dataset.value_range).psnr  # [clients, n]
+    shares = (psnr >= settings["threshold"]).mean(axis=1)
     for quantity, estimate, times in (
-        (RECOVERED, interval(hits.numpy(), SHARE), 100.0),
-        (PSNR, interval(torch.as_tensor(psnr).mean(1).numpy(), RANGES[Name.PSNR]), 1.0),
+        (RECOVERED, interval(shares, SHARE), 100.0),
+        (PSNR, interval(psnr.mean(axis=1), RANGES[Name.PSNR]), 1.0),
     ):
-        ends = (None if end is None else times * end for end in (estimate.low, estimate.high))
-        yield MeasuredNumber(quantity, times * estimate.value, None, {}, *ends, estimate.n)
+        low, high = (None if end is None else times * end for end in estimate[1:3])
+        yield MeasuredNumber(quantity, times * estimate.value, low=low, high=high, n=estimate.n)
 
 
 def _update(
@@ -80,8 +79,9 @@ def _update(
     shuffle = streams("order")
     orders = [torch.randperm(n, generator=shuffle) for _ in range(clients * epochs)]
     order = torch.stack(orders).view(clients, -1)
-    taken = [t[torch.arange(clients)[:, None], order] for t in (images, labels)]
+    own = torch.arange(clients)[:, None], order
+    oracle = DummyGradient(gradients, images[own], labels[own], steps.sizes)
     X = initial_parameters(gradients.module, streams("model")).expand(clients, -1).contiguous()
     with torch.no_grad():
-        sent = steps.mean_gradient(DummyGradient(gradients, *taken, steps.sizes), X)
+        sent = steps.mean_gradient(oracle, X)
     return ObservedGradients(sent, X, n, None, torch.zeros(clients), local=steps)

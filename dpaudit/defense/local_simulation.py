@@ -1,0 +1,26 @@
+"""Local training as an adversary who knows the algorithm can play it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .contract import Gradient
+
+
+class LocalSimulation(NamedTuple):
+    """Local training between the model that a round starts from and the one that is sent.
+
+    Its gradient is what the model moved by, over ``factor``: about the mean gradient of all steps.
+    """
+
+    sizes: tuple[int, ...]  # records of each step; step s takes those of ``Gradient.at_step(s)``
+    factor: float  # what the model moves by if the gradient stays what it is, over that gradient
+    train: "Callable[[Gradient, Tensor], Tensor]"  # models [..., m, d] before -> after, no noise
+    passes: int = 1  # over the records, in an order of its own each
+    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+
+    def mean_gradient(self, gradient: "Gradient", X: Tensor) -> Tensor:
+        """What is observed of agents that start from X [..., m, d], without noise."""
+        return (X - self.train(gradient, X)) / self.factor

@@ -51,8 +51,8 @@ def recovered(settings: Settings, seed: int, context: CellContext) -> Iterator[M
     observed = _update(settings, gradients, images, labels, streams)
     if settings["attack"] == "one gradient":
         observed = replace(observed, local=None)
-    asked = {"message": "update", "rounds": (1,), "method": "optimised"}
-    asked |= {"iterations": settings.get("iterations")}
+    asked: dict[str, Any] = {"message": "update", "rounds": (1,), "method": "optimised"}
+    asked["iterations"] = settings.get("iterations")
     plugin = load_plugin("attacks", "gradient-inversion")
     attack: ReconstructionAttack = plugin.model_validate(asked)
     task = task_of(gradients, dataset, NO_CHECKPOINT)

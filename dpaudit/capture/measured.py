@@ -37,6 +37,10 @@ Booleans = NDArray[np.bool_]
 MOST_ENTRIES = 10**7  # of one part of B
 NOTHING = 1e-5  # of the largest change of a round: below it is rounding
 MOST_LAPLACE = 16  # draws of a round whose moves are kept one by one
+CLIPPED = (
+    "if the noise is clipped or normalised with the gradient, add it after that; or leave the "
+    "message out with messages.ignore"
+)
 AGREE = 1e-3  # relative, between two measurements of one number
 
 
@@ -141,6 +145,7 @@ def _response(
             "DPA063",
             f'noise "{draw.name}" has {len(signs[0])} numbers and moves {len(there)} of {message}; '
             "expected one each, or a part of them in their order",
+            CLIPPED,
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
     if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
@@ -151,6 +156,7 @@ def _response(
             "DPA063",
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
             f"cannot be measured in this way{own_round if message.nth else ''}",
+            CLIPPED,
         )
     return Response(j, there, number, (a + b) / 2)
 

@@ -270,7 +270,12 @@ def status_of(
                 on_end(left_running(started.pid, mark))
             return status
     except (OSError, ValueError) as error:
-        raise RunError("DPA057", f"{command[0]}: cannot be started: {reason(error)}") from None
+        raise RunError(
+            "DPA057",
+            f"{command[0]}: cannot be started: {reason(error)}",
+            "activate the environment that has it, or name its Python by --python or "
+            "program.python",
+        ) from None
 
 
 def too_large(most_bytes: int, remedy: str = "") -> RunError:

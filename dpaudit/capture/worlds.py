@@ -39,7 +39,7 @@ class Neighbours:
 
     places: Mapping[int, AgentRound]  # by victim; one that has no part in the round has none
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
-    runs: Mapping[How, ProgramRun]
+    runs: Mapping[int, Mapping[How, ProgramRun]]  # by victim
     base: ProgramRun = field(repr=False)
     hidden_before: bool = False  # earlier messages may not determine the noise drawn for them
 
@@ -55,7 +55,7 @@ class Neighbours:
         if not self.read(victim, threat_model, name):
             return NO_LEAK
         place, noised = self.places[victim], self.noised[victim]
-        without, having = (self.runs[how] for how in pair)
+        without, having = (self.runs[victim][how] for how in pair)
         moved = {
             m for m in place.others if not np.array_equal(without.messages[m], having.messages[m])
         }
@@ -100,7 +100,7 @@ class Neighbours:
         return max(found, key=lambda one: one[1].size)
 
     def pairs(self, adjacency: RecordAdjacency) -> list[Pair]:
-        there: list[How] = [how for how in self.runs if how != "absent"]
+        there: list[How] = [how for how in next(iter(self.runs.values())) if how != "absent"]
         if adjacency == "add-remove":
             return [("absent", how) for how in there]
         return list(combinations(there, 2))
@@ -212,7 +212,13 @@ def _no_part(plain: ProgramRun, victim: int, k: int) -> RunError:
             f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
             "before each message",
         )
-    return RunError("DPA064", f"agent {victim} sends nothing in round {k} of {plain.n_rounds}")
+    acting = [k for k in range(1, plain.n_rounds + 1) if place_of(plain, victim, k) is not None]
+    return RunError(
+        "DPA064",
+        f"agent {victim} sends nothing in round {k} of {plain.n_rounds}; it takes a batch and "
+        f"sends in rounds {', '.join(map(str, acting[:8])) or 'none'}",
+        "name a round of each victim in record.rounds",
+    )
 
 
 def _neighbours(
@@ -240,56 +246,64 @@ def _neighbours(
         )
     hows = [how for how in config.record.hows() if how != "present"]
     if not places:
-        return Neighbours({}, {}, dict.fromkeys(("present", *hows), base), base)
+        same: dict[How, ProgramRun] = dict.fromkeys(("present", *hows), base)
+        return Neighbours({}, {}, dict.fromkeys(victims, same), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
-    of_records = _of_records(places, hows, playing, until, base, digests)
     n_draws = max(len(place.draws) for place in places.values())
     changed_noise = [until.model_copy(update=u) for u in perturbed([*places.values()], n_draws)]
     foreign = {v: tuple(d.key for d in of_all if d not in p.draws) for v, p in places.items()}
     quiet = [until.model_copy(update={"silent": keys}) for keys in foreign.values() if keys]
-    runs = of_records + playing.loaded([*changed_noise, *quiet])
+    of_noise = playing.loaded([*changed_noise, *quiet])
     of_round = tuple(m for m in base.messages if m.round == k)
     drawn_by_several = any(len(place.owners_of(d)) > 1 for place in places.values() for d in of_all)
-    if drawn_by_several or _agents_share(base, places, foreign, runs[len(hows) :], n_draws):
-        runs = of_records
+    together = [[*places]]
+    if drawn_by_several or _agents_share(base, places, foreign, of_noise, n_draws):
+        together = [[victim] for victim in places]  # a record may move messages of another, too
         for victim, place in places.items():
             others = tuple(m for m in of_round if m.source != victim)
             places[victim] = place._replace(draws=of_all, others=others)
         n_draws, one = len(of_all), list(places.values())[:1]
-        changed_noise = [until.model_copy(update=u) for u in perturbed(one, n_draws)]
-        runs += playing.loaded(changed_noise)
+        of_noise = playing.loaded([until.model_copy(update=u) for u in perturbed(one, n_draws)])
+    changed = _of_records(places, together, hows, playing, until, base, digests)
     earlier = [m for m in base.messages if m.round < k]
     own = [m for place in places.values() for m in (*place.messages, *place.others)]
-    for run in runs:
+    for run in (*of_noise, *(run for of in changed.values() for run in of.values())):
         _refuse_difference(first_difference(base, run, earlier))
         _refuse_other_shapes(base, run, own)
-    of_noise = runs[len(hows) :][: 3 * n_draws]
-    silent, one_way, other_way = (of_noise[i::3] for i in range(3))
+    silent, one_way, other_way = (of_noise[: 3 * n_draws][i::3] for i in range(3))
     noised = {
         victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
         for victim, place in places.items()
     }
-    changed: dict[How, ProgramRun] = dict(zip(hows, runs, strict=False))
     hidden = _is_noise_hidden_before(base, sites, k)
-    return Neighbours(places, noised, {"present": base, **changed}, base, hidden)
+    return Neighbours(places, noised, changed, base, hidden)
 
 
 def _of_records(
     places: dict[int, AgentRound],
+    together: Sequence[Sequence[int]],
     hows: Sequence[How],
     playing: KeptRuns,
     until: World,
     base: ProgramRun,
     digests: Mapping[int, Sequence[Sequence[str]]],
-) -> list[ProgramRun]:
-    """Runs with each change of the records; batches that move nothing are left out of places."""
-    while True:
-        changes = [sum((p.changes(how) for p in places.values()), ()) for how in hows]
-        runs = playing.loaded([until.model_copy(update={"changes": one}) for one in changes])
-        idle = _idle(places, base, runs)
-        if not idle:
-            return runs
-        places |= {victim: _later(places[victim], digests[victim]) for victim in idle}
+) -> dict[int, dict[How, ProgramRun]]:
+    """By victim: runs with each change of its record; batches that move nothing leave places.
+
+    Args:
+        together: victims whose records are changed in one run.
+    """
+    found: dict[int, dict[How, ProgramRun]] = {}
+    for victims in together:
+        idle = [*victims]
+        while idle:
+            changes = [sum((places[v].changes(how) for v in victims), ()) for how in hows]
+            runs = playing.loaded([until.model_copy(update={"changes": one}) for one in changes])
+            idle = _idle({v: places[v] for v in victims}, base, runs)
+            places |= {victim: _later(places[victim], digests[victim]) for victim in idle}
+        changed: dict[How, ProgramRun] = {"present": base, **dict(zip(hows, runs, strict=True))}
+        found |= dict.fromkeys(victims, changed)
+    return found
 
 
 def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int) -> bool:

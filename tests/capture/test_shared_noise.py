@@ -140,3 +140,34 @@ def test_noise_that_is_drawn_once_hides_later_rounds_too(tmp_path: Path, how: st
     assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(1.0, rel=1e-9)
     assert (result.verdict is Verdict.UNSUPPORTED) == (how == "fresh")
     assert any("rounds 2 count nothing" in note for note in measured.notes) == (how == "reused")
+
+
+SENT_ON = """
+import numpy as np
+from dpaudit import tap
+
+rng, w = np.random.default_rng(7), np.zeros((2, 4))
+for k in range(2):
+    for i in range(2):
+        x = tap.batch(i, np.eye(4)[:3])
+        w[i] += x.sum(axis=0) + tap.noise(i, "z", rng.standard_normal(4), 1.0)
+        tap.send(i, 1 - i, "x", w[i])
+        w[1 - i] = (w[0] + w[1]) / 2  # agent 1 sends on, in the same round, what it got
+"""
+
+
+def test_what_is_sent_on_within_a_round_is_no_leak_of_its_sender(tmp_path: Path) -> None:
+    """Both agents are victims: the record of each moves its own message by 1, over noise of 1."""
+    (tmp_path / "sent_on.py").write_text(SENT_ON)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "sent_on.py"), "folder": tmp_path},
+            "record": {"victims": (0, 1), "rounds": (1, 2), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "r", "mu": 1.0, "scope": "round"},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(1.0, rel=1e-9)
+    assert result.verdict is not Verdict.UNSUPPORTED

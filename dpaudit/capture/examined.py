@@ -128,7 +128,7 @@ class Examination:
         places = [place for n in worlds.rounds.values() for place in n.places.values()]
         shared = any(place.others for place in places) or worlds.replay.same
         if shared or any(len(p.owners_of(d)) > 1 for p in places for d in p.draws):
-            raise NotExamined("composition", "agents share noise, or send on what they get in a round")
+            raise NotExamined("composition", "agents share noise, or send on in a round")
         if worlds.base.summed:
             raise NotExamined("composition", "the noise of several agents is in one sum")
         if config.messages.ignore:

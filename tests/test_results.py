@@ -24,6 +24,7 @@ OF_TABLES = (
     "mechanism-peers",
     "mechanisms",
     "programs",
+    "recorder",
     "scores",
     "selftest",
     "training",

@@ -27,6 +27,7 @@ OF_TABLES = (
     "recorder",
     "scores",
     "selftest",
+    "shadow-models",
     "training",
 )
 RUNS = [path for path in FILES if path.stem not in OF_TABLES]

@@ -74,7 +74,6 @@ def bearing_on(
         i
         for i, finding in enumerate(findings)
         if finding.threat_model in (None, threat_model.name)
-        and not (finding.role is Role.ALIGNMENT and threat_model.has_final_model)  # of messages
         and (
             (finding.kind == "sensitivity" and finding.adjacency in measured)
             or (finding.role in (Role.NOISE, Role.STATE) and finding.claim is None)

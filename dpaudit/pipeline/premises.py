@@ -285,8 +285,9 @@ def _distance(evidence: ClaimEvidence) -> Answer:
             ),
             cited,
         )
-    played = [(i, f) for i, f in evidence.of(Role.DEPENDENCE) if Name.ROUNDS in f.metrics]
-    dependence = next((f for _, f in played), None)
+    dependence = next(
+        (f for _, f in evidence.of(Role.DEPENDENCE) if Name.ROUNDS in f.metrics), None
+    )
     if dependence is None or not measured:
         return "how far a record moves messages was not measured", "", cited
     unbounded = [f.message for _, f in measured if Name.STATED_BOUND not in f.metrics]
@@ -301,7 +302,7 @@ def _distance(evidence: ClaimEvidence) -> Answer:
             f"in {_rounds(dependence)} a record moves a message by {largest:.3g} times its stated "
             "bound, at most, of the records that were tried"
         ),
-        cited + played[:1],
+        cited,
     )
 
 

@@ -32,12 +32,15 @@ def void_figures(
     What is declared is falsified by a sensitivity above its bound, by noise that is not what the
     defense asks for, by a view that leaks more by the protocol's own algebra, and by runs that
     certify more (all statements of the audit together err so with probability 5% at most). No upper
-    end is left then, and as the lower end what this audit proves nevertheless.
+    end is left then, and as the lower end what this audit proves nevertheless. Of a final model it
+    needs the algebra to show that the model and all messages together leak no more than is declared
+    of messages.
     """
     said, left = list(findings), []
     n_tests = sum(findings[i].role is Role.TEST for judging in judgings for i in judging.because)
     for judging in judgings:
-        doubt = _doubt([findings[i] for i in judging.because], n_tests)
+        evidence = [findings[i] for i in judging.because]
+        doubt = _doubt(evidence, n_tests, judging.threat_model.has_final_model)
         if doubt is not None:
             for i in judging.because:
                 said[i] = _taken_back(said[i], doubt)
@@ -48,7 +51,7 @@ def void_figures(
     return left, said if why is None else [_without_mu(f, why) for f in said]
 
 
-def _doubt(evidence: Sequence[Finding], n_tests: int) -> Doubt | None:
+def _doubt(evidence: Sequence[Finding], n_tests: int, of_final_model: bool) -> Doubt | None:
     by_role: Mapping[Role, Finding] = {f.role: f for f in reversed(evidence)}
     exact, declared = by_role.get(Role.EXACT_LEAK), by_role.get(Role.DECLARED)
     against = [f for f in evidence if f.verdict is Verdict.UNSUPPORTED]
@@ -67,6 +70,10 @@ def _doubt(evidence: Sequence[Finding], n_tests: int) -> Doubt | None:
     certified = max((_certified(f, _most(declared), n_tests) for f in evidence), default=0.0)
     if certified > 0:
         return Doubt("runs certify more", certified, certified > _most(exact))
+    if of_final_model and _most(exact) > _most(declared) * (1 + ROUNDING):
+        return Doubt(
+            "no algebra shows that the last model holds no more than messages do", low, False
+        )
     quiet = next((f for f in against if Name.NOISE_OVER_NEEDED in f.metrics), None)
     if quiet is None:
         return None

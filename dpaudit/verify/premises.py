@@ -14,7 +14,7 @@ from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 ALLOWED = 1 + 1e-6  # times what is declared or stated
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
 CITED = {  # roles of the findings that examine a premise; else that of its name
-    "distance": {"sensitivity", "alignment", "dependence"},
+    "distance": {"sensitivity", "alignment"},
     "noise": {"noise", "alignment"},
     "completeness": {"dependence"},
     "composition": {"declared", "exact-leak", "alignment"},
@@ -55,8 +55,7 @@ def premises(evidence: Evidence) -> dict[str, bool]:
         "composition": declared["void"] is None and fits,
         "state": _is_complete(evidence.of("state")),
     }
-    how_far = moved if aligned else moved + beside
-    cited = dict(distance=how_far, noise=noise, completeness=beside, composition=[declared, *leaks])
+    cited = dict(distance=moved, noise=noise, completeness=beside, composition=[declared, *leaks])
     failed = {name for name, some in cited.items() if any(f["verdict"] for f in some)}
     return {name: bool(how) and name not in failed for name, how in held.items()}
 

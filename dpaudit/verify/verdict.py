@@ -125,12 +125,8 @@ def _restated(evidence: Evidence) -> Iterator[Flaw]:
 def _left_out(evidence: Evidence) -> Iterator[Flaw]:
     """Evidence about the claim and its adversary that the claim does not name."""
     claim, changes = evidence.claim, (None, evidence.adjacency)
-    models = evidence.result["config"].get(MODEL) or []
-    of_model = any(m["name"] == claim[MODEL] and m.get("kind") == "final-model" for m in models)
     for j, finding in enumerate(evidence.result["findings"]):
         if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
-            continue
-        if of_model and finding["role"] == "alignment":  # which is of messages alone
             continue
         own = finding["claim"] == claim["claim"] and finding["kind"] in OF_ONE_CLAIM
         moved = finding["kind"] == "sensitivity" and finding["adjacency"] in changes

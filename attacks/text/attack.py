@@ -20,6 +20,8 @@ from .scores import TextScores, blind, score
 from .sequences import choices, decoded, exchanged
 from .span import Span, members, span_of
 
+_CHOICES = 4  # times the batch size: tokens tried at a position under noise, the nearest ones
+
 
 class RecoveredBatch(NamedTuple):
     """What an attacker makes of one gradient."""
@@ -122,21 +124,22 @@ def recovered(
     if not g.isfinite().all():
         raise da.NotObservable("DPA046", "the gradient has entries that are no finite numbers")
     block = next((b for b in front.first if front.gradient(g, b).any()), front.first[0])
-    span = span_of(front, block, g, std)
-    outside, found = members(front, block, span)
+    spans = span_of(front, block, g, std)
+    outside, found = members(front, block, spans)
     on_step(1, front.length + 1)
-    tokens, second = choices(outside, found, n), front.after(block)
+    given, second = choices(outside, found, _CHOICES * n, spans[0].is_exact), front.after(block)
 
     def progress(p: int) -> None:
         on_step(p + 1, front.length + 1)
 
-    if second is None or (n == 1 and all(len(some) == 1 for some in tokens)):
-        rows = torch.stack([some[torch.arange(n) % len(some)] for some in tokens], dim=1)
+    if second is None or (n == 1 and all(len(one.tokens) == 1 for one in given)):
+        rows = torch.stack([one.tokens[torch.arange(n) % len(one.tokens)] for one in given], dim=1)
         far = float(outside.take_along_dim(rows, dim=0).mean())
-        return RecoveredBatch(rows, found.any(1), far, span)
+        return RecoveredBatch(rows, found.any(1), far, spans[0])
     order = decoded if front.is_causal(second) else exchanged
-    rows, distances = order(front, second, span_of(front, second, g, std), tokens, n, progress)
-    return RecoveredBatch(rows, found.any(1), float(distances.mean()), span)
+    span, _ = span_of(front, second, g, std)
+    rows, distances = order(front, second, span, given, n, progress)
+    return RecoveredBatch(rows, found.any(1), float(distances.mean()), spans[0])
 
 
 class Scored(NamedTuple):

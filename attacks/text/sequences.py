@@ -6,6 +6,7 @@ position, for those that bring the rows nearer to the span, until none does.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,28 +18,40 @@ _SWEEPS = 8  # over all positions of an encoder's sequence
 _BEAM = 4  # times the batch size: prefixes that are kept where none is exact
 
 
-def choices(outside: Tensor, found: Tensor, batch_size: int) -> list[Tensor]:
-    """The tokens at each position that sequences are made of: those found, else the nearest."""
-    order, counts = outside.argsort(dim=0), found.sum(dim=0).tolist()
-    return [order[: n or batch_size, p] for p, n in enumerate(counts)]
+class Choice(NamedTuple):
+    """The tokens that may stand at one position, the nearest first."""
+
+    tokens: Tensor  # [c]
+    outside: Tensor  # [c], how far their rows are outside of the first layer's span
+
+
+def choices(outside: Tensor, found: Tensor, most: int, is_exact: bool) -> list[Choice]:
+    """The tokens at each position that sequences are made of: those found.
+
+    Where none is found, all that are nearest; ``most`` of them, unless the span is exact.
+    """
+    outside, order = outside.masked_fill(~found & found.any(dim=0), torch.inf).sort(dim=0)
+    counts = found.sum(dim=0).tolist()
+    sizes = [n if n and is_exact else min(n or most, most) for n in counts]
+    return [Choice(order[:n, p], outside[:n, p]) for p, n in enumerate(sizes)]
 
 
 def decoded(
     front: Front,
     block: Block,
     span: Span,
-    tokens: list[Tensor],
+    given: list[Choice],
     n: int,
     on_step: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
     """The n sequences [n, length] of a decoder that lie nearest to the span, and how far, [n]."""
     prefixes, far = torch.zeros(1, 0, dtype=torch.long), torch.zeros(1)
-    for p, some in enumerate(tokens):
+    for p, (some, outside) in enumerate(given):
         grown = torch.cat(
             [prefixes.repeat_interleave(len(some), 0), some.repeat(len(prefixes))[:, None]], 1
         )
         here = span.outside(front.last_inputs(grown, block)).cpu()
-        total = far.repeat_interleave(len(some)) + here
+        total = far.repeat_interleave(len(some)) + outside.repeat(len(prefixes)) + here
         exact = (here <= EXACT) & span.is_exact
         total = total.where(exact, torch.inf) if exact.any() else total
         kept = total.argsort()[: min(_BEAM * n, int(exact.sum()) or len(total))]
@@ -51,11 +64,12 @@ def exchanged(
     front: Front,
     block: Block,
     span: Span,
-    tokens: list[Tensor],
+    given: list[Choice],
     n: int,
     on_step: Callable[[int], None],
 ) -> tuple[Tensor, Tensor]:
     """The same of an encoder: from each token of the position with the most, by exchanges."""
+    tokens = [one.tokens for one in given]
     start = max(range(len(tokens)), key=lambda p: len(tokens[p]))
     nearest = torch.stack([some[0] for some in tokens])
     rows, far = [], []

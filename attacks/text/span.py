@@ -69,8 +69,11 @@ class Span(NamedTuple):
         return torch.as_tensor(law.sf(share), dtype=outside.dtype)
 
 
-def span_of(front: Front, block: Block, gradient: Tensor, std: float | None) -> Span:
+def span_of(front: Front, block: Block, gradient: Tensor, std: float | None) -> tuple[Span, Span]:
     """Of one block, in a gradient [d] with noise of this standard deviation (None: not known).
+
+    Returns:
+        The span, and the one in which tokens are tested: under noise without what is common.
 
     Raises:
         NotObservable: all directions stand out, so that every token lies in the span.
@@ -79,8 +82,6 @@ def span_of(front: Front, block: Block, gradient: Tensor, std: float | None) -> 
     tokens = torch.arange(min(front.n_tokens, 2 * block.width))
     rows = front.candidates(block, tokens).to(G)
     found = _span(G, rows, G.new_zeros(len(G), 0), std)
-    if not found.is_exact:
-        found = _span(G, rows, _directions(rows.mean(dim=0)), std)
     if found.rank >= min(found.d, G.shape[1]):
         raise da.NotObservable(
             "DPA055",
@@ -89,7 +90,9 @@ def span_of(front: Front, block: Block, gradient: Tensor, std: float | None) -> 
             "the vocabulary lies in their span; expected a smaller batch, shorter records or a "
             "wider model",
         )
-    return found
+    if found.is_exact:
+        return found, found
+    return found, _span(G, rows, _directions(rows.mean(dim=0)), std)
 
 
 def _span(G: Tensor, rows: Tensor, common: Tensor, std: float | None) -> Span:
@@ -102,17 +105,22 @@ def _span(G: Tensor, rows: Tensor, common: Tensor, std: float | None) -> Span:
     return Span(U[:, :rank], common, d, exact is not None)
 
 
-def members(front: Front, block: Block, span: Span) -> tuple[Tensor, Tensor]:
-    """How far each token at each position is outside of a span, and which are in the batch.
+def members(front: Front, block: Block, spans: tuple[Span, Span]) -> tuple[Tensor, Tensor]:
+    """How far each token at each position is outside of a span, and which tokens are in the batch.
 
     Returns:
-        Shares of length [n_tokens, length], and the same as bool.
+        Shares of length [n_tokens, length], and bool: of each position where the span is exact,
+        else of a token at all positions.
     """
+    span, test = spans
     tokens = torch.arange(front.n_tokens).split(_TOKENS)
-    outside = torch.cat([span.outside(front.candidates(block, some)).cpu() for some in tokens])
+    rows = [front.candidates(block, some) for some in tokens]
+    outside = torch.cat([span.outside(some).cpu() for some in rows])
     if span.is_exact:
         return outside, outside <= EXACT
-    return outside, span.p_values(outside) <= LEVEL / outside.numel()
+    tested = torch.cat([test.outside(some).cpu() for some in rows])
+    found = (test.p_values(tested) <= LEVEL / tested.numel()).any(dim=1, keepdim=True)
+    return outside, found.expand_as(outside)
 
 
 def _directions(rows: Tensor) -> Tensor:

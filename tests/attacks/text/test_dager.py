@@ -17,7 +17,12 @@ from dpaudit.data.text import load_text
 from dpaudit.errors import NotObservable
 from dpaudit.files.options import TextOptions
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build_network, initial_parameters
+from dpaudit.models.models import (
+    architecture,
+    build_network,
+    initial_parameters,
+    trained_parameters,
+)
 from dpaudit.rng import Streams
 
 LENGTH = 8
@@ -77,8 +82,8 @@ def test_no_token_is_found_in_noise_alone(data: Dataset) -> None:
     front = Front(module, x, LENGTH, data.n_tokens)
     noise = torch.randn(len(x), generator=Streams(3)("noise"))
     for std in (1.0, None):
-        span = span_of(front, front.first[0], noise, std)
-        assert not members(front, front.first[0], span)[1].any()
+        spans = span_of(front, front.first[0], noise, std)
+        assert not members(front, front.first[0], spans)[1].any()
 
 
 def test_noise_that_is_known_or_estimated_hides_most_tokens(data: Dataset) -> None:
@@ -138,3 +143,42 @@ def test_blind_guesses_are_drawn_from_public_text() -> None:
     chains = guesses["bigrams of public text"].flatten(0, 1).tolist()
     follows = {1: {2}, 2: {3}, 3: {1, 2, 3}}
     assert all(b in follows[a] for row in chains for a, b in pairwise(row))
+
+
+def _lora(steps: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A GPT-2 whose adapters are trained alone, its parameters, and a gradient of a batch of 1."""
+    from dpaudit.data.vision import torchvision
+
+    torchvision()  # which transformers imports, and which needs an operator that torch may lack
+    t, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    torch.manual_seed(0)
+    config = t.GPT2Config(
+        vocab_size=60, n_positions=LENGTH, n_embd=32, n_layer=3, n_head=2, num_labels=3,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    chosen = peft.LoraConfig(r=12, target_modules=["c_attn"], task_type="SEQ_CLS")
+    given = peft.get_peft_model(t.GPT2ForSequenceClassification(config), chosen).eval()
+    module = architecture(given, (LENGTH,), 3, torch.long)
+    x = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
+    ids = torch.randint(2, 60, (1, LENGTH), generator=torch.Generator().manual_seed(5))
+    gradients = Gradients(module, None, torch.long)
+    for i in range(steps + 1):
+        g = gradients.mean(x[None], ids[None], torch.tensor([[i % 3]]))[0]
+        x = x - 0.5 * g * (i < steps)
+    return module, x, g
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("steps", "width"), [(0, 12), (5, 32)])
+def test_tokens_are_recovered_from_adapters(steps: int, width: int) -> None:
+    """While B is 0, from the gradient of B; later from that of A."""
+    module, x, g = _lora(steps)
+    ids = torch.randint(2, 60, (1, LENGTH), generator=torch.Generator().manual_seed(5))
+    front = Front(module, x, LENGTH, 60)
+    block = next(b for b in front.first if front.gradient(g, b).any())
+    assert block.width == width
+    observed = ObservedGradients(g[None], x[None], 1, None)
+    found = recovered(front, observed, 0, lambda done, total: None)
+    assert set(found.found.nonzero().flatten().tolist()) == set(ids.flatten().tolist())
+    assert torch.equal(found.ids, ids)

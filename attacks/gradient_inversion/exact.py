@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
 
+from .patches import image_of_patches, label_of
 from .recursion import Front, front, image_before, input_of_linear
 
 _GAP = 3.0  # singular value b over the next: the batch's rank stands out of the noise
@@ -43,10 +44,11 @@ def recover(
 ) -> list[Recovered | da.NotObservable]:
     """Each victim's batch, or why it does not follow from the gradient.
 
-    One record is read off the first linear layer with bias, and taken back through the layers
-    before that (`recursion`); a batch is separated at a first linear layer with ReLU (`separate`).
-    Neither needs labels, the clip norm or the factor of the message. Noise is not refused where
-    equations can still be solved: whether the images fit is for the attacker's loss to say.
+    One record is read off the patches of a vision transformer (`patches`), or off the first linear
+    layer with bias, and taken back through the layers before that (`recursion`); a batch is
+    separated at a first linear layer with ReLU (`separate`). None needs labels, the clip norm or
+    the factor of the message. Noise is not refused where equations can still be solved: whether the
+    images fit is for the attacker's loss to say.
     """
     batches: list[Recovered | da.NotObservable] = []
     for gradient, model in zip(observed.gradients, observed.models, strict=True):
@@ -60,6 +62,9 @@ def recover(
 def _recover(
     b: int, task: da.Task, gradient: Tensor, model: Tensor, streams: da.Streams
 ) -> Recovered:
+    if b == 1 and (found := image_of_patches(task, gradient)) is not None:
+        image = found.clamp(*task.value_range).to(gradient)
+        return Recovered(image, label_of(task, gradient, model, image))
     ahead = front(task, gradient, model)
     if b == 1:
         signal = input_of_linear(ahead)

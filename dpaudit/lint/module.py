@@ -54,17 +54,19 @@ def numbers_at_top(tree: ast.Module) -> Env:
     found: Env = {}
     several = set[str]()
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign | ast.AugAssign) else targets
-        for target in targets:
-            if not isinstance(target, ast.Name):
-                continue
-            given = None if isinstance(node, ast.AugAssign) else node.value
-            number = number_of(given) if isinstance(given, ast.Constant) else None
-            if number is None or target.id in found:
-                several.add(target.id)
+        targets, given = list[ast.expr](), None
+        if isinstance(node, ast.Assign):
+            targets, given = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets, given = [node.target], node.value
+        elif isinstance(node, ast.AugAssign):
+            targets = [node.target]
+        number = number_of(given) if isinstance(given, ast.Constant) else None
+        for name in (target.id for target in targets if isinstance(target, ast.Name)):
+            if number is None or name in found:
+                several.add(name)
             else:
-                found[target.id] = Value(frozenset({target.id}), number=number)
+                found[name] = Value(frozenset({name}), number=number)
     return {name: value for name, value in found.items() if name not in several}
 
 

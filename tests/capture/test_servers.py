@@ -71,3 +71,14 @@ def test_large_libraries_are_imported_before_the_runs(tmp_path: Path) -> None:
     assert set(large_imports(script)) == expected
     script.write_text("import numpy (")
     assert not list(large_imports(script))
+
+
+def test_a_world_of_another_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "world.json").write_text('{"protocol": 2, "folder": "of another name"}')
+    code = "import sys, pathlib; from dpaudit.recorder.server import _begun; "
+    code += "_begun(pathlib.Path(sys.argv[1]))"
+    ended = run([sys.executable, "-c", code, str(tmp_path / "world.json")], timeout=120)
+    assert ended.returncode == 2
+    said = (tmp_path / "error.txt").read_text()
+    assert said.startswith("DPA010 ")
+    assert said.endswith("dpaudit and dpaudit-recorder are of different versions")

@@ -42,7 +42,7 @@ class ShadowModels(da.Attack):
     final_model = ("white-box", "black-box")
 
     shadows: Annotated[int, Field(ge=8)] = 64  # reference runs
-    targets: Annotated[int, Field(ge=2)] = 8  # runs that are attacked
+    targets: Annotated[int, Field(ge=2)] = 16  # runs that are attacked
     # that carries models, for an adversary that reads links; None: "x"
     message: str | None = None
     # of the sequence of models on links; None: 8, evenly spaced

@@ -86,7 +86,7 @@ def by_guesses(rng: np.random.Generator, seed: int) -> float:
 @pytest.mark.parametrize("bound", [by_counts, by_guesses])
 def test_a_bound_is_wrong_as_seldom_as_alpha_says(bound, monkeypatch) -> None:
     monkeypatch.setattr(guesses, "epsilon_from_guesses", cache(guesses.epsilon_from_guesses))
-    rng, trials = np.random.default_rng(20261126), 150
+    rng, trials = np.random.default_rng(20261126), 100
     wrong = sum(bound(rng, seed) > 1 for seed in range(trials))
     assert wrong <= binom.isf(FALSE_FAILURE, trials, ALPHA)
 

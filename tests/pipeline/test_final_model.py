@@ -48,6 +48,7 @@ def test_a_claim_on_the_last_model_is_accounted_by_all_messages() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_last_model_without_noise_refutes_what_messages_would_support() -> None:
     """Here noise is on the message alone; the model of one round has the gradient as it is."""
     result = dpaudit.audit(config(perturb="model", n_rounds=1, noise_multiplier=500.0), cores=1)

@@ -133,7 +133,7 @@ METHODS = ("LiRA, online", "LiRA, offline", "RMIA, online", "RMIA, offline")
 @pytest.mark.parametrize(
     "adversary",
     [
-        {"kind": "final-model", "access": "black-box"},
+        pytest.param({"kind": "final-model", "access": "black-box"}, marks=pytest.mark.slow),
         {"kind": "curious", "agents": [0]},
     ],
     ids=["final", "neighbour"],

@@ -121,7 +121,7 @@ def test_rmia_counts_the_public_records_that_are_beaten(a: float | None, k: int)
 def toy(k: int, shift: np.ndarray, n_runs: int) -> tuple[np.ndarray, np.ndarray, References]:
     """Records at places of their own, moved by ``shift`` in runs that hold them, under N(0, S)."""
     rng = np.random.default_rng(11)
-    n = 4000
+    n = 2000
     S = 0.7 * np.ones((k, k)) + 0.3 * np.eye(k)
     places = rng.normal(0, 5, (n, k))
     included = rng.random((n_runs + 2, n)) < 0.5
@@ -140,7 +140,7 @@ def test_a_gaussian_toy_has_the_rates_of_its_closed_form(k: int, score) -> None:
     """At a false positive rate of 1%, mu-GDP has the true positive rate Phi(mu - Phi^-1(0.99)).
 
     With n reference runs means err, which divides mu by sqrt(1 + 2 / n) at the least (offline).
-    The threshold and the rate are of 2,000 records each: 6 standard errors of both, and 1e-8 to
+    The threshold and the rate are of 1,000 records each: 6 standard errors of both, and 1e-8 to
     be beyond.
     """
     shift = np.linspace(2.0, 1.0, k)
@@ -151,11 +151,11 @@ def test_a_gaussian_toy_has_the_rates_of_its_closed_form(k: int, score) -> None:
     found = membership_rates(scores[1][second], scores[0][~first], scores[1][~second])
     expected = norm.cdf(mu - norm.isf(0.01))
     density = norm.pdf(mu - norm.isf(0.01)) / norm.pdf(norm.isf(0.01))  # of TPR by FPR
-    error = sqrt(expected * (1 - expected) / 2000 + density**2 * 0.01 * 0.99 / 2000)
+    error = sqrt(expected * (1 - expected) / 1000 + density**2 * 0.01 * 0.99 / 1000)
     slack = norm.pdf(mu - norm.isf(0.01)) * mu * 2 / n_runs
     assert found.metrics[Name.TPR_AT_001].value == pytest.approx(expected, abs=6 * error + slack)
     area = norm.cdf(mu / sqrt(2))
-    assert found.metrics[Name.AUC].value == pytest.approx(area, abs=6 * 0.5 / sqrt(2000))
+    assert found.metrics[Name.AUC].value == pytest.approx(area, abs=6 * 0.5 / sqrt(1000))
 
 
 def test_scores_of_a_run_do_not_know_who_was_in_it() -> None:
@@ -164,7 +164,7 @@ def test_scores_of_a_run_do_not_know_who_was_in_it() -> None:
     for score in (lira_online, lira_offline):
         one, other = (score(s[None], references)[0] for s in (choosing, counting))
         area = membership_rates(other[second], one[~first], other[~second]).metrics[Name.AUC].value
-        assert area == pytest.approx(0.5, abs=6 * sqrt(1 / (12 * 1000)))
+        assert area == pytest.approx(0.5, abs=6 * sqrt(1 / (12 * 500)))
 
 
 def test_records_without_two_runs_of_either_kind_are_not_scored() -> None:

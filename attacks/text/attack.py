@@ -11,12 +11,12 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.attack.image_metrics import SHARE, interval
 from dpaudit.attack.scenario import attack_streams, observed_gradients, truth_of
+from dpaudit.attack.text_metrics import TextScores, blind, score
 from dpaudit.attack.victims import Scenario, derived_targets
 from dpaudit.data.datasets import Dataset
 from dpaudit.progress import step_of_part
 
 from .front import Front
-from .scores import TextScores, blind, score
 from .sequences import choices, decoded, exchanged
 from .span import Span, members, span_of
 

@@ -25,7 +25,7 @@ from dpaudit.errors import ConfigError, nearest
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from . import images, learning, local_updates, sensor_fusion, xie_table4
+from . import images, learning, local_updates, recovered_text, sensor_fusion, xie_table4
 from .experiment import (
     Experiment,
     ExperimentScale,
@@ -51,6 +51,7 @@ MEASURES: Mapping[str, Measure] = {
     "gradient norms": learning.gradient_norms,
     "images": images.images,
     "recovered images": local_updates.recovered,
+    "recovered text": recovered_text.recovered,
     "residuals": sensor_fusion.residuals,
     "communication": sensor_fusion.communication,
     "budgets": sensor_fusion.budgets,

@@ -8,18 +8,15 @@ from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Metric
 from dpaudit.files.published import ExperimentLine
-from dpaudit.papers import local_updates
+from dpaudit.papers import local_updates, recovered_text
 from dpaudit.papers.cells import Request, _DoneCells, chosen, refuse_missing_data
 from dpaudit.papers.declared import DECLARED, EXPERIMENTS, described, reproduction
 from dpaudit.papers.learning import RECORDS, WORLD, nested, with_noise
 from dpaudit.papers.outcome import held
 
 NAMES = sorted(DECLARED)
-ON_DATA = [  # audits, all but updates that no defense makes
-    name
-    for name in NAMES
-    if DECLARED[name].data and DECLARED[name].measure is not local_updates.recovered
-]
+NO_DEFENSE = (local_updates.recovered, recovered_text.recovered)  # makes what is attacked there
+ON_DATA = [n for n in NAMES if DECLARED[n].data and DECLARED[n].measure not in NO_DEFENSE]
 
 
 @pytest.mark.parametrize("name, scale", [*product(ON_DATA, ("quick", "paper"))])

@@ -8,9 +8,9 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 
 from dpaudit.attack.observed import ObservedGradients
+from dpaudit.attack.text_metrics import blind, rouge, score
 from dpaudit.attacks.text.attack import RecoveredBatch, recovered
 from dpaudit.attacks.text.front import Front
-from dpaudit.attacks.text.scores import blind, rouge, score
 from dpaudit.attacks.text.span import Span, members, span_of
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.text import load_text

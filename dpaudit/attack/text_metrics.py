@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-import dpaudit.attack as da
+from dpaudit.files.finding import Name
 
 Floats = NDArray[np.float64]
 
@@ -26,10 +26,10 @@ class TextScores(NamedTuple):
 
     def by_name(self) -> dict[str, Floats]:
         return {
-            da.Name.TOKENS_RECOVERED: self.tokens,
-            da.Name.SEQUENCES_RECOVERED: self.sequences,
-            da.Name.ROUGE_1: self.rouge_1,
-            da.Name.ROUGE_2: self.rouge_2,
+            Name.TOKENS_RECOVERED: self.tokens,
+            Name.SEQUENCES_RECOVERED: self.sequences,
+            Name.ROUGE_1: self.rouge_1,
+            Name.ROUGE_2: self.rouge_2,
         }
 
 

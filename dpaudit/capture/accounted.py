@@ -231,8 +231,8 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "
-            "all that was sent before, several draws hide one number, or agents drew more noise "
-            "before than they sent, so that what was measured of them is an upper figure"
+            "all that was sent before, several draws hide one number, or the agent drew more noise "
+            "before than it sent, so that what was measured of them is an upper figure"
         )
     if claim.scope == "run":
         ks = ", ".join(map(str, worst.together))

@@ -1,6 +1,6 @@
 """Which runs of a program measure what one record moves, and what they show."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
@@ -41,7 +41,7 @@ class Neighbours:
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
     runs: Mapping[int, Mapping[How, ProgramRun]]  # by victim
     base: ProgramRun = field(repr=False)
-    hidden_before: bool = False  # earlier messages may not determine the noise drawn for them
+    hidden_before: Collection[int] = ()  # victims whose earlier noise their messages may not show
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -79,7 +79,7 @@ class Neighbours:
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
         )
-        hidden = place.round > 1 and (found.hidden or self.hidden_before)
+        hidden = place.round > 1 and (found.hidden or victim in self.hidden_before)
         state_is_known = everything and not hidden
         summed = any(m in self.base.summed for m in place.messages)
         return found if state_is_known and not summed else found._replace(upper=True)
@@ -275,7 +275,9 @@ def _neighbours(
         victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
         for victim, place in places.items()
     }
-    hidden = _is_noise_hidden_before(base, sites, k)
+    hidden = [v for v in places if _is_noise_hidden_before(base, sites, k, v)]
+    if hidden and replay.same:  # what one of them keeps is in messages of all
+        hidden = [*places]
     return Neighbours(places, noised, changed, base, hidden)
 
 
@@ -306,27 +308,24 @@ def _of_records(
     return found
 
 
-def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int) -> bool:
+def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int, agent: int) -> bool:
     """Whether an agent has drawn more numbers of noise before a round than it has sent.
 
     What is not determined then may hide messages of the round too, as noise that is drawn once and
     added in every round, and nothing but the noise drawn for the round is measured.
     """
-    for agent in base.agents:
-        begin, _ = base.span(agent, k)
-        drawn = sum(
-            len(base.tape[draw.key])
-            for draw in base.draws
-            if draw.agent == agent and draw.sequence < begin and is_noise(draw, sites)
-        )
-        sent = {
-            content.tobytes(): len(content)  # to several receivers it is one
-            for message, content in base.messages.items()
-            if message.source == agent and message.round < k
-        }
-        if drawn > sum(sent.values()):
-            return True
-    return False
+    begin, _ = base.span(agent, k)
+    drawn = sum(
+        len(base.tape[draw.key])
+        for draw in base.draws
+        if draw.agent == agent and draw.sequence < begin and is_noise(draw, sites)
+    )
+    sent = {
+        content.tobytes(): len(content)  # to several receivers it is one
+        for message, content in base.messages.items()
+        if message.source == agent and message.round < k
+    }
+    return drawn > sum(sent.values())
 
 
 def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.reports.browser import PHONE, WIDE, started
+
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(
     r"(?<!!)\[[^\]]*\]\(([^)\s]*)\)|!\[[^\]]*\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\""
@@ -120,6 +122,21 @@ def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) 
     assert "| `noise_multiplier` |" in defenses
     assert "## likelihood-ratio\n" in texts["docs/reference/attack-options.md"]
     assert "dpaudit.conformance" in texts["docs/reference/python.md"]
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_on_pages_of_the_site(tmp_path: Path) -> None:
+    """A page of each kind: code, wide tables, signatures, results, a report."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(build, cwd=ROOT, check=True, env=environment, capture_output=True)
+    pages = ("index", "ledger", "defenses", "reference/python", "results/frameworks")
+    with started() as browser:
+        for theme, size in (("light", PHONE), ("dark", WIDE)):
+            for page in (*pages, "reports/refuted"):
+                with browser.open(tmp_path / f"{page}.html", size, color_scheme=theme) as opened:
+                    assert opened.violations() == [], page
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ reductions = "contributions"  # or "sum only", or "rows of a padded stack"
 [record]
 victims = [{victim}]  # agents, one of whose records is changed
 rounds = {audited}
-# How a record comes into a batch; a claim of scope "run" has no verdict without it.
+# How a record comes into a batch. State it if batches are drawn at random, or for scope "run":
+# a claim has no verdict without it then.
 # sampling = "none"  # "none": the adversary knows its batches | "poisson" | "fixed"
 # sampling_rate = 0.01  # of "poisson" and "fixed"
 

@@ -197,7 +197,8 @@ def passing_on(on_progress: OnProgress) -> "Waiting":
             try:
                 progress = json.loads(file.read_text("utf-8"))
             except (OSError, ValueError):
-                continue  # not begun
+                on_progress(f"{name}: its audit", 0, 0)
+                continue
             for what, (done, total) in progress.items():
                 on_progress(f"{name}: {what}", done, total)
 

@@ -113,7 +113,10 @@ def test_a_page_links_the_first_use_of_a_term_to_the_glossary(site: ModuleType) 
 
 def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) -> None:
     keys = texts["docs/reference/audit-file.md"]
-    assert "| `path` | text |  | an .npz file, relative to the audit file |" in keys
+    assert (
+        "| `path` | text |  | an .npz file, or a folder of text, relative to the audit file |"
+        in keys
+    )
     assert "| `n_agents` | integer > 0, <= 16384 | `10` |" in keys
     assert '| `partition` | a table | `{ kind = "even" }` |' in keys
     assert '| `kind` | `"external"` or `"curious"` or `"colluding"` or `"final-model"` |' in keys

@@ -3,6 +3,7 @@
 import math
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -59,25 +60,16 @@ class DPDFedSAM(dp.GaussianSGD):
         return self.learning_rate * self.decay ** (k - 1)
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        V, first = self._trained(state.X, k, gradient, noise)
+        V, eta, B = state.X, self.eta(k), gradient.batch_size
+        sums = []
+        for s in range(self.local_steps):
+            sums.append(S := self._sum(gradient.at_step(s), V))
+            V = V - eta * (S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)) / B
         sent = {}
         for q in range(1, self.gossip_steps + 1):
             sent[f"x/{q}"] = dp.broadcast(graph, V)
             V = graph.mix(V)  # 3
-        return Round(Models(V), sent, {"gradient": first / gradient.batch_size})
-
-    def _trained(
-        self, V: Tensor, k: int, gradient: Gradient, noise: Noise | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """V after the local steps, and S of the first one."""
-        sums = []
-        for s in range(self.local_steps):
-            now = gradient.at_step(s)
-            sums.append(S := self._sum(now, V))
-            if noise is not None:
-                S = S + noise.gaussian(f"gradient {s}", self.sigma * self.clip_norm, S)
-            V = V - self.eta(k) * S / now.batch_size
-        return V, sums[0]
+        return Round(Models(V), sent, {"gradient": sums[0] / B})
 
     def _sum(self, oracle: Gradient, V: Tensor) -> Tensor:
         """S, the sum of clipped gradients uphill of V."""
@@ -124,10 +116,14 @@ class DPDFedSAM(dp.GaussianSGD):
         K, B = self.local_steps, self.batch_size
         std = self.sigma * self.clip_norm / (B * math.sqrt(K))  # later steps hardly change it
 
-        def train(oracle: Gradient, V: Tensor) -> Tensor:
-            return self._trained(V, k, oracle)[0]
+        def moved(oracle: Gradient, V: Tensor) -> Tensor:
+            total = torch.zeros_like(V)
+            for s in range(K):
+                now = oracle.at_step(s)
+                total = total + self.eta(k) * self._sum(now, V - total) / now.batch_size
+            return total
 
-        return dp.LocalSimulation((B,) * K, self.eta(k) * K, train, std=std)
+        return dp.LocalSimulation((B,) * K, self.eta(k) * K, moved, std=std)
 
     observables = {
         "local-steps": dp.Observable(

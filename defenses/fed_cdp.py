@@ -149,14 +149,15 @@ class FedCDP(dp.GaussianSGD):
         if self.schedule == "dynamic" and self.sigma > 0:
             std = None  # dynamic noise is of a size that is not known
 
-        def train(oracle: Gradient, X: Tensor) -> Tensor:
+        def moved(oracle: Gradient, X: Tensor) -> Tensor:
+            total = torch.zeros_like(X)
             for s in range(K):
                 now = oracle.at_step(s)
-                clipped = _by_layer(now.per_record(X), setting.layer_sizes, C)[..., :-1]
-                X = X - self.learning_rate * clipped / now.batch_size
-            return X
+                clipped = _by_layer(now.per_record(X - total), setting.layer_sizes, C)[..., :-1]
+                total = total + self.learning_rate * clipped / now.batch_size
+            return total
 
-        return dp.LocalSimulation((B,) * K, self.learning_rate * K, train, std=std)
+        return dp.LocalSimulation((B,) * K, self.learning_rate * K, moved, std=std)
 
     observables = {
         "noisy-gradient": dp.step_seen("x", _rate),

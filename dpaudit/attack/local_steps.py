@@ -72,38 +72,39 @@ def local_steps(
 ) -> dp.LocalSimulation:
     """The steps of a known optimiser, of so many records each."""
 
-    def train(oracle: dp.Gradient, X: Tensor) -> Tensor:
+    def moved(oracle: dp.Gradient, X: Tensor) -> Tensor:
         optimize = _adamw if training.optimizer == "adamw" else _sgd
         return optimize(training, oracle, X, len(sizes), inf if clip_norm is None else clip_norm)
 
     passes = training.epochs if training.shuffled else 1
-    return dp.LocalSimulation(tuple(sizes), training.reach(len(sizes)), train, passes)
+    return dp.LocalSimulation(tuple(sizes), training.reach(len(sizes)), moved, passes)
 
 
 def _sgd(training: LocalTraining, oracle: dp.Gradient, X: Tensor, n: int, C: float) -> Tensor:
-    """As ``torch.optim.SGD``, without dampening."""
-    mu, v = training.momentum, torch.zeros_like(X)
+    """What ``torch.optim.SGD`` takes from models, without dampening."""
+    mu, v, total = training.momentum, torch.zeros_like(X), torch.zeros_like(X)
     for s in range(n):
-        now = oracle.at_step(s)
-        g = now.clipped_sum(X, C) / now.batch_size + training.weight_decay * X
+        now, here = oracle.at_step(s), X - total
+        g = now.clipped_sum(here, C) / now.batch_size + training.weight_decay * here
         v = mu * v + g
-        X = X - training.learning_rate * (g + mu * v if training.nesterov else v)
-    return X
+        total = total + training.learning_rate * (g + mu * v if training.nesterov else v)
+    return total
 
 
 def _adamw(training: LocalTraining, oracle: dp.Gradient, X: Tensor, n: int, C: float) -> Tensor:
-    """As ``torch.optim.AdamW``. Where a gradient is 0 so is the slope of its root mean square."""
+    """The same of ``torch.optim.AdamW``. Where a gradient is 0 so is the slope of its root."""
     eta, (beta1, beta2) = training.learning_rate, training.betas
-    m, v = torch.zeros_like(X), torch.zeros_like(X)
+    m, v, total = torch.zeros_like(X), torch.zeros_like(X), torch.zeros_like(X)
     for s in range(n):
-        now = oracle.at_step(s)
-        g = now.clipped_sum(X, C) / now.batch_size
+        now, here = oracle.at_step(s), X - total
+        g = now.clipped_sum(here, C) / now.batch_size
         m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g.square()
         moved = v > 0
         root = torch.where(moved, v.where(moved, 1.0).sqrt(), 0.0)
         spread = root / (1 - beta2 ** (s + 1)) ** 0.5 + training.eps
-        X = (1 - eta * training.weight_decay) * X - eta / (1 - beta1 ** (s + 1)) * m / spread
-    return X
+        step = m / (1 - beta1 ** (s + 1)) / spread + training.weight_decay * here
+        total = total + eta * step
+    return total
 
 
 def outer_gradients(models: Tensor, learning_rate: float, momentum: float) -> Tensor:

@@ -17,10 +17,12 @@ class LocalSimulation(NamedTuple):
 
     sizes: tuple[int, ...]  # records of each step; step s takes those of ``Gradient.at_step(s)``
     factor: float  # what the model moves by if the gradient stays what it is, over that gradient
-    train: "Callable[[Gradient, Tensor], Tensor]"  # models [..., m, d] before -> after, no noise
+    # models [..., m, d] before -> what the steps without noise take from them, added up, so that it
+    # has not the rounding of a difference of models
+    moved: "Callable[[Gradient, Tensor], Tensor]"
     passes: int = 1  # over the records, in an order of its own each
     std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
 
     def mean_gradient(self, gradient: "Gradient", X: Tensor) -> Tensor:
         """What is observed of agents that start from X [..., m, d], without noise."""
-        return (X - self.train(gradient, X)) / self.factor
+        return self.moved(gradient, X) / self.factor

@@ -50,7 +50,7 @@ def test_steps_are_those_of_the_optimizers_of_torch(options) -> None:
     gradients, X, images, labels = problem()
     training = LocalTraining(**options)
     oracle = DummyGradient(gradients, images, labels, SIZES)
-    played = local_steps(training, SIZES).train(oracle, X)
+    played = X - local_steps(training, SIZES).moved(oracle, X)
     for i in range(2):
         expected = by_torch(training, gradients, X[i], images[i], labels[i])
         torch.testing.assert_close(played[i], expected, rtol=1e-12, atol=1e-14)

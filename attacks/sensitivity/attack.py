@@ -19,8 +19,9 @@ from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
 
 from .alignment import over_declared, size_of_noise
-from .examination import Examination, Row
+from .examination import Examination
 from .replay import EVERY_LINK
+from .row import Row
 from .stand_in import examine_every_round
 from .worlds import Coupled
 

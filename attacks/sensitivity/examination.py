@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import Moved, alignment
 from .declared import Declared, Reach, declared_bounds, reaching
+from .opposed import Opposed
 from .replay import ALLOWED, SAME, dependent, explained, replay
+from .row import Row
 from .search import Candidates, ascent, stacked
 from .worlds import (
     Coupled,
     Drawn,
     FunctionChange,
-    KeptAnswers,
-    Opposed,
     Played,
     PlayedWorld,
     Record,
@@ -44,36 +44,6 @@ REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, 
 
 
 WorldPair = tuple[PlayedWorld, PlayedWorld]
-
-
-class Row(NamedTuple):
-    """One message of one round."""
-
-    message: str
-    round: int
-    norm: int
-    moved: Mapping[str, float]  # kind of neighbour -> norm of the message's difference
-    stated: float | None
-    tolerance: float  # what rounding can add to these norms
-    noiseless: bool = False  # it moved, and noise of the round makes no difference to it
-    processed: bool = False  # it moved too far, as a function of values under the declared noise
-    by_releases: bool = False  # the bound is that of the declared releases, not the stated one
-    beyond: float | None = None  # the larger one that the defense states then
-
-    @property
-    def measured(self) -> float:
-        return max(self.moved.values())
-
-    @property
-    def exceeds(self) -> bool:
-        if self.stated is None:
-            return False
-        return self.measured == inf or self.measured > self.stated + self.tolerance
-
-    @property
-    def counts(self) -> bool:
-        """Whether it speaks against what is stated."""
-        return (self.exceeds or self.noiseless) and not self.processed
 
 
 @dataclass
@@ -281,7 +251,7 @@ class Examination:
         stated = self.stated(k, adjacency, sent)
         for name, message in sent.items():
             by_releases = declared.bounds.get(name)
-            bound, beyond = _lesser(stated.get(name), by_releases)
+            bound, beyond = lesser(stated.get(name), by_releases)
             p, value = (norm, None) if bound is None else bound
             moved = {
                 kind: max(
@@ -520,11 +490,3 @@ class Pair:
         noisy, quiet = (world.play(silent).sent for silent in (False, True))
         same = [n for n in noisy if torch.equal(coupled.own(noisy[n]), coupled.own(quiet[n]))]
         return frozenset(() if same and coupled.keeps_noise(before=world.k) else same)
-
-
-def _lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, float | None]:
-    """The bound that counts, and what is stated where the declared one is less."""
-    if stated is None or declared is None:
-        return stated or declared, None
-    less = declared.norm == stated.norm and declared.value < stated.value
-    return (declared, stated.value) if less else (stated, None)

@@ -17,7 +17,8 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
 from dpaudit.defense import CHANGED_RECORDS, Adjacency
 
-from .examination import Examination, Row
+from .examination import Examination
+from .row import Row
 from .worlds import Coupled
 
 FEATURES, CLASSES = 5, 3

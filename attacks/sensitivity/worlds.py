@@ -16,25 +16,24 @@ All is computed in float64, where rounding is far below any effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
-from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting, clip
+from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
 from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
 from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .beside import watched as watched_beside
+from .kept import KeptAnswers
 
 KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
-KEPT_ANSWERS = 4  # the last ones of an oracle to one question, at other models each
 LATER_ROUNDS = 3  # whose oracles are kept
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
@@ -230,52 +229,6 @@ class FunctionChange(WrappedGradient):
         )
 
 
-@dataclass(eq=False)
-class Opposed(WrappedGradient):
-    """The oracle of a world with one record more, whose gradient outweighs the others' of a batch.
-
-    It is -2 times the sum of the victim's gradients, or as much of it as ``longest`` allows: what
-    is clipped after it was summed moves by two clip norms.
-    """
-
-    victim: int
-    norm: Literal[1, 2]
-    longest: float  # that a gradient may be
-
-    @property
-    def batch(self) -> Batch:
-        """With another record in its place, for a defense that counts what it should not."""
-        batch, oracle = self.of.batch, self.of  # type: ignore[attr-defined]
-        record = Record(batch.inputs[self.victim, -1], batch.labels[self.victim, -1])
-        return placed(oracle, self.victim, record).batch  # type: ignore[arg-type]
-
-    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
-        return self.clipped_sum(X, inf, holders) / self.batch_size
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        own = self._own(self.of.clipped_sum(X, inf, holders), holders)
-        return self.of.clipped_sum(X, clip_norm, holders, norm) + clip(
-            own, clip_norm, 1 if norm == 1 else 2
-        )
-
-    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        each = self.of.per_record(X[..., :-1, :] if own else X, holders, own)
-        return torch.cat([each, self._own(each.sum(-2), holders)[..., None, :]], dim=-2)
-
-    def at_step(self, s: int) -> Any:
-        """The record is in the batch of the first local step alone."""
-        return self if s == 0 else self.of.at_step(s)
-
-    def _own(self, sums: Tensor, holders: Tensor | None) -> Tensor:
-        """The record's gradient in the rows of the victim, 0 in the others, [..., m, d]."""
-        rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
-        return (
-            -2 * clip(sums, self.longest / 2, self.norm) * (rows == self.victim).to(sums)[:, None]
-        )
-
-
 @dataclass(frozen=True)
 class Coupled:
     """Plays rounds of a defense in worlds that differ at one agent, the victim."""
@@ -467,41 +420,6 @@ class PlayedWorld:
                 coupled.play(rounds[-1].state, later, coupled.kept_oracle(later), **noise)
             )
         return rounds
-
-
-@dataclass(frozen=True)
-class KeptAnswers(BatchGradient):
-    """The oracle of a world that is played with noise, without, and with its noise moved.
-
-    Each play begins from the same models, so that what they were answered is kept.
-    """
-
-    answers: dict[Any, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
-    steps: dict[int, BatchGradient] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, oracle: BatchGradient) -> "KeptAnswers":
-        return cls(**{f.name: getattr(oracle, f.name) for f in fields(BatchGradient)})
-
-    def clipped_sum(
-        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
-    ) -> Tensor:
-        if type(X) is not Tensor or X.requires_grad:
-            return super().clipped_sum(X, clip_norm, holders, norm)
-        asked = clip_norm, norm, None if holders is None else tuple(holders.tolist())
-        kept = self.answers.setdefault(asked, [])
-        for models, answer in kept:
-            if torch.equal(models, X):
-                return answer.clone()
-        answer = super().clipped_sum(X, clip_norm, holders, norm)
-        kept.append((X.clone(), answer.clone()))
-        del kept[:-KEPT_ANSWERS]
-        return answer
-
-    def at_step(self, s: int) -> BatchGradient:
-        if s > 0 and self.draw is not None and s not in self.steps:
-            self.steps[s] = KeptAnswers.of(super().at_step(s))
-        return self.steps.get(s, self)
 
 
 def placed(

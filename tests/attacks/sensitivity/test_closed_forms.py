@@ -17,8 +17,9 @@ from dpaudit.attacks.sensitivity.declared import (
     batches_of,
     declared_bounds,
 )
-from dpaudit.attacks.sensitivity.examination import Row, _lesser
+from dpaudit.attacks.sensitivity.examination import lesser
 from dpaudit.attacks.sensitivity.replay import _moved
+from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.attacks.sensitivity.worlds import AskedDraw, Coupled, PlayedWorld, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
@@ -150,9 +151,9 @@ def test_a_row_speaks_against_its_bound_beyond_rounding_alone() -> None:
 
 def test_the_lesser_of_two_bounds_in_one_norm_counts() -> None:
     stated, declared = Stated(2, 1.0), Stated(2, 0.5)
-    assert _lesser(stated, declared) == (declared, 1.0)
-    assert _lesser(stated, Stated(1, 0.5)) == (stated, None)
-    assert _lesser(None, declared) == (declared, None)
+    assert lesser(stated, declared) == (declared, 1.0)
+    assert lesser(stated, Stated(1, 0.5)) == (stated, None)
+    assert lesser(None, declared) == (declared, None)
 
 
 def test_rounding_is_that_of_the_message_and_of_its_records() -> None:

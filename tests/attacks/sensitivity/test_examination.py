@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from dpaudit.attacks.sensitivity.examination import Examination, Row
+from dpaudit.attacks.sensitivity.examination import Examination
+from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld
 from dpaudit.defenses.dpsgd import DPDPSGD
 

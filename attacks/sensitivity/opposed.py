@@ -1,0 +1,60 @@
+"""A record whose gradient outweighs all others of its batch, which no data set needs to hold."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense import clip
+from dpaudit.game.step_inputs import WrappedGradient
+from dpaudit.training.classification import Batch
+
+from .worlds import Record, placed
+
+
+@dataclass(eq=False)
+class Opposed(WrappedGradient):
+    """The oracle of a world with one record more, whose gradient outweighs the others' of a batch.
+
+    It is -2 times the sum of the victim's gradients, or as much of it as ``longest`` allows: what
+    is clipped after it was summed moves by two clip norms.
+    """
+
+    victim: int
+    norm: Literal[1, 2]
+    longest: float  # that a gradient may be
+
+    @property
+    def batch(self) -> Batch:
+        """With another record in its place, for a defense that counts what it should not."""
+        batch, oracle = self.of.batch, self.of  # type: ignore[attr-defined]
+        record = Record(batch.inputs[self.victim, -1], batch.labels[self.victim, -1])
+        return placed(oracle, self.victim, record).batch  # type: ignore[arg-type]
+
+    def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
+        return self.clipped_sum(X, inf, holders) / self.batch_size
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        own = self._own(self.of.clipped_sum(X, inf, holders), holders)
+        return self.of.clipped_sum(X, clip_norm, holders, norm) + clip(
+            own, clip_norm, 1 if norm == 1 else 2
+        )
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        each = self.of.per_record(X[..., :-1, :] if own else X, holders, own)
+        return torch.cat([each, self._own(each.sum(-2), holders)[..., None, :]], dim=-2)
+
+    def at_step(self, s: int) -> Any:
+        """The record is in the batch of the first local step alone."""
+        return self if s == 0 else self.of.at_step(s)
+
+    def _own(self, sums: Tensor, holders: Tensor | None) -> Tensor:
+        """The record's gradient in the rows of the victim, 0 in the others, [..., m, d]."""
+        rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
+        return (
+            -2 * clip(sums, self.longest / 2, self.norm) * (rows == self.victim).to(sums)[:, None]
+        )

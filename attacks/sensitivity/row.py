@@ -1,0 +1,45 @@
+"""How far one message of one round moves, beside what is stated of it."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+from dpaudit.defense import Stated
+
+
+class Row(NamedTuple):
+    """One message of one round."""
+
+    message: str
+    round: int
+    norm: int
+    moved: Mapping[str, float]  # kind of neighbour -> norm of the message's difference
+    stated: float | None
+    tolerance: float  # what rounding can add to these norms
+    noiseless: bool = False  # it moved, and noise of the round makes no difference to it
+    processed: bool = False  # it moved too far, as a function of values under the declared noise
+    by_releases: bool = False  # the bound is that of the declared releases, not the stated one
+    beyond: float | None = None  # the larger one that the defense states then
+
+    @property
+    def measured(self) -> float:
+        return max(self.moved.values())
+
+    @property
+    def exceeds(self) -> bool:
+        if self.stated is None:
+            return False
+        return self.measured == inf or self.measured > self.stated + self.tolerance
+
+    @property
+    def counts(self) -> bool:
+        """Whether it speaks against what is stated."""
+        return (self.exceeds or self.noiseless) and not self.processed
+
+
+def lesser(stated: Stated | None, declared: Stated | None) -> tuple[Stated | None, float | None]:
+    """The bound that counts, and what is stated where the declared one is less."""
+    if stated is None or declared is None:
+        return stated or declared, None
+    less = declared.norm == stated.norm and declared.value < stated.value
+    return (declared, stated.value) if less else (stated, None)

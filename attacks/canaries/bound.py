@@ -78,6 +78,7 @@ class Summed:
     law: CanarySum
     sizes: Array  # [T]
     value: float
+    mean_square: float  # of the noise
     note: str
 
     @classmethod
@@ -94,7 +95,8 @@ class Summed:
         scale = noise_scale(noise, CHECKED / 4)
         law = CanarySum(sizes, rate, int(included.sum()), int((~included).sum()), scale)
         note = NOTE.format(p=p, low=scale.low, high=scale.high)
-        return cls(law, sizes, law.statistic(seen, sizes, included), note)
+        value, mean_square = law.statistic(seen, sizes, included), float(np.square(noise).mean())
+        return cls(law, sizes, value, mean_square, note)
 
     @classmethod
     def expected(cls, sizes: Array, rate: float, n_canaries: int) -> "Summed":
@@ -102,7 +104,7 @@ class Summed:
         half = n_canaries // 2
         scale = noise_scale(np.ones((half, len(sizes))), CHECKED / 4)
         law = CanarySum(sizes, rate, n_canaries - half, half, scale)
-        return cls(law, sizes, law.mean(), "")
+        return cls(law, sizes, law.mean(), 1.0, "")
 
     def factor(self, alpha: float) -> float:
         """How many times the declared size the channels exceed."""
@@ -126,6 +128,18 @@ class Summed:
         """The smallest alpha at which the claim is refuted."""
         factor = _least_beyond(lambda factor: self.epsilon(factor, delta) - claimed)
         return min(1.0, self.law.tail(self.value, factor) + CHECKED)
+
+    def evidence(self) -> dict[str, tuple[float, ...]]:
+        """What the bounds follow from."""
+        law = self.law
+        return {
+            da.Evidence.USE_SIZES: tuple(law.sizes.tolist()),
+            da.Evidence.USES: tuple(law.uses.astype(float).tolist()),
+            da.Evidence.USE_RATE: (law.rate,),
+            da.Evidence.SUM: (self.value,),
+            da.Evidence.THERE: (float(law.n_present),),
+            da.Evidence.MEAN_SQUARE: (self.mean_square,),
+        }
 
     def metrics(self, claimed: float, delta: float, alpha: float) -> dict[str, da.Metric]:
         """What a run's sum proves of epsilon, and says of the claim."""
@@ -225,7 +239,8 @@ def sum_test(
     metrics |= power_metrics(found.sizes, rate, guessing.canaries, delta, alpha)
     certified = tuple(found.epsilon(found.factor(level), delta) for level in LEVELS)
     levels: dict[str, tuple[float, ...]] = {da.Column.LEVEL: LEVELS, da.Column.CERTIFIED: certified}
-    return claim_finding(index, view, (common, found.note), (1, n_rounds), metrics, levels)
+    finding = claim_finding(index, view, (common, found.note), (1, n_rounds), metrics, levels)
+    return finding.model_copy(update={"evidence": found.evidence()})
 
 
 def guess_test(

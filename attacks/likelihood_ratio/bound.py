@@ -35,6 +35,7 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
     choosing, delta, alpha = counted.score.choosing, question.delta, question.alpha
     path = betting.log_wealth(_bets(question, choosing), counted.scores)
     evidence: dict[str, tuple[float, ...]] = {}
+    shape: Mechanism = ()
     if question.stop_early:  # what holds wherever the runs were stopped
         value = betting.epsilon_from_bets(counted.scores, delta, alpha, choosing)
         evidence = _evidence(question, counted, value)
@@ -44,7 +45,8 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
             **power_of(question, len(path)),
         }
     else:
-        metrics = _by_counts(question, counted)
+        shape = _shape(question)
+        metrics = _by_counts(question, counted, shape)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
     return question.finding(
         Role.TEST,
@@ -54,6 +56,7 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
         metrics=metrics,
         notes=tuple(_notes(question, counted.score, len(path), metrics)),
         series=_tradeoff(question, counted.scores),
+        releases={"most": tuple(shape)} if shape else {},
         evidence=evidence,
     )
 
@@ -229,7 +232,7 @@ def _evidence(
     }
 
 
-def _by_counts(question: Question, counted: CountedScores) -> dict[str, Metric]:
+def _by_counts(question: Question, counted: CountedScores, shape: Mechanism) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
     alpha, delta = question.alpha, question.delta
     found, metrics = counted_test(question.claim, counted.scores, counted.score.choosing, alpha)
@@ -246,7 +249,12 @@ def _by_counts(question: Question, counted: CountedScores) -> dict[str, Metric]:
         error = more - epsilon
     with_error = metrics[Name.EPSILON_LOWER_BOUND].model_copy(update={"standard_error": error})
     metrics[Name.EPSILON_LOWER_BOUND] = with_error
-    return metrics | power_of(question, min(n0, n1)) | _declared_shape(question, found)
+    metrics |= power_of(question, min(n0, n1))
+    if shape:
+        of_shape = noise_factor_bound(fp, fn, n0, n1, delta, alpha, shape, question.adjacency)
+        metrics[Name.EPSILON_OF_DECLARED_SHAPE] = Metric(value=of_shape.epsilon)
+        metrics[Name.NOISE_FACTOR] = Metric(value=of_shape.noise_factor)
+    return metrics
 
 
 def _of_matching(question: Question, found: Successes) -> dict[str, Metric]:
@@ -319,20 +327,13 @@ def best_of(claim: Claim, n: int, alpha: float, stop_early: bool) -> dict[str, M
     }
 
 
-def _declared_shape(question: Question, bound: bounds.ScoreBound) -> dict[str, Metric]:
-    """What the same counts certify of noise of the declared family."""
-    mechanism, delta = _declared_releases(question), question.delta
+def _shape(question: Question) -> Mechanism:
+    """The declared releases, if a bound on the noise of their family can be composed of them."""
+    mechanism = _declared_releases(question)
     at_once = all(r.family == "gaussian" and r.sampling_rate == 1 for r in mechanism)
-    few = len(mechanism) > 0 and (at_once or len(mechanism) <= FEW)
+    few = at_once or len(mechanism) <= FEW
     noisy = all(r.noise_multiplier > 0 for r in mechanism)
-    if not (few and noisy) or (delta == 0 and not is_pure(mechanism)):
-        return {}
-    counts = (bound.fp, bound.fn, bound.n0, bound.n1)
-    found = noise_factor_bound(*counts, delta, question.alpha, mechanism, question.adjacency)
-    return {
-        Name.EPSILON_OF_DECLARED_SHAPE: Metric(value=found.epsilon),
-        Name.NOISE_FACTOR: Metric(value=found.noise_factor),
-    }
+    return mechanism if few and noisy and (question.delta > 0 or is_pure(mechanism)) else ()
 
 
 def _declared_releases(question: Question) -> Mechanism:

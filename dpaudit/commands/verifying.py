@@ -52,9 +52,10 @@ def verify(
     2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
     from dpaudit.ledger import verified
-    from dpaudit.verify import report
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
+
+    from .page import flaws as flaws_of_page
 
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
     if verified.is_ledger(text := _text(file)):
@@ -69,7 +70,7 @@ def verify(
                 flaws += [Flaw(*change, True) for change in certificate.changes(result, folder)]
                 folder = Path(unpacked) if certificate.unpack(result, Path(unpacked)) else folder
             else:
-                flaws += report.flaws(result, file)
+                flaws += flaws_of_page(result, file)
             checked = check(result, folder)
     except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError) as error:
         raise RunError(

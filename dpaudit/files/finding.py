@@ -217,6 +217,12 @@ class Evidence(StrEnum):
     BET_GROUP = "bet group"  # 0: against the claim; 1: against the certified epsilon
     PLACES = "places"  # of the scores of each pair, many pairs in one number
     N_PLACES = "number of places"
+    USE_SIZES = "sizes of uses"  # by which uses of a canary move its channel, as declared
+    USES = "uses of each size"
+    USE_RATE = "rate of uses"
+    SUM = "sum"  # mean score of the canaries that are there, less that of the others
+    THERE = "canaries there"
+    MEAN_SQUARE = "mean square"  # of the noise in the channels of the others
 
 
 def restart_column(i: int) -> str:
@@ -275,7 +281,8 @@ class Finding(Strict):
     world: Literal["defense", "no-defense", "blind"] | None = None
     batch_size: int | None = None
     metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
-    # whose composition is the lower end of epsilon ("least"), or the upper one ("most")
+    # whose composition is the lower end of epsilon ("least"), or the upper one ("most"); of a test,
+    # those that its bound of the declared shape assumes
     releases: dict[Literal["least", "most"], tuple[Release, ...]] = {}
     verdict: Verdict | None = None
     void: str | None = None  # what in the same audit disproves its figures; None: nothing

@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit.verify.accountant import (
-    Array,
     LossPair,
     epsilon,
     gaussian_epsilon,
-    rounded,
+    outcomes,
     worst_pair,
 )
 
 FORMAT = "dpaudit-ledger"
 TOLERANCE = 1e-3  # relative: how far the upper ends of two accountants may lie apart
 RESERVED = 1e-3  # of delta, for losses that a Renyi filter leaves out
-LOSSES = np.geomspace(1e-8, 1.0, 4_000)
 
 
 class AgentTotal(NamedTuple):
@@ -74,7 +72,7 @@ def _total(entries: Sequence[Mapping[str, Any]], budget: Mapping[str, Any]) -> f
         gaussian = any(release["family"] == "gaussian" for release in releases)
         if lost == delta and gaussian:
             return inf
-        return added + (epsilon(releases, delta - lost, adjacency).high if releases else 0.0)
+        return added + (epsilon(releases, delta - lost, adjacency) if releases else 0.0)
     pairs = [
         (worst_pair(r, adjacency, side), r["count"]) for r in releases for side in ("remove", "add")
     ]
@@ -101,9 +99,7 @@ _DEFAULTS = {"sampling": "none", "sampling_rate": 1.0, "count": 1, "clipped": "r
 
 def _renyi(pair: LossPair, order: float) -> tuple[float, float]:
     """The divergence of a pair, and the mass of losses that count as infinite."""
-    most = 500.0 if pair.scale < 0.2 else 200.0
-    losses: Array = most * np.concatenate([-LOSSES[::-1], [0.0], LOSSES])
-    masses, infinite, _ = rounded(pair, losses, True)
+    losses, masses, infinite = outcomes(pair)
     with np.errstate(divide="ignore"):
         moment = np.logaddexp.reduce(np.log(masses) + (order - 1) * losses)
     return max(0.0, float(moment) / (order - 1)), infinite

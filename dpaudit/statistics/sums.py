@@ -101,12 +101,12 @@ class CanarySum:
         mu_from_sums(0.0, n_present, n_absent, 0.5)  # refuses what is impossible
         self.rate, self.n_present, self.n_absent, self.scale = rate, n_present, n_absent, scale
         kept = np.sort(sizes[sizes > 0])
-        self._sizes, self._counts = np.unique(kept.round(9), return_counts=True)
+        self.sizes, self.uses = np.unique(kept.round(9), return_counts=True)
 
     @cached_property
     def mu(self) -> float:
         """Of a canary that is used in every batch."""
-        return float(np.sqrt(self._counts @ np.square(self._sizes)))
+        return float(np.sqrt(self.uses @ np.square(self.sizes)))
 
     def statistic(self, channels: Array, sizes: Array, included: Array) -> float:
         """Of channels [n_canaries, T]: mean score of those included less that of the others."""
@@ -164,7 +164,7 @@ class CanarySum:
     def _of_canary(self, w: Array, factor: float | None, scale: float) -> Array:
         """Log characteristic function of a canary's score; None: it is not there."""
         total = np.zeros(len(w), complex)
-        for size, count in zip(self._sizes, self._counts, strict=True):
+        for size, count in zip(self.sizes, self.uses, strict=True):
             score, mass = self._law(size, factor, scale)
             first = score @ mass
             centred = np.exp(1j * np.outer(w, score - first)) @ mass
@@ -174,7 +174,7 @@ class CanarySum:
     def _moments(self, factor: float, scale: float) -> tuple[float, float]:
         mean = variance = 0.0
         for sign, n, c in ((1, self.n_present, factor), (-1, self.n_absent, None)):
-            for size, count in zip(self._sizes, self._counts, strict=True):
+            for size, count in zip(self.sizes, self.uses, strict=True):
                 score, mass = self._law(size, c, scale)
                 first = float(score @ mass)
                 mean += sign * count * first

@@ -1,28 +1,30 @@
-"""What released noise adds up to, computed anew: bounds on epsilon from both sides.
+"""What released noise adds up to, computed anew: the least epsilon, rounded up.
 
 A release is two distributions on a line, at distance 1 under noise of scale s = noise / shift:
 P = (1 - q) M(0) + q M(1) against Q = M(0), the reverse, or (1 - q) M(0) + q M(-1) in place of Q.
 They are the worst ones: Zhu, Dong and Wang 2022 (arXiv:2106.08567). Losses ln dP/dQ are put on one
-grid and added by the Fourier transform. The upper end splits the mass of each cell such that P and
-Q keep theirs (Doroshenko et al. 2022, arXiv:2207.04380). The lower end merges each cell.
+grid, the mass of each cell split such that P and Q keep theirs (Doroshenko et al. 2022,
+arXiv:2207.04380), and added by the Fourier transform.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import hypot, inf, isinf, log, log1p, sqrt
+from math import exp, hypot, inf, isinf, log, log1p, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 Array = NDArray[np.float64]
-LARGEST = 500.0  # a loss of one release above it counts as infinite
+PLACES, FEW = 2**15 + 1, 2**9 + 1  # on the line, of which one has no loss
+REACH = 9.8  # standard deviations of Gaussian noise
 ORDERS = 2.0 ** np.arange(-6, 16, 0.5)  # of moments, in Chernoff bounds on the window
-SLIGHT = 1e-3  # of a cell's width: how far a merged loss may lie below the one it is counted at
+WORST = ("remove", "add")  # sides, of which "least" is a third, for lower ends
 TAIL = 1e-4  # of delta: how much may lie outside the window of the transform
+MOST_EPSILON = 60.0  # at which errors of tests are held against losses
 ROUNDING = 1e-15  # of one product of transforms, relative to all mass
 
 
@@ -35,11 +37,9 @@ class LossPair(NamedTuple):
     kind: str  # "remove", "add", "replace" or "switch"
 
 
-class EpsilonEnds(NamedTuple):
-    """Two numbers between which another one lies."""
-
-    low: float
-    high: float
+Release = Mapping[str, Any]  # as audit.json has it
+Losses = tuple[Array, Array, float]  # in order, their masses in P, and that of an infinite one
+Counted = tuple[tuple[LossPair, int], ...]
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -58,34 +58,51 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     return float(brentq(lambda e: gaussian_delta(e, mu) - delta, 0.0, top, xtol=1e-13))
 
 
-def epsilon(releases: Iterable[Mapping[str, Any]], delta: float, adjacency: str) -> EpsilonEnds:
-    """Bounds on the least epsilon of all releases, as audit.json has them, together at ``delta``.
+def epsilon(
+    releases: Sequence[Release], delta: float, adjacency: str, sides: Sequence[str] = WORST
+) -> float:
+    """The least epsilon of all releases together at ``delta``, rounded up by 0.1% or less.
 
-    ``adjacency`` is "add-remove" or "replace-one".
+    Of the side "least" it is that of worlds that there are, though not always the worst ones.
     """
-    sides: dict[str, Counter[LossPair]] = {side: Counter() for side in ("remove", "add", "least")}
+    return max(epsilon_of(counted(releases, adjacency, side), delta) for side in sides)
+
+
+def epsilon_of(pairs: Counted, delta: float) -> float:
+    if (mu := total_mu(pairs)) is not None:
+        return gaussian_epsilon(delta, mu)
+    bounded = all(pair.family == "laplace" for pair, _ in pairs)
+    pure = sum(n * float(_loss(pair, np.array([1.0]))[0]) for pair, n in pairs)
+    if delta == 0 or not pairs:
+        return pure if bounded else inf
+    return min(composed(pairs, delta).epsilon(delta), pure if bounded else inf)
+
+
+def counted(releases: Iterable[Release], adjacency: str, side: str) -> Counted:
+    """How often each worst pair of a side occurs in all releases."""
+    total = Counter[LossPair]()
     for r in releases:
-        if r["noise_multiplier"] == 0:
-            return EpsilonEnds(inf, inf)
-        for side, total in sides.items():
-            total[worst_pair(r, adjacency, side)] += r["count"]
-    counted, reverse, least = (tuple(total.items()) for total in sides.values())
-    if not counted:
-        return EpsilonEnds(0.0, 0.0)
-    bounded, top = all(pair.family == "laplace" for pair, _ in least), np.array([1.0])
-    pure = sum(n * float(_loss(pair, top)[0]) for pair, n in least) if bounded else inf
-    if delta == 0:
-        return EpsilonEnds(pure, pure)
-    if all(pair.family == "gaussian" and pair.rate == 1 for pair, _ in counted):
-        mu = hypot(*(sqrt(n) / pair.scale for pair, n in counted))
-        return EpsilonEnds(*[gaussian_epsilon(delta, mu)] * 2)
-    low = _composed(least, delta, upper=False)
-    high = max(_composed(some, delta, upper=True) for some in (counted, reverse))
-    return EpsilonEnds(min(low, pure), min(high, pure))
+        total[worst_pair(r, adjacency, side)] += r["count"]
+    return tuple(total.items())
 
 
-def worst_pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
-    """The worst pair of worlds of a release; "least" is one that there is, for a lower end."""
+def scaled(pairs: Counted, noise: float, rate: float = 1.0) -> Counted:
+    """The same pairs with so many times the noise and the sampling rate."""
+    rates = [min(1.0, rate * pair.rate) for pair, _ in pairs]
+    each = zip(pairs, rates, strict=True)
+    return tuple((pair._replace(scale=noise * pair.scale, rate=q), n) for (pair, n), q in each)
+
+
+def total_mu(pairs: Counted) -> float | None:
+    """mu of all releases together; None: they are not all Gaussian and unsampled, with noise."""
+    if any(pair.scale == 0 for pair, _ in pairs):
+        return inf
+    if all(pair.family == "gaussian" and pair.rate == 1 for pair, _ in pairs):
+        return hypot(*(sqrt(n) / pair.scale for pair, n in pairs))
+    return None
+
+
+def worst_pair(r: Release, adjacency: str, side: str) -> LossPair:
     rate, whole = float(r["sampling_rate"]), r["clipped"] == "whole"
     replaced = adjacency == "replace-one"
     twice = not whole and (replaced if rate == 1 else r["sampling"] == "fixed")
@@ -96,10 +113,7 @@ def worst_pair(r: Mapping[str, Any], adjacency: str, side: str) -> LossPair:
 
 
 def _loss(pair: LossPair, x: Array, side: int = 1) -> Array:
-    """The loss of "remove", or of "replace", at places x; it never falls.
-
-    The former is ln of (1 - q) M(0) + q M(side) over M(0); "replace" subtracts that of side -1.
-    """
+    """ln of (1 - q) M(0) + q M(side) over M(0) at places x; of "replace" less that of side -1."""
     other = _loss(pair._replace(kind="remove"), x, -1) if pair.kind == "replace" else 0.0
     ratio = (np.abs(x) - np.abs(x - side)) / pair.scale
     if pair.family == "gaussian":
@@ -112,145 +126,96 @@ def _loss(pair: LossPair, x: Array, side: int = 1) -> Array:
 def _between(pair: LossPair, shift: int, edges: Array) -> Array:
     """The mass of the noise, moved by ``shift``, between neighbouring edges."""
     x = (edges - shift) / pair.scale
-    a, b = x[:-1], x[1:]
-    if pair.family == "gaussian":
-        return np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
-    tail = np.exp(-np.abs(x)) / 2
-    s, t = tail[:-1], tail[1:]
+    tails = ndtr(-np.abs(x)) if pair.family == "gaussian" else np.exp(-np.abs(x)) / 2
+    a, b, s, t = x[:-1], x[1:], tails[:-1], tails[1:]
     return np.where(a > 0, s - t, np.where(b < 0, t - s, 1 - s - t))
 
 
-def _masses(pair: LossPair, losses: Array) -> tuple[Array, Array]:
-    """P and Q of the cells below, between and above the given losses."""
-    if pair.kind == "add":
-        p, q = _masses(pair._replace(kind="remove"), -losses[::-1])
-        return q[::-1], p[::-1]
+def outcomes(pair: LossPair, places: int = PLACES) -> Losses:
+    """Losses that dominate a pair's: mass between two places is put on both, P and Q are kept."""
     if pair.kind == "switch":  # losses above 0 of "remove", below 0 of "add"
-        sides = [_masses(pair._replace(kind=kind), losses) for kind in ("remove", "add")]
-        above = np.append(losses, inf) > 0
-        (p, q), (later_p, later_q) = sides
-        return np.where(above, p, later_p), np.where(above, q, later_q)
-    edges = np.concatenate([[-inf], _places(pair, losses), [inf]])
-    absent = _between(pair, 0, edges)
-    p = (1 - pair.rate) * absent + pair.rate * _between(pair, 1, edges)
-    if pair.kind != "replace":
-        return p, absent
-    return p, (1 - pair.rate) * absent + pair.rate * _between(pair, -1, edges)
-
-
-def _places(pair: LossPair, losses: Array) -> Array:
-    """Up to where on the line the loss is at most each of these."""
-    if pair.family == "gaussian" and pair.kind == "remove":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log(np.maximum(np.expm1(losses) + pair.rate, 0.0) / pair.rate)
-        return 0.5 + pair.scale**2 * ratio
-    reach = (60.0 if pair.family == "laplace" else 40.0) * pair.scale
-    low, high = np.full(len(losses), -1.0 - reach), np.full(len(losses), 1.0 + reach)
-    for _ in range(64):
-        middle = (low + high) / 2
-        over = _loss(pair, middle) > losses
-        low, high = np.where(over, low, middle), np.where(over, middle, high)
-    least, most = _loss(pair, np.array([-1.0 - reach, 1.0 + reach]))  # beyond which it is constant
-    return np.where(losses >= most, inf, np.where(losses < least, -inf, high))
-
-
-def rounded(pair: LossPair, losses: Array, upper: bool) -> tuple[Array, float, float]:
-    """Masses on these losses and on an infinite one, and by how much a loss may be too large.
-
-    They dominate the pair, or the pair dominates them: then a cell around each loss is merged into
-    one outcome, whose own loss is rounded down to the cell's if it lies above it or hardly below
-    it, otherwise to that of the next lower cell.
-    """
-    if upper:
-        p, q = _masses(pair, losses)
-        inner = p[1:-1]
-        up = (inner - np.exp(losses[:-1]) * q[1:-1]) / -np.expm1(-np.diff(losses))
-        up = np.clip(up, 0.0, inner)
-        masses = np.append(inner - up, 0.0) + np.insert(up, 0, p[0])
-        if pair.kind == "switch":
-            masses[np.searchsorted(losses, 0.0)] += max(0.0, 1.0 - p.sum())
-        return masses, float(p[-1]), 0.0
-    p, q = _masses(pair, (losses[1:] + losses[:-1]) / 2)
+        worst = (outcomes(pair._replace(kind=kind), places) for kind in WORST)
+        (gains, p, infinite), (falls, q, _) = worst
+        losses = np.concatenate([falls[falls < 0], [0.0], gains[gains > 0]])
+        below, above = q[falls < 0], p[gains > 0]
+        rest = max(0.0, 1.0 - below.sum() - above.sum() - infinite)
+        return losses, np.concatenate([below, [rest], above]), infinite
+    is_bounded, reach = pair.family == "laplace", REACH * pair.scale
+    x = np.linspace(*((-1.0, 1.0) if is_bounded else (-reach, 1 + reach)), places)
+    losses, edges = _loss(pair, x), np.concatenate([[-inf], x, [inf]])
+    absent, there, opposite = (_between(pair, shift, edges) for shift in (0, 1, -1))
+    p = (1 - pair.rate) * absent + pair.rate * there
+    q = (1 - pair.rate) * absent + pair.rate * opposite if pair.kind == "replace" else absent
+    if pair.kind == "add":
+        losses, p, q = -losses[::-1], q[::-1], p[::-1]
+    inner = p[1:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        short = losses - (np.log(p) - np.log(q))  # of the loss that the cell is counted at
-    counted = (p > 0) & (short < SLIGHT * np.gradient(losses))
-    masses = np.where(counted, p, 0.0) + np.append(np.where(counted, 0.0, p)[1:], 0.0)
-    return masses, 0.0, float(np.max(short, where=counted, initial=0.0))
+        up = (inner - np.exp(losses[:-1] + np.log(q[1:-1]))) / -np.expm1(-np.diff(losses))
+    up = np.clip(np.nan_to_num(up), 0.0, inner)
+    masses = np.append(inner - up, 0.0) + np.insert(up, 0, p[0])
+    masses[-1] += p[-1] if is_bounded else 0.0
+    return losses, masses, 0.0 if is_bounded else float(p[-1])
+
+
+class Composed(NamedTuple):
+    """All losses above 0 that a sum may have, and the mass that may have been lost."""
+
+    sums: Array
+    above: Array  # mass of each loss and those beyond it, and 0
+    tilted: Array  # likewise, each mass times e^-loss
+    lost: float
+
+    def delta(self, epsilon: float) -> float:
+        i = np.searchsorted(self.sums, epsilon, side="right")
+        return float(self.above[i] - exp(min(epsilon, 700.0)) * self.tilted[i]) + self.lost
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at a delta, rounded up; infinite if it lies beyond all losses."""
+        if self.lost > delta:
+            return inf
+        if self.delta(0.0) <= delta:
+            return 0.0
+        return float(brentq(lambda e: self.delta(e) - delta, 0.0, self.sums[-1], xtol=1e-10))
+
+    def allows(self, false: float, missed: float) -> bool:
+        """Whether 1 - FNR <= e^epsilon FPR + delta for all epsilon; it is convex in e^epsilon."""
+        ends = (0, MOST_EPSILON)
+        found = minimize_scalar(lambda e: self.delta(e) + false * exp(e), bounds=ends)
+        return bool(found.fun >= 1 - missed)
 
 
 @lru_cache(maxsize=64)
-def _composed(counted: tuple[tuple[LossPair, int], ...], delta: float, upper: bool) -> float:
-    """The bound on epsilon from the sum of all losses, on a grid of n multiples of its width."""
-    pairs, count = [pair for pair, _ in counted], np.array([times for _, times in counted], float)
-    n = 2 ** int(np.clip(round(np.log2(2**23 / len(pairs))), 14, 19))
-    low, high = _window(pairs, count, TAIL * delta)
-    steps = 20 * sqrt(count.sum())  # by which rounding may move the sum
+def composed(times_of: Counted, delta: float) -> Composed:
+    """The sum of all losses, on a grid of n multiples of its width, fine enough for a delta."""
+    parts, count = [outcomes(pair) for pair, _ in times_of], [times for _, times in times_of]
+    n = 2 ** int(np.clip(round(np.log2(2**21 / len(parts))), 14, 17))
+    low, high = _window(times_of, TAIL * delta)
+    steps = 20 * sqrt(sum(count))  # by which rounding may move the sum
     width = (high - low) / (n - 2 * steps - 4)
     first = int(np.floor(low / width - steps)) - 1
-    total, finite, blur = np.ones(n // 2 + 1, complex), 0.0, 0.0
-    for pair, times in zip(pairs, count, strict=True):
-        at = _points(pair, width, first, n)
-        masses, infinite, short = rounded(pair, width * at, upper)
-        transform = np.fft.rfft(np.bincount(at % n, masses, minlength=n))
-        total *= transform**times
+    total, finite = np.ones(n // 2 + 1, complex), 0.0
+    for (losses, masses, infinite), times in zip(parts, count, strict=True):
+        at = np.floor(losses / width)
+        up = masses * np.expm1(at * width - losses) / np.expm1(-width)
+        places, split = np.concatenate([at, at + 1]).astype(int) % n, np.append(masses - up, up)
+        total *= np.fft.rfft(np.bincount(places, split, n)) ** times
         finite += times * log1p(-min(infinite, 0.5))
-        blur += times * (short + 1e-15)
-    summed = np.roll(np.fft.irfft(total, n), -first)
-    sums = width * (first + np.arange(n))
-    slack = ROUNDING * (count.sum() + 64) - np.expm1(finite) + 2 * TAIL * delta
-    some = sums > 0
-    sums, masses = sums[some], summed[some]
-
-    def excess(epsilon: float) -> float:
-        found = -np.expm1(np.minimum(epsilon - sums, 0.0)) @ masses
-        return float(found + (slack if upper else -slack) - delta)
-
-    if excess(0.0) <= 0:
-        return 0.0
-    if excess(float(sums[-1])) > 0:
-        return inf if upper else float(sums[-1])
-    found = float(brentq(excess, 0.0, float(sums[-1]), xtol=1e-10))
-    return found + blur if upper else max(found - blur, 0.0)
+    sums = width * (first + np.arange(n)) + 1e-15 * sum(count)
+    lost = ROUNDING * (sum(count) + 64) - np.expm1(finite) + 2 * TAIL * delta
+    sums, masses = sums[sums > 0], np.roll(np.fft.irfft(total, n), -first)[sums > 0]
+    each = masses, masses * np.exp(-sums)
+    above, tilted = (np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in each)
+    return Composed(sums, above, tilted, lost)
 
 
-def _window(pairs: list[LossPair], count: Array, tail: float) -> tuple[float, float]:
-    """What the sum of all losses, and that of one release, leave with a small probability.
-
-    By Chernoff bounds, from exponential moments of losses on a coarse grid.
-    """
-    total, low, high = np.zeros((2, len(ORDERS))), 0.0, 1e-9
-
-    def reached(log_moments: Array) -> float:
-        return float(((log_moments - log(tail)) / ORDERS).min())
-
-    for pair, times in zip(pairs, count, strict=True):
-        least, most = _range(pair)
-        sizes = max(-least, most) * np.geomspace(1e-7, 1.0, 300)
-        losses = np.unique(np.clip(np.concatenate([-sizes, [0.0], sizes]), least, most))
-        masses, infinite, _ = rounded(pair, losses, True)
-        masses[-1] += infinite
+def _window(times_of: Counted, tail: float) -> tuple[float, float]:
+    """What the sum of all losses hardly ever leaves: Chernoff bounds, by losses on few places."""
+    total = np.zeros((2, len(ORDERS)))
+    for pair, times in times_of:
+        losses, masses, infinite = outcomes(pair, FEW)
         with np.errstate(divide="ignore"):
-            exponents = np.multiply.outer([[1.0], [-1.0]] * ORDERS, losses) + np.log(masses)
-        own = np.logaddexp.reduce(exponents, axis=-1)
-        total += times * own
-        high, low = max(high, reached(own[0])), min(low, -reached(own[1]))
-    return min(low, -reached(total[1])), max(high, reached(total[0]))
-
-
-def _range(pair: LossPair) -> tuple[float, float]:
-    """Losses between which nearly all mass lies."""
-    z = 50.0 if pair.family == "laplace" else 9.8
-    low, high = _loss(pair, np.array([-z * pair.scale, 1.0 + z * pair.scale]))
-    ends = {"add": (-high, -low), "switch": (-high, high)}.get(pair.kind, (low, high))
-    return max(float(ends[0]), -LARGEST), min(float(ends[1]), LARGEST)
-
-
-def _points(pair: LossPair, width: float, start: int, n: int) -> NDArray[np.int64]:
-    """Multiples of the grid for the losses of one release, denser towards 0."""
-    low, high = _range(pair)
-    first = max(int(np.floor(low / width)) - 1, start)
-    last = min(int(np.ceil(high / width)) + 1, start + n - 1)
-    size = np.unique(np.rint(np.geomspace(1, max(-first, last, 2), 16384))).astype(np.int64)
-    near = np.arange(0, 600)
-    points = np.unique(np.concatenate([-size, -near, near, size, [first, last]]))
-    return points[(points >= first) & (points <= last)]
+            weights = np.log(masses + infinite * (losses == losses[-1]))
+        exponents = np.multiply.outer([ORDERS, -ORDERS], losses) + weights
+        total += times * logsumexp(exponents, axis=-1)
+    high, low = ((total - log(tail)) / ORDERS).min(axis=1)
+    return -max(0.0, float(low)), max(1e-9, float(high))

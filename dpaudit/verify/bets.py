@@ -1,10 +1,8 @@
 """Wealth of bets against a claim, from the places of the scores that they were made on.
 
 (epsilon, delta)-DP says of any set S of outcomes that X = 1{o1 in S} - e^epsilon 1{o0 in S} - delta
-has a mean of 0 at most, and the same with both worlds exchanged. If no more is staked than can be
-lost, wealth has a mean of 1 at most, and ever reaches 1 / alpha with probability alpha at most
-(Ville 1939). A mixture of bets is a bet. The place of a score is 2 i above i thresholds, and
-2 i + 1 if it is on the next; places of many pairs are the digits of one number.
+has a mean of 0 at most, and reversed. Wealth then ever reaches 1 / alpha with probability alpha at
+most (Ville 1939). A score's place is 2 i above i thresholds, 2 i + 1 on the next.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +10,17 @@ from math import ceil, log, log2
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-Array = NDArray[np.float64]
+from .accountant import Array
+
 Points = set[tuple[float, float]]  # (epsilon, delta)
 SHARES = np.array([0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01])  # of what can be lost
 POINTS = 64  # values of epsilon that a bound is sought among
 
 
 def wealths(evidence: Mapping[str, Sequence[Any]], n: int) -> Iterator[tuple[Points, Array]]:
-    """Each group of bets, on n pairs: what it is against, and its log wealth after each pair.
-
-    Raises KeyError, ValueError or OverflowError if these are no such bets.
-    """
+    """Each group of bets, on n pairs: what it is against, and its log wealth after each pair."""
     names = ("epsilon", "delta", "side", "place", "share", "group")
     table = np.array([evidence[f"bet {name}"] for name in names], float)
     base, numbers = int(evidence["number of places"][0]), np.array(evidence["places"], float)

@@ -1,9 +1,8 @@
 """The figures of each finding, computed again from what the finding holds.
 
 A figure is contradicted if it cannot follow from its evidence, and missing if the evidence for it
-is not there. What follows (a finding's own verdict) is checked with it. What a test counted gives
-the p-value of a claimed epsilon, or mu, as a function: its bound is the largest that is refuted,
-and its ceiling that of a test without errors.
+is not there. What a test counted gives the p-value of a claimed parameter as a function: its bound
+is the largest that is refuted, and its ceiling that of a test without errors.
 """
 
 import re
@@ -14,21 +13,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
-from . import bets, counts
-from .accountant import epsilon, gaussian_delta, gaussian_epsilon
+from . import accountant, bets, counts, family
 from .views import mus
 
-Finding = Mapping[str, Any]
-Claim = Mapping[str, Any]
+Finding = Mapping[str, Any]  # or a claim, as audit.json has them
 Ends = tuple[float, float]  # between which a figure lies
 PValue = Callable[[float], float]  # of a claimed parameter
 FIGURES = ("p-value", "epsilon lower bound", "ceiling")  # of a test
+CERTIFIED = ("epsilon", "low"), ("epsilon lower bound", "value")
+NOISE_FACTOR = "noise, at most times the declared"
+OF_SHAPE = "epsilon lower bound, declared shape"
 DELTA_OF_MU = 1e-5  # at which a claim on mu is held against figures
-TOLERANCE = 5e-3  # relative: how far the upper ends of the two accountants may lie apart
-LOOSE = 0.01  # likewise of the lower ends, of which the checker's is coarser
+TOLERANCE = 5e-3  # relative: how far the two accountants may lie apart
+NEARBY = 1 - TOLERANCE, 1 + TOLERANCE
+SIDES = {"least": ("least",), "most": accountant.WORST}  # of worlds, for either end
 ROUNDING = 1e-6  # relative, of figures that both compute in closed form
 STEP = 2e-6  # by which the auditor may round a bound down
-NEGLIGIBLE = 1e-12  # in mu
 SENSITIVITY_ROUNDING = 1e-3  # of a measured distance over its stated bound
 NOISE_LEVEL = 1e-6  # p-value below which noise is not what is declared
 FALSE = 0.05  # probability of a false refutation, among all statements of an audit
@@ -47,7 +47,7 @@ class Flaw(NamedTuple):
 class Evidence(NamedTuple):
     """A claim, the findings that bear on it, and what their figures rest on beside them."""
 
-    claim: Claim
+    claim: Finding
     epsilon: float  # that is claimed; of a claim on mu, that at delta 1e-5
     delta: float
     mu: float | None
@@ -63,11 +63,9 @@ class Evidence(NamedTuple):
         return "replace-one" if self.claim["adjacency"] == "replace-one" else "add-remove"
 
     def of(self, *roles: str) -> list[Finding]:
-        """The findings of these roles."""
         return [finding for finding in self.findings if finding["role"] in roles]
 
     def values(self, name: str, end: str, *roles: str) -> list[float]:
-        """A metric of those that have it."""
         return [x for f in self.of(*roles) if (x := metric(f, name, end)) is not None]
 
 
@@ -93,13 +91,12 @@ def counted(finding: Finding, name: str, share: bool = False) -> tuple[int, int]
     return round(cases), int(n)
 
 
-def evidence_of(
-    claim: Claim, findings: Sequence[Finding], result: Mapping[str, Any], folder: Path | None
-) -> Evidence:
+def evidence_of(claim: Finding, result: Mapping[str, Any], folder: Path | None) -> Evidence:
     """What an audit.json in a folder says of a claim."""
+    findings = [result["findings"][j] for j in claim["because"]]
     mu = None if claim["mu"] is None else number(claim["mu"])
     at = DELTA_OF_MU if mu is not None else number(claim["delta"])
-    claimed = number(claim["epsilon"]) if mu is None else gaussian_epsilon(at, mu)
+    claimed = number(claim["epsilon"]) if mu is None else accountant.gaussian_epsilon(at, mu)
     return Evidence(claim, claimed, at, mu, findings, result, folder)
 
 
@@ -137,21 +134,17 @@ def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
                 yield f"missing: the releases behind the {end} epsilon"
             continue
         at = evidence.delta if delta is None else delta
-        own = epsilon(releases, at, evidence.adjacency)
-        near, far = own.low * (1 - ROUNDING), own.low * (1 + LOOSE)
-        if end == "most":
-            near, far = max(near, own.high * (1 - TOLERANCE)), own.high * (1 + TOLERANCE)
-        if not near - 1e-4 <= said <= far + 1e-4:
-            yield f"its releases give {own.low:.6g} to {own.high:.6g} at {end}, not {said:.6g}"
+        own = accountant.epsilon(releases, at, evidence.adjacency, SIDES[end])
+        if not isclose(own, said, rel_tol=TOLERANCE, abs_tol=1e-4):
+            yield f"its releases give {own:.6g} at {end}, not {said:.6g}"
     if finding["role"] == "exact-leak" and low > 0 and not noiseless:
         yield from _seen(finding, evidence)
 
 
 def _is_proven(value: float, evidence: Evidence) -> bool:
     """Whether another finding of the claim, which is not void, certifies this epsilon."""
-    ends = ("epsilon", "low"), ("epsilon lower bound", "value")
     sound = [f for f in evidence.findings if not f["void"]]
-    proven = [x for f in sound for name in ends if (x := metric(f, *name))]
+    proven = [metric(f, *end) or 0.0 for f in sound for end in CERTIFIED]
     return any(isclose(value, x, rel_tol=ROUNDING) for x in proven)
 
 
@@ -165,14 +158,14 @@ def _seen(finding: Finding, evidence: Evidence) -> Iterator[str]:
     try:
         if not MATRICES.fullmatch(name):
             raise ValueError("they lie elsewhere")
-        own = [ends for ends in mus(evidence.folder / name) if ends[1] > NEGLIGIBLE]
+        own = [ends for ends in mus(evidence.folder / name) if ends[1] > 1e-12]
     except (KeyError, OSError, ValueError, BadZipFile) as error:
         yield f"the matrices of the view are none: {error}"
         return
     said: list[float] = []
     for r in finding["releases"].get("least", ()):
-        noise, most = number(r["noise_multiplier"]), len(own) + 1
-        said += [1 / noise if noise else inf] * min(int(r["count"]), most)
+        noise = number(r["noise_multiplier"])
+        said += [1 / noise if noise else inf] * min(int(r["count"]), len(own) + 1)
     fit = zip(sorted(said), own, strict=False)
     near = (low * (1 - ROUNDING) <= mu <= high * (1 + ROUNDING) for mu, (low, high) in fit)
     if len(said) != len(own) or not all(near):
@@ -183,11 +176,9 @@ def _tested(finding: Finding, evidence: Evidence) -> Iterator[str]:
     """Tests at the level that they name; controls, which are of epsilon, at one of the config's."""
     control = finding["role"] != "test"
     bound, confidence = metric(finding, "epsilon lower bound"), metric(finding, "confidence")
-    known = FALSE if finding["attack"] in OWN else None
-    asked = [
-        a for a in evidence.result["config"].get("attack") or () if a["name"] == finding["attack"]
-    ]
-    levels = [a.get("alpha", known) for a in asked] or [known]
+    attack, asked = finding["attack"], evidence.result["config"].get("attack") or ()
+    known = FALSE if attack in OWN else None
+    levels = [a.get("alpha", known) for a in asked if a["name"] == attack] or [known]
     levels = [number(level) for level in levels if level is not None]
     if not finding["metrics"] or (control and bound is None):
         return
@@ -213,6 +204,8 @@ def _tested(finding: Finding, evidence: Evidence) -> Iterator[str]:
         value = metric(finding, name)
         if value is None or not any(low <= value <= high for low, high in ends):
             yield f"its evidence gives {name} {ends[0][1]:.6g}, not {value}"
+    if OF_SHAPE in finding["metrics"]:
+        yield from _of_shape(finding, evidence, levels[0])
 
 
 def about(value: float) -> Ends:
@@ -223,6 +216,8 @@ def about(value: float) -> Ends:
 def derived(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
     """p-value, bound and ceiling of a test of this level; none if what it counted is not there."""
     delta, mu = evidence.delta, evidence.mu
+    if "sum" in finding["evidence"]:
+        return _of_sum(finding, evidence, alpha)
     found = p_values(finding, delta, mu is not None)
     if found is None:
         return _of_bets(finding, evidence, alpha) if finding["evidence"] else ()
@@ -231,7 +226,7 @@ def derived(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, .
     if mu is not None:
         if not isclose(bounds[0], metric(finding, "mu lower bound") or 0.0, abs_tol=STEP):
             raise ValueError(f"its mu is {bounds[0]:.6g}")
-        bounds = [gaussian_epsilon(delta, bound) for bound in bounds]
+        bounds = [accountant.gaussian_epsilon(delta, bound) for bound in bounds]
     ends = found[0](claimed - 1e-7) * (1 - 1e-4), found[0](claimed + STEP) * (1 + 1e-4)
     return ends, *map(about, bounds)
 
@@ -256,9 +251,7 @@ def p_values(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValu
         return None
     kappa = metric(finding, "matched blindly" if apart else "reconstructed blindly, at most")
     hits, n = counted(finding, "matched" if apart else "reconstructed", share=True)
-    if kappa is None or not 0 < kappa <= 1:
-        raise ValueError("these are no successes")
-    of_successes = partial(counts.successes_p_value, kappa, delta, of_mu, apart, n)
+    of_successes = partial(counts.successes_p_value, kappa or 0.0, delta, of_mu, apart, n)
     return partial(of_successes, hits), partial(of_successes, n)
 
 
@@ -267,7 +260,7 @@ def _of_bets(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, 
     (against, wealth), *more = bets.wealths(finding["evidence"], n)
     mu, bound = evidence.mu, 0.0
     for e, d in against:  # each follows from the claim
-        least = delta if mu is None else gaussian_delta(e, mu) * (1 - ROUNDING)
+        least = delta if mu is None else accountant.gaussian_delta(e, mu) * (1 - ROUNDING)
         if d < least or (mu is None and e < evidence.epsilon):
             raise ValueError("a bet is against more than is claimed")
     for points, own in more:
@@ -279,13 +272,49 @@ def _of_bets(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, 
     return about(exp(-max(0.0, wealth.max()))), about(bound), about(bets.ceiling(n, delta, alpha))
 
 
+def _of_sum(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+    """By the largest factor that the sum refutes, and the one that the claim allows."""
+    own = family.CanarySum.of(finding["evidence"], int(metric(finding, "canaries") or 0))
+
+    def reached(factor: float) -> float:
+        found = accountant.epsilon_of(own.pairs(factor), evidence.delta) if factor else 0.0
+        return min(accountant.MOST_EPSILON, found)
+
+    factor = counts.largest(own.p, alpha - family.CHECKED)
+    mu = accountant.total_mu(own.pairs(factor))
+    for name, value in ((NOISE_FACTOR, 1 / factor if factor else inf), ("mu lower bound", mu)):
+        if value is not None and not isclose(metric(finding, name) or 0.0, value, rel_tol=1e-4):
+            raise ValueError(f"its {name} is {value:.6g}")
+    limit = counts.largest(reached, evidence.epsilon, 1e-4)
+    p = [min(1.0, own.p(limit * x) + family.CHECKED) for x in NEARBY]
+    low, high = (reached(factor) * x for x in NEARBY)
+    return (p[0], p[1]), (low, high), (inf, inf)
+
+
+def _of_shape(finding: Finding, evidence: Evidence, alpha: float) -> Iterator[str]:
+    """What the errors of a test say of noise of the declared family."""
+    factor, said = metric(finding, NOISE_FACTOR), metric(finding, OF_SHAPE)
+    releases, adjacency = finding["releases"].get("most"), evidence.adjacency
+    if factor is None or said is None or releases is None:
+        yield "missing: the releases of the declared family"
+        return
+    errors = (counted(finding, f"false {which}") for which in ("positives", "negatives"))
+    rates = [counts.upper_rate(k, n, alpha / 2) for k, n in errors]
+    less, more = (family.allow(releases, adjacency, factor * x, rates) for x in NEARBY)
+    if not less or (more and factor < inf):
+        yield f"its errors do not give {factor:.6g} times the declared noise"
+    pairs = accountant.counted(releases, adjacency, "least")
+    noise = accountant.scaled(pairs, factor)
+    own = accountant.epsilon_of(noise, evidence.delta) if factor < inf else 0.0
+    if not isclose(own, said, rel_tol=TOLERANCE, abs_tol=1e-4):
+        yield f"the noise of the declared family gives epsilon {own:.6g}, not {said:.6g}"
+
+
 def _judged(finding: Finding, evidence: Evidence) -> Iterator[str]:
     """Of distances, of what depends on data and of noise: whether the verdict follows from them."""
     judged, ratio = finding["verdict"] is not None, metric(finding, "measured over stated")
-    measured, stated = metric(finding, "measured"), metric(finding, "stated bound")
-    found, p = metric(finding, "found"), metric(finding, "p-value")
-    if measured is not None and min(measured, stated or 0.0) < 0:
-        yield "a distance is negative"
+    names = "measured", "stated bound", "found", "p-value"
+    measured, stated, found, p = (metric(finding, name) for name in names)
     if measured is not None and stated and ratio is not None:
         if not isclose(ratio, measured / stated, rel_tol=ROUNDING):
             yield f"measured over stated is {measured / stated:.6g}, not {ratio:.6g}"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from math import inf, isclose
 
-from .accountant import epsilon
+from .accountant import WORST, counted, epsilon_of, scaled
 from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated
@@ -95,13 +95,10 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     """Where the premises or the range of a claim do not follow from its findings."""
     yield from _miscited(evidence)
     own, claim, declared = premises(evidence), evidence.claim, accounting(evidence)
-    said = {p["name"]: p["status"] for p in claim["premises"]}
-    if list(said) != list(own):
-        yield Flaw("premises", f"{', '.join(said) or 'none'} are not {', '.join(own)}", True)
-        return
-    for name, held in own.items():
-        if (said[name] == "examined") != held:
-            yield Flaw("premises", f"{name} is {said[name]}, its evidence says otherwise", True)
+    said = {p["name"]: p["status"] == "examined" for p in claim["premises"]}
+    for name in {**own, **said}:
+        if said.get(name) != own.get(name):
+            yield Flaw("premises", f"{name}: its evidence says otherwise", True)
     sampled = [r for r in most_of(declared) if r["sampling"] != "none"]
     rate = min((number(r["sampling_rate"]) for r in sampled), default=1.0)
     for stated in evidence.values("declared sampling rate", "value", "records"):
@@ -117,8 +114,7 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     }
     for name, value in expected.items():
         given = number(claim["range"][name])
-        close = given == value or isclose(given, value or 0.0, rel_tol=TOLERANCE, abs_tol=1e-4)
-        if value is None or not close:
+        if value is None or not isclose(given, value, rel_tol=TOLERANCE, abs_tol=1e-4):
             what = f"{name} is {value}, not {given:.6g}"
             yield Flaw("range", what, name != "measured" or "most" in declared["releases"])
 
@@ -146,18 +142,12 @@ def _rounds(finding: Finding) -> str:
 def _measured(evidence: Evidence, declared: Finding) -> float:
     """Epsilon of the declared releases with noise and rate at their unfavourable ends."""
     accounted, releases = metric(declared, "epsilon", "high") or 0.0, most_of(declared)
-    low = ("noise over declared", "low")
+    low = "noise over declared", "low"
     sizes = evidence.values(*low, "noise") + evidence.values(*low, "alignment")
     if not releases or not sizes:
         return accounted if not releases and "most" in (declared["releases"] or {}) else inf
     rates, highs = (evidence.values("sampling rate", end, "records") for end in ("value", "high"))
     times = max(1.0, highs[0] / rates[0]) if rates and highs and rates[0] else 1.0
-    as_measured = [
-        {
-            **release,
-            "noise_multiplier": number(release["noise_multiplier"]) * min(1.0, sizes[0]),
-            "sampling_rate": min(1.0, number(release.get("sampling_rate", 1.0)) * times),
-        }
-        for release in releases
-    ]
-    return max(accounted, epsilon(as_measured, evidence.delta, evidence.adjacency).high)
+    noise, adjacency = min(1.0, sizes[0]), evidence.adjacency
+    pairs = (scaled(counted(releases, adjacency, side), noise, times) for side in WORST)
+    return max(accounted, *(epsilon_of(side, evidence.delta) for side in pairs))

@@ -16,8 +16,9 @@ from .figures import FALSE, Evidence, Finding, Flaw, evidence_of, flaws, metric,
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
-COUNTED = ("found", "rounds", "sampling rate", "noise over declared")  # not below 0
+SIZES = "measured", "stated bound", "found", "rounds", "sampling rate", "noise over declared"
 MODEL = "threat_model"
+FORMS = ".3g", "g", ",.0f", ".1g", ".0f"  # of figures, and of odds, in sentences
 ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -41,9 +42,7 @@ class ClaimCheck(NamedTuple):
 
 def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCheck]:
     """Every claim of an audit.json in a folder; KeyError, TypeError or ValueError if it is none."""
-    claims, findings = result["claims"], result["findings"]
-    cited = [[findings[j] for j in claim["because"]] for claim in claims]
-    evidence = [evidence_of(*one, result, folder) for one in zip(claims, cited, strict=True)]
+    evidence = [evidence_of(claim, result, folder) for claim in result["claims"]]
     tests = [own.values("p-value", "value", "test") for own in evidence]
     least = {i: min(1.0, len(p) * min(p)) for i, p in enumerate(tests) if p}  # of a statement
     adjusted = dict(zip(least, holm(list(least.values())), strict=True))
@@ -51,9 +50,8 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
     for i, own in enumerate(evidence):
         refuted = adjusted.get(i, inf) <= FALSE
         derived, held = derive(own, refuted), premises.premises(own)
-        algebra = bool(held.get("noise") or held.get("composition"))
-        by_algebra = algebra and not premises.is_aligned(own)
-        own = own._replace(verdict=derived, by_algebra=by_algebra)
+        proven = bool(held.get("noise") or held.get("composition"))
+        own = own._replace(verdict=derived, by_algebra=proven and not premises.is_aligned(own))
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
         found += [*_restated(own), *_left_out(own), *_numbers(own)]
@@ -65,8 +63,7 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
 
 def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
     """What is wrong with the verdict of the whole audit, and with the number of its claims."""
-    said = [claim["verdict"] for claim in result["claims"]]
-    worst = min(said, key=SEVERITY.index, default=None)
+    worst = min((one["verdict"] for one in result["claims"]), key=SEVERITY.index, default=None)
     if result["verdict"] != worst:
         yield Flaw("verdict", f'the worst of its claims is "{worst}"', True)
     yield from _incoherent(result)
@@ -78,7 +75,6 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
 
 
 def _incoherent(result: Mapping[str, Any]) -> Iterator[Flaw]:
-    """Where a number is not what another place says."""
     config, options, made = result["config"], result["calibrated"], result["provenance"]
     asked, sizes = config.get("defense") or {}, made["agent_sizes"]
     same = {f"calibrated.{key}": (options[key], asked.get(key)) for key in options}
@@ -97,7 +93,7 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
     for name, found in finding["metrics"].items():
         value, ends = number(found["value"]), [metric(finding, name, x) for x in ("low", "high")]
         low, high = (value if end is None else end for end in ends)
-        if value < low or value > high or (low < 0 and name in COUNTED):
+        if value < low or value > high or (low < 0 and name in SIZES):
             yield f"{name} {value:g} from {low:g} to {high:g} is out of its range"
     rounds, n = metric(finding, "rounds"), metric(finding, "rounds", "n")
     if rounds is not None and n is not None and (rounds > n or n_rounds not in (None, n)):
@@ -136,7 +132,6 @@ def _left_out(evidence: Evidence) -> Iterator[Flaw]:
 
 
 def derive(evidence: Evidence, refuted: bool) -> str:
-    """The verdict that the evidence gives."""
     noiseless = any(finding["verdict"] == "refuted" for finding in evidence.of("exact-leak"))
     if noiseless or refuted or inf in evidence.values("epsilon", "low", "declared"):
         return "refuted"
@@ -146,8 +141,7 @@ def derive(evidence: Evidence, refuted: bool) -> str:
     if evidence.claim["codes"] and evidence.claim["codes"][0] in WITHOUT_VIEW:
         return "underpowered"
     names = "epsilon lower bound", "ceiling"
-    tests = [f for f in evidence.of("test") if f["metrics"]]
-    strengths = [[metric(test, name) or 0.0 for name in names] for test in tests]
+    strengths = [[metric(test, name) or 0.0 for name in names] for test in evidence.of("test")]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
     declared, held = premises.accounting(evidence), premises.premises(evidence)
     accounted = (metric(declared, "epsilon", "high") or 0.0) if declared else inf
@@ -198,16 +192,14 @@ def _known(evidence: Evidence) -> set[str]:
     values = [number(x) for x in figures if x is not None]
     values += [1e-5, FALSE, 100 * (1 - FALSE)] if findings else []
     values += [100 * (metric(f, "confidence") or 0.0) for f in findings]
-    certified = [metric(f, "epsilon lower bound") or 0.0 for f in findings]
-    values += [evidence.epsilon / bound for bound in certified if bound > 0]
+    bounds = [metric(f, "epsilon lower bound") for f in findings]
+    values += [evidence.epsilon / bound for bound in bounds if bound]
     texts = [f[key] for f in findings for key in ("not_examined", "unconfirmed", "title", "void")]
     return set(NUMBER.findall(str(texts))).union(*map(_written, values))
 
 
 def _written(value: float) -> tuple[str, ...]:
-    """How sentences write a figure, or how far it lets odds rise."""
     if not isfinite(value):
         return ()
     odds = exp(min(value, 50.0)) if value >= 0 else 0.0
-    forms = ".3g", "g", ",.0f", ".1g", ".0f"
-    return tuple(f"{x:{form}}" for x in (value, odds) for form in forms)
+    return tuple(f"{x:{form}}" for x in (value, odds) for form in FORMS)

@@ -1,9 +1,8 @@
 """mu of a linear view y = A r + B z of a record's uses r, from its matrices.
 
-z is white noise. So mu of a use a, a column of A, is the least |w| with B w = a, and a computed w
-is off by |a - B w| / s at most, with s the least singular value of B. Uses of one inclusion have
-gradients of length at most 1 in any directions: their mu^2 is at least the sum of the Gram matrix
-of their w, and at most the sum of its absolute values. Without B the view is whitened already.
+mu of a use a, a column of A, is the least |w| with B w = a for white noise z, and a computed w is
+off by |a - B w| / s at most, with s the least singular value of B. mu^2 of the uses of an inclusion
+is at least the sum of the Gram matrix of their w, at most that of its absolute values.
 """
 
 import hashlib
@@ -12,19 +11,16 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from .accountant import Array
+
 LARGEST = 10**8  # bytes of matrices
 RANK = 1e-9  # of the largest singular value: below it there is none
 NOISELESS = 1e-6  # of a use: what may be left of it where no noise hides it
 
 
 def mus(file: Path) -> list[tuple[float, float]]:
-    """mu of each inclusion of the record, from below and above, in order.
-
-    Raises OSError if the file cannot be read; KeyError or ValueError if it is not what it was.
-    """
+    """mu of each inclusion of the record, from below and above, in order."""
     if file.stat().st_size > LARGEST or not file.is_file():
         raise ValueError("too large, or no regular file")
     content = file.read_bytes()

@@ -44,6 +44,7 @@ AUDITS = {  # by what decides: noise, claim, attack
         "epsilon = 1.0\ndelta = 1e-5",
         'canaries: kind = "mislabelled"\ncanaries = 60',
     ),
+    "sums of sampled canaries": (1.8, "epsilon = 0.5\ndelta = 1e-5", "canaries: canaries = 60"),
     "matching of mu": (
         1.8,
         "mu = 0.3",
@@ -62,7 +63,6 @@ WITHOUT_MEANING = (
     r"(?!test|.*control)[a-z-]+: metrics\.(?!rounds\.).*\.n",  # on how many a believed figure rests
     r"test: metrics\.(ceiling|mu lower bound|p-value)\.n",
     r"test: metrics\.(trials needed|expected bound|success that accounting allows)\..*",  # advice
-    r"test: metrics\.(epsilon lower bound, declared shape|noise, at most.*)\..*",  # of one family
     r"test: metrics\.(success that the claim allows|matched)\.(low|high|value)",  # shown
     r"exact-leak: metrics\.largest mu of a round.*",  # shown
     r"(test|null-control|positive-control): metrics\.epsilon lower bound\.n",  # both worlds' runs

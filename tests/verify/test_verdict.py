@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
-from dpaudit.verify import report
 from dpaudit.verify.verdict import check, overall
 
 ROOM = Path(__file__).parents[2] / "dpaudit" / "verify"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .figures import Flaw
+from dpaudit.verify.figures import Flaw
 
 DIGEST = re.compile(r'<meta name="audit-json" content="sha256-([0-9a-f]{64})">')
 LARGEST = 500_000_000  # bytes of a report that is read

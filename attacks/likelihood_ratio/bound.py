@@ -46,7 +46,7 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
         }
     else:
         shape = _shape(question)
-        metrics = _by_counts(question, counted, shape)
+        metrics = _by_counts(question, counted)
     metrics[Name.LOG_WEALTH] = Metric(value=float(path[-1]), n=len(path))
     return question.finding(
         Role.TEST,
@@ -232,7 +232,7 @@ def _evidence(
     }
 
 
-def _by_counts(question: Question, counted: CountedScores, shape: Mechanism) -> dict[str, Metric]:
+def _by_counts(question: Question, counted: CountedScores) -> dict[str, Metric]:
     """What the errors in a number of runs that was fixed beforehand prove."""
     alpha, delta = question.alpha, question.delta
     found, metrics = counted_test(question.claim, counted.scores, counted.score.choosing, alpha)
@@ -250,7 +250,7 @@ def _by_counts(question: Question, counted: CountedScores, shape: Mechanism) -> 
     with_error = metrics[Name.EPSILON_LOWER_BOUND].model_copy(update={"standard_error": error})
     metrics[Name.EPSILON_LOWER_BOUND] = with_error
     metrics |= power_of(question, min(n0, n1))
-    if shape:
+    if shape := _shape(question):
         of_shape = noise_factor_bound(fp, fn, n0, n1, delta, alpha, shape, question.adjacency)
         metrics[Name.EPSILON_OF_DECLARED_SHAPE] = Metric(value=of_shape.epsilon)
         metrics[Name.NOISE_FACTOR] = Metric(value=of_shape.noise_factor)

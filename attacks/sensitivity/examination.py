@@ -16,9 +16,10 @@ from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import Moved, alignment
 from .declared import Declared, Reach, declared_bounds, reaching
+from .kept import KeptAnswers
 from .opposed import Opposed
 from .replay import ALLOWED, SAME, dependent, explained, replay
-from .row import Row
+from .row import Row, lesser
 from .search import Candidates, ascent, stacked
 from .worlds import (
     Coupled,

@@ -68,12 +68,16 @@ def test_versions_agree() -> None:
 def test_the_thorough_audit_asks_more_of_the_same_attacks() -> None:
     names = ("dpdl-digits", "dpdl-digits-thorough")
     quick, thorough = (AuditConfig.from_toml(ROOT / "examples" / f"{n}.toml") for n in names)
-    assert quick.model_copy(update={"attack": ()}) == thorough.model_copy(update={"attack": ()})
+    one, other = (config.defense.create("defenses") for config in (quick, thorough))
+    assert one.n_rounds <= other.n_rounds
+    assert one == other.model_copy(update={"n_rounds": one.n_rounds})
+    same = {"attack": (), "defense": quick.defense}
+    assert quick.model_copy(update=same) == thorough.model_copy(update=same)
     for less, more in zip(quick.attack, thorough.attack, strict=True):
         assert less.name == more.name
         for option in ("message", "threat_models"):
             assert less.options.get(option) == more.options.get(option)
-        for option in ("trials", "targets"):
+        for option in ("trials", "targets", "n_rounds"):
             assert less.options.get(option, 0) <= more.options.get(option, 0)
     makefile = (ROOT / "Makefile").read_text()
     assert all(f"audit examples/{name}.toml" in makefile for name in names)

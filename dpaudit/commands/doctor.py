@@ -17,6 +17,7 @@ from .catalogue import catalogue
 
 # The extras of users, and what each is for; the others are for work on dpaudit itself.
 EXTRAS = {
+    "transformers": "models of transformers, and adapters of peft",
     "fast": "large mutual-information audits: a compiled neighbour search",
     "paillier": "the defense paillier-consensus, whose messages are encrypted",
     "parquet": "a benchmark's leaderboard as leaderboard.parquet",
@@ -28,7 +29,7 @@ DIGITS = {
     "data": {"name": "digits", "n_agents": 10, "partition": {"kind": "dirichlet", "alpha": 1.0}},
     "graph": {"name": "bipartite"},
     "model": {"name": "lenet"},
-    "defense": {"name": "dpdl", "n_rounds": 200, "batch_size": 16, "epsilon": 0.5, "delta": 1e-5},
+    "defense": {"name": "dpdl", "n_rounds": 60, "batch_size": 16, "epsilon": 0.5, "delta": 1e-5},
 }  # of examples/dpdl-digits.toml
 TRAININGS = (
     19  # of one world take as long on one core as that audit: 8.9 s and 85 s on two idle cores

@@ -15,7 +15,7 @@ from .front import Block, Front
 from .span import EXACT, Span
 
 _SWEEPS = 8  # over all positions of an encoder's sequence
-_BEAM = 4  # times the batch size: prefixes that are kept where none is exact
+_BEAM = 4  # times the batch size: prefixes that are kept under noise
 
 
 class Choice(NamedTuple):
@@ -52,9 +52,8 @@ def decoded(
         )
         here = span.outside(front.last_inputs(grown, block)).cpu()
         total = far.repeat_interleave(len(some)) + outside.repeat(len(prefixes)) + here
-        exact = (here <= EXACT) & span.is_exact
-        total = total.where(exact, torch.inf) if exact.any() else total
-        kept = total.argsort()[: min(_BEAM * n, int(exact.sum()) or len(total))]
+        exact = int((here <= EXACT).sum())
+        kept = total.argsort()[: max(n, exact) if span.is_exact else _BEAM * n]
         prefixes, far = grown[kept], total[kept]
         on_step(p)
     return _distinct(prefixes, far, n)

@@ -9,6 +9,7 @@ of shadow models do: a loop of PyTorch over batches of one model after the other
 network, on the same numbers of records and steps of one of these agents, four times.
 
 LiRA has no peer there; tests/attacks/shadow_models/test_scores.py holds it against a plain loop.
+The last table is what the attack finds under rising noise, after 300 rounds.
 """
 
 import argparse
@@ -26,9 +27,11 @@ from torch import nn
 
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attack.membership_rates import auc
+from dpaudit.attacks.shadow_models.attack import ShadowModels
 from dpaudit.attacks.shadow_models.scores import References, rmia
 from dpaudit.attacks.shadow_models.shadows import Dealt, Seen, deal, models_seen, train_shadows
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Name
 from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.threat import ThreatModel
 from dpaudit.models.models import build_network
@@ -40,6 +43,14 @@ from dpaudit.training.run_directory import RunDirectory
 ROUNDS, BATCH, AGENTS = 100, 32, 4
 MEAN = ThreatModel(name="mean", kind="final-model", access="black-box")
 OFFLINE_A = 0.3
+FIGURES = (Name.AUC, Name.TPR_AT_0001, Name.TPR_AT_001)
+NOISES = (0.0, 0.1, 1.0)  # multipliers
+LONG = 300  # rounds, after which records are remembered
+ADVERSARIES = (
+    MEAN,
+    ThreatModel(name="mean, white-box", kind="final-model"),
+    ThreatModel(name="neighbour, 8 rounds", kind="curious", agents=(0,)),
+)
 
 
 class Trained(NamedTuple):
@@ -54,15 +65,20 @@ class Trained(NamedTuple):
         return 60 * self.at_once / self.seconds
 
 
-def context() -> AttackContext:
-    defense = {"name": "dp-dpsgd", "n_rounds": ROUNDS, "batch_size": BATCH}
+def context(
+    noise: float = 0.2,
+    n_rounds: int | None = None,
+    adversary: ThreatModel = MEAN,
+    rate: float = 0.5,
+) -> AttackContext:
+    defense = {"name": "dp-dpsgd", "n_rounds": n_rounds or ROUNDS, "batch_size": BATCH}
     config = {
         "seed": 1,
         "data": {"name": "digits", "n_agents": AGENTS},
         "graph": {"name": "ring"},
         "model": {"name": "mlp"},
-        "defense": {**defense, "noise_multiplier": 0.2, "learning_rate": 0.5},
-        "threat_model": [MEAN.model_dump(mode="json")],
+        "defense": {**defense, "noise_multiplier": noise, "learning_rate": rate},
+        "threat_model": [adversary.model_dump(mode="json")],
         "attack": [{"name": "shadow-models"}],
     }
     prepared = prepare(AuditConfig.from_dict(config), Runtime(cores=1))
@@ -158,6 +174,18 @@ def in_columns(
     return np.asarray(run_rmia(0, signals, of_public, memberships, count, OFFLINE_A))
 
 
+def leaks(noise: float, adversary: ThreatModel) -> list[tuple[str, ...]]:
+    """What each score finds: AUC, and true positives at both rates, with 95% intervals."""
+    at = context(noise, LONG, adversary, rate=2.0)
+    findings = ShadowModels().measure(at, adversary, lambda *_: None)
+    rows = []
+    for finding in findings:
+        metrics = [finding.metrics.get(name) for name in FIGURES]
+        shown = [f"{m.value:.3f} ({m.low:.3f} to {m.high:.3f})" if m else "" for m in metrics]
+        rows.append((f"{noise:g}", adversary.name, finding.title, *shown))
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -170,6 +198,9 @@ def main() -> None:
     for n_runs in given.runs:
         dealt, seen, taken = trained(at, n_runs)
         rows.append(taken)
+    found = [row for noise in NOISES for one in ADVERSARIES for row in leaks(noise, one)]
+    for row in found:
+        print(*row, sep="  ")
     rows.append(one_after_the_other(at, min(4, given.runs[0] * 4)))
     for row in rows:
         print(f"{row.how}: {row.at_once} runs, {row.per_minute:.0f} a minute of a processor")
@@ -183,10 +214,12 @@ def main() -> None:
         compared = beside_peer(module.run_rmia, dealt, seen)
         print(compared)
     if given.results and compared:
-        publish(rows, compared, given.results)
+        publish(rows, compared, found, given.results)
 
 
-def publish(rows: list[Trained], compared: Compared, folder: Path) -> None:
+def publish(
+    rows: list[Trained], compared: Compared, found: list[tuple[str, ...]], folder: Path
+) -> None:
     speed = ResultTable(
         title="Runs in a minute of a processor",
         about=f"{AGENTS} agents, {ROUNDS} rounds, batches of {BATCH}; one core.",
@@ -202,10 +235,17 @@ def publish(rows: list[Trained], compared: Compared, folder: Path) -> None:
         rows=((f"{compared.records:,}", f"{compared.difference:.1e}", f"{compared.ours:.4f}",
                f"{compared.theirs:.4f}"),),
     )  # fmt: skip
+    remembered = ResultTable(
+        title="What is found under rising noise",
+        about=f"{LONG} rounds of {AGENTS} agents, 64 reference runs and 16 attacked ones. A guess "
+        "has an AUC of 0.5 and true positives as often as false ones.",
+        columns=("noise multiplier", "adversary", "score", "AUC", "TPR at 0.1%", "TPR at 1%"),
+        rows=tuple(found),
+    )
     results = ResultTables(
         title="Shadow models beside privacy_meter",
         command="python benchmarks/shadow_models.py --peer FILE",
-        tables=(speed, scores),
+        tables=(speed, scores, remembered),
     )
     write_tables(folder, "shadow-models", results)
 

@@ -31,7 +31,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
         "--trials 2 --block 1 --table-trials 2 --loop-trials 1",
         {"ROUNDS": 3, "RECORDED": (0, 3)},
     ),
-    "shadow_models": ("--runs 1", {"ROUNDS": 2}),
+    "shadow_models": ("--runs 1", {"ROUNDS": 2, "NOISES": ()}),
     "sparse_vector": ("--runs 200", {}),
     "training": ("--data-root . --only", {}),  # no method: its header alone
     "unmixing": ("--agents 3 --rounds 3", {}),

@@ -179,7 +179,7 @@ def write(folder: Path, row: Sequence[str]) -> None:
     rows = {tuple(cells[:4]): tuple(cells) for cells in (*old, row)}.values()
     order = sorted(rows, key=lambda cells: (cells[0], cells[1] != "SGD", cells[1], int(cells[2])))
     table = ResultTable(title="Attacks on local steps", about=ABOUT, columns=COLUMNS, rows=order)
-    command = "python benchmarks/local_steps.py --cifar10 FILE.npz --mnist FOLDER --alone"
+    command = "python benchmarks/local_steps.py --cifar10 FILE.npz --alone"
     found = ResultTables(title="Weights after local steps", command=command, tables=(table,))
     write_tables(folder, "local-steps", found)
 

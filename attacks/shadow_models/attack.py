@@ -43,10 +43,10 @@ class ShadowModels(da.Attack):
 
     shadows: Annotated[int, Field(ge=8)] = 64  # reference runs
     targets: Annotated[int, Field(ge=2)] = 16  # runs that are attacked
-    # that carries models, for an adversary that reads links; None: "x"
-    message: str | None = None
-    # of the sequence of models on links; None: 8, evenly spaced
-    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None
+    message: str | None = None  # that carries models on links; None: "x"
+    rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = (
+        None  # whose models on links are the sequence; None: 8, evenly spaced
+    )
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
         return da.late_rounds(self.rounds or (), n_rounds)

@@ -28,8 +28,7 @@ class ThreatModel(Strict):
     kind: Literal["external", "curious", "colluding", "final-model"] = "external"
     agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
-    # of kind "final-model": the agent whose last model it has; None: the mean of all agents'
-    model_of: Agent | None = None
+    model_of: Agent | None = None  # of kind "final-model": whose model; None: the mean of all
     access: Access = "white-box"  # of kind "final-model"
     knows_draws: bool = (
         True  # whether it knows graphs and participants that are drawn in each round

@@ -69,7 +69,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-_PAGE = """# The defenses
+_PAGE = """# Choose a built-in defense
 
 Written by `dpaudit list defenses --markdown docs/defenses.md`. What is reconstructed is not the
 authors' own: no available text gives it, and the class's docstring says how it is read here. Run

@@ -65,10 +65,8 @@ class Stacked:
 
         A network may use its layers otherwise: twice, never, or their weights by themselves.
         """
-        X = torch.zeros(1, 1, n_parameters(self.module))
-        inputs = torch.zeros(1, 1, *shape, dtype=self.dtype)
         try:
-            self.records(X, inputs, torch.zeros(1, 1, dtype=torch.long), create_graph=False)
+            self.records(*self._zeros(shape), torch.zeros(1, 1, dtype=torch.long), create_graph=False)
         except (AttributeError, DpauditError, IndexError, RuntimeError):
             return False
         return True
@@ -110,13 +108,16 @@ class Stacked:
 
         leaves = [m for m in self.network.modules() if not any(True for _ in m.children())]
         hooks = [m.register_forward_hook(add) for m in leaves]
-        size = sum(p.numel() for p in self.module.parameters())
-        X, inputs = torch.zeros(1, 1, size), torch.zeros(1, 1, *shape, dtype=self.dtype)
         with torch.no_grad():
-            self.logits(X, inputs)
+            self.logits(*self._zeros(shape))
         for hook in hooks:
             hook.remove()
         return count
+
+    def _zeros(self, shape: Shape) -> tuple[Tensor, Tensor]:
+        """A model [1, 1, d] and a record [1, 1, *shape], numbers of torch's default precision."""
+        dtype = torch.get_default_dtype() if self.dtype.is_floating_point else self.dtype
+        return torch.zeros(1, 1, n_parameters(self.module)), torch.zeros(1, 1, *shape, dtype=dtype)
 
     def _prepare(self, block: Block, parameters: dict[str, Tensor]) -> None:
         for layer in self.layers:

@@ -102,7 +102,7 @@ def test_an_attack_that_is_not_there_is_told_those_that_are(tmp_path: Path) -> N
     done = CliRunner().invoke(app, ["audit", str(file), "--dry-run"])
     assert done.exit_code == 2
     [line] = without_help(done.stderr).splitlines()
-    expected = 'attack[1].name: no attack is called "odds"; known: canaries, gradient-inversion, '
+    expected = 'attack[1].name: no attack is called "odds"; known: canaries, dager, '
     assert expected in line
     done = CliRunner().invoke(app, ["init", "--defense", "nothing"])
     assert without_help(done.stderr).startswith(

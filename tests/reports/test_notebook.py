@@ -110,7 +110,7 @@ def test_a_cell_shows_the_fifth_word_with_its_range_and_premises(golden: AuditRe
     assert "A fault that raises epsilon beyond 0.813 would have been noticed." in page.root.text()
     assert "✓ Distance (examined)" in page.root.text()
     (figure,) = (e for e in page.root.every("svg") if "range" in e.classes())
-    assert "measured: at most 0.813" in figure.text()
+    assert "measured: 0.5 to 0.813" in figure.text()
     assert "var(" not in html
 
 

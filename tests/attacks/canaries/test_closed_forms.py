@@ -34,7 +34,7 @@ ONE = np.ones(1)
 
 def summed(value: float, rate: float = 1.0) -> Summed:
     """Fifty canaries of either kind, of mu 1 each, under noise of known scale."""
-    return Summed(CanarySum(ONE, rate, 50, 50), ONE, value, "")
+    return Summed(CanarySum(ONE, rate, 50, 50), ONE, value, 1.0, "")
 
 
 def test_what_testing_the_noise_takes_is_taken_off_alpha() -> None:

@@ -33,12 +33,14 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     ),
     "shadow_models": ("--runs 1", {"ROUNDS": 2, "NOISES": ()}),
     "sparse_vector": ("--runs 200", {}),
+    "text_gradients": ("--repeats 1", {}),
     "training": ("--data-root . --only", {}),  # no method: its header alone
     "unmixing": ("--agents 3 --rounds 3", {}),
 }
 SECONDS = ("accounting", "clipped_gradients", "partpsp")  # they take some; with make slow
 APART = {  # in a process of their own
     "load": "--help",
+    "local_steps": "--help",
     "mechanism_peers": "--help",
     "scale": "--part 1 --agents 10 --batch 2 --rounds 1",
 }
@@ -48,7 +50,7 @@ LONG = {
     "each_record": "--repeats 1 --only fedan",
     "leaderboard": "2",
 }
-NEEDS = {"accounting": "dp_accounting", "backends": "ray", "full_runs": "opacus"}
+NEEDS = {"accounting": "dp_accounting", "backends": "ray", "full_runs": "opacus", "text_gradients": "opacus"}
 
 
 def module_of(name: str) -> ModuleType:

@@ -127,7 +127,7 @@ def check_fragment(code: str) -> None:
     if "axis" in content:
         Benchmark.model_validate({"audit": {}, **content})
         return
-    if "check" in content:
+    if content.keys() & {"check", "ledger"}:
         Claims.model_validate(content)
         return
     if audit_kind(content) is CapturedConfig:

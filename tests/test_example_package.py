@@ -15,7 +15,7 @@ from dpaudit.conformance.promises import PROMISES
 from dpaudit.files.result import AuditResult
 
 HERE, DOCS = Path(__file__).parent, Path(__file__).parents[1] / "docs"
-EXAMPLE, TUTORIAL = HERE / "example_package", DOCS / "write-a-defense.md"
+EXAMPLE, TUTORIAL = HERE / "example_package", DOCS / "package-a-defense.md"
 FILES = ("pyproject.toml", "quiet_gossip.py", "test_quiet_gossip.py", "audit.toml")
 ATTACKS, ATTACK_TUTORIAL = HERE / "example_attacks", DOCS / "write-an-attack.md"
 ATTACK_FILES = ("pyproject.toml", "plain_attacks.py", "test_plain_attacks.py", "audit.toml")

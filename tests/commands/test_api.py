@@ -134,7 +134,7 @@ def test_a_network_with_batch_normalisation_is_fixed_where_that_is_asked_for() -
     result = dpaudit.audit(WITHOUT_OBJECTS, **own, model=network, cores=1, fix_model=True)
     said = "The model was fixed, each BatchNorm replaced: 1: BatchNorm1d(3) by GroupNorm(1, 3)."
     assert said in result.notes
-    assert result.config["model"] == {"name": "Sequential", "fix": True}
+    assert result.config["model"] == {"name": "Sequential", "fix": True, "width": None}
     with pytest.raises(DpauditError, match=r"model\.fix: the network has no BatchNorm"):
         dpaudit.audit(WITHOUT_OBJECTS, **own, model=nn.Linear(9, 3), cores=1, fix_model=True)
 

@@ -219,7 +219,7 @@ def refusals() -> Iterator[tuple[str, nn.Module, int, str]]:
     yield "wide batch", perceptron(width=12), 12, "cannot be told apart by a layer of 12 units"
     yield "pooling", build_network("lenet", (1, 8, 8), 10), 1, "cannot invert"
     yield "group norm", build_network("cnn-xie", (1, 8, 8), 10), 1, "cannot invert"
-    yield "no chain", build_network("vit", (1, 8, 8), 10), 1, "chain of layers"
+    yield "no chain", build_network("vit", (1, 8, 8), 10), 2, "chain of layers"
     unbiased = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))
     yield "no bias", unbiased, 1, "linear layer with bias; this network has none"
 

@@ -65,8 +65,9 @@ class Stacked:
 
         A network may use its layers otherwise: twice, never, or their weights by themselves.
         """
+        label = torch.zeros(1, 1, dtype=torch.long)
         try:
-            self.records(*self._zeros(shape), torch.zeros(1, 1, dtype=torch.long), create_graph=False)
+            self.records(*self._zeros(shape), label, create_graph=False)
         except (AttributeError, DpauditError, IndexError, RuntimeError):
             return False
         return True

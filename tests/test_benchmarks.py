@@ -50,7 +50,12 @@ LONG = {
     "each_record": "--repeats 1 --only fedan",
     "leaderboard": "2",
 }
-NEEDS = {"accounting": "dp_accounting", "backends": "ray", "full_runs": "opacus", "text_gradients": "opacus"}
+NEEDS = {
+    "accounting": "dp_accounting",
+    "backends": "ray",
+    "full_runs": "opacus",
+    "text_gradients": "opacus",
+}
 
 
 def module_of(name: str) -> ModuleType:

@@ -26,7 +26,7 @@ from .figures.range import RangeDrawing, range_drawing
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many
-from .texts import TextScenario, text_scenarios
+from .texts import TextScenario, most_recovered, text_scenarios
 
 LONGEST = 40  # characters of a title in an address
 UNPICKED = 2  # images' widths of a strip whose targets have no rows
@@ -84,6 +84,10 @@ class Run:
     @cached_property
     def most_revealing(self) -> MostRevealing | None:
         return reconstructions.most_revealing(self.scenarios)
+
+    @property
+    def most_recovered(self) -> TextScenario | None:
+        return most_recovered(self.texts)
 
     @property
     def claimed(self) -> list[JudgedClaim]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpaudit.errors import RunError
-from dpaudit.files.finding import Finding, Name, Role
+from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.whole import artifact_file
 
 WORLDS = ("no-defense", "defense", "blind")
@@ -58,6 +58,17 @@ class TextScenario(NamedTuple):
         """The sequences as they are."""
         first = next((row.sequences for row in self.rows if row.sequences), [])
         return [" ".join(token.truth for token in sequence) for sequence in first]
+
+    def tokens(self, world: str) -> Metric | None:
+        """The share of tokens that were recovered in a world at their place."""
+        some = (row.finding for row in self.rows if row.finding.world == world)
+        return next((f.metrics.get(Name.TOKENS_RECOVERED) for f in some), None)
+
+
+def most_recovered(scenarios: Iterable[TextScenario]) -> TextScenario | None:
+    """The one with most tokens under the defense; None: there is none with any figure."""
+    shares = [(share.value, s) for s in scenarios if (share := s.tokens("defense")) is not None]
+    return max(shares, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 def text_scenarios(findings: Iterable[Finding], run_directory: Path) -> list[TextScenario]:

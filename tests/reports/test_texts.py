@@ -50,6 +50,15 @@ def test_tokens_are_marked_by_word_and_sign_and_escaped(
     assert HOSTILE.split()[0] in section.text()
 
 
+def test_the_first_screen_says_how_much_text_was_recovered(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    findings = [finding(world, ["a", "b"], tmp_path) for world in ("defense", "blind")]
+    page = Page(render(with_findings(golden, *findings), tmp_path))
+    said = "50% of tokens at their place, 50% by a blind guess"
+    assert said in page.root.text()
+
+
 def test_an_exact_leak_stands_below_the_text(tmp_path: Path) -> None:
     leak = Finding(
         role=Role.EXACT_LEAK, kind="accounting", title="leak", threat_model="eavesdropper"

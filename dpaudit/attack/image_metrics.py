@@ -105,7 +105,11 @@ def estimates(scores: Scores) -> dict[str, Estimate]:
 
 
 def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
-    """Mean of independent values [n] and its 95% Student-t interval, cut to their range."""
+    """Mean of independent values [n] and its 95% Student-t interval, cut to their range.
+
+    Shares that are all 0 or all 1 do not vary: there the interval is the exact one. With a mean of
+    p, n shares are all 0 with a probability of at most (1 - p)^n.
+    """
     x = np.asarray(values, dtype=np.float64)
     mean, n = float(x.mean()), len(x)
     known = n > 1 and bool(np.isfinite(x).all())
@@ -114,6 +118,9 @@ def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf))
         return Estimate(mean, None, None, n, error)
     margin = float(stdtrit(n - 1, 0.975)) * error
     low, high = (float(end) for end in np.clip([mean - margin, mean + margin], *within))
+    if within == SHARE and low == high and mean in SHARE:
+        reach = 1 - 0.025 ** (1 / n)
+        low, high = max(0.0, mean - reach), min(1.0, mean + reach)
     return Estimate(mean, low, high, n, error)
 
 

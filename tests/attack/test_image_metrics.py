@@ -119,6 +119,12 @@ def test_an_infinite_case_leaves_the_error_unknown() -> None:
         assert interval([1.0, np.inf, 2.0, 3.0]) == (np.inf, None, None, 4, None)
 
 
+@pytest.mark.parametrize("share, n", [(0.0, 4), (1.0, 9)])
+def test_shares_that_do_not_vary_have_the_exact_interval(share: float, n: int) -> None:
+    exact = stats.binomtest(round(share * n), n).proportion_ci(0.95, method="exact")
+    assert interval([share] * n, (0.0, 1.0))[1:3] == pytest.approx((exact.low, exact.high))
+
+
 def test_no_interval_leaves_the_range_of_its_metric() -> None:
     far = np.array([0.0, 0.0, 0.0, 60.0])  # Student's interval goes far beyond all of the ranges
     found = estimates(Scores(far, far, far / 60, torch.zeros(4, 1)))

@@ -22,7 +22,7 @@ from .alignment import over_declared, size_of_noise
 from .examination import Examination
 from .replay import EVERY_LINK
 from .row import Row
-from .stand_in import examine_every_round
+from .stand_in import examine_every_round, far_from_the_run
 from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -122,6 +122,8 @@ class Sensitivity(da.Attack):
                     rounds = _all_rounds(n_rounds, defense.n_rounds)
                 else:
                     notes.append("the other rounds could not be played on a small model")
+            if unclear := far_from_the_run(examination, adjacency):
+                examination.unclear[unclear] = None
             findings.append(_alignment(examination, adjacency, rounds))
         return [*findings, _dependence(examination, constant, rounds, notes)]
 

@@ -24,6 +24,7 @@ from .worlds import Coupled
 FEATURES, CLASSES = 5, 3
 MOST_NUMBERS = 10**8  # of the gradients of records in all rounds
 MOST_ROUNDS = 1000
+FAR = (10, 1000)  # standard deviation of models that no run is said to reach
 
 
 def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
@@ -48,6 +49,32 @@ def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:
     for k in range(1, coupled.defense.n_rounds + 1):
         yield from examination.record(state, k, adjacency)
         state = examination.next_state(state, k)
+
+
+def far_from_the_run(real: Examination, adjacency: Adjacency) -> str | None:
+    """A message that a record moves too far where models are far from those of the run.
+
+    A step may clip, or add noise, as long as models are small alone. It accuses nobody, as no run
+    may come there, and leaves open what a record does in all runs.
+    """
+    small = small_problem(real.coupled)
+    if small is None or adjacency not in CHANGED_RECORDS:
+        return None
+    examination = Examination(small, 0, 0, aligns=False)
+    normal = torch.randn(
+        small.problem.initial(small.streams).shape, generator=torch.Generator().manual_seed(1)
+    )
+    for size in FAR:
+        try:
+            state = small.defense.start((size * normal).double(), small.setting)
+            rows = list(examination.record(state, 1, adjacency))
+        except Exception:  # whatever a step raises that far away
+            continue
+        if row := next((row for row in rows if row.counts), None):
+            return (
+                f'how far a record moves "{row.message}" where models are far from those of the run'
+            )
+    return None
 
 
 def small_problem(coupled: Coupled) -> Coupled | None:

@@ -74,6 +74,14 @@ class SumClipped(Plain):
         return clip(gradient(X) * B, C)
 
 
+class UnclippedFarAway(Plain):
+    """Where a model has a large coordinate, which the run does not reach."""
+
+    def summed(self, gradient, X):
+        far = X.abs().amax(-1, keepdim=True) > 2.0
+        return torch.where(far, gradient(X) * B, gradient.clipped_sum(X, self.clip_norm))
+
+
 class Centred(Plain):
     """The batch's mean, of which each record is a part, is taken from each before the clip."""
 
@@ -250,7 +258,16 @@ def test_a_clip_of_sums_lets_a_record_turn_them_around(found) -> None:
     ],
 )
 def test_what_is_declared_is_not_accused(found, defense, adjacency) -> None:
-    assert not any(finding.verdict for finding in found(defense(), adjacency))
+    findings = found(defense(), adjacency)
+    assert not any(finding.verdict for finding in findings)
+    assert not any("far from" in reason for f in findings for reason in f.not_examined)
+
+
+def test_a_clip_that_ends_far_from_the_run_accuses_nobody_and_proves_nothing(found) -> None:
+    x, beside = found(UnclippedFarAway())
+    assert x.verdict is beside.verdict is None
+    reason = 'how far a record moves "x" where models are far from those of the run'
+    assert beside.not_examined == (reason,)
 
 
 def test_the_bound_is_attained_and_met(found) -> None:

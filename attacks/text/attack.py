@@ -10,7 +10,7 @@ from torch import Tensor
 import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.attack.image_metrics import SHARE, interval
-from dpaudit.attack.scenario import attack_streams, observed_gradients, truth_of
+from dpaudit.attack.scenario import attack_streams, finding_of, observed_gradients, truth_of
 from dpaudit.attack.text_metrics import TextScores, blind, score
 from dpaudit.attack.victims import Scenario, derived_targets
 from dpaudit.data.datasets import Dataset
@@ -247,15 +247,5 @@ def _unseen(why: str) -> str:
 def _finding(
     scenario: Scenario, rounds: tuple[int, ...], world: str, notes: tuple[str, ...]
 ) -> da.Finding:
-    return da.Finding(
-        role=da.Role.TEXT_RECOVERY,
-        kind="reconstruction",
-        title=f"text from {scenario.message}",
-        attack=scenario.attack_name,
-        threat_model=scenario.threat_model.name,
-        message=scenario.message,
-        rounds=rounds,
-        world=world,
-        batch_size=scenario.batch_size,
-        notes=notes,
-    )
+    own = {"role": da.Role.TEXT_RECOVERY, "title": f"text from {scenario.message}"}
+    return finding_of(scenario, rounds, world, notes).model_copy(update=own)

@@ -122,8 +122,9 @@ class Sensitivity(da.Attack):
                     rounds = _all_rounds(n_rounds, defense.n_rounds)
                 else:
                     notes.append("the other rounds could not be played on a small model")
-            if unclear := far_from_the_run(examination, adjacency):
-                examination.unclear[unclear] = None
+            unclear, said = far_from_the_run(examination, adjacency)
+            examination.unclear |= {} if unclear is None else {unclear: None}
+            notes += said
             findings.append(_alignment(examination, adjacency, rounds))
         return [*findings, _dependence(examination, constant, rounds, notes)]
 

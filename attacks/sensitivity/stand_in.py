@@ -52,31 +52,33 @@ def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:
         state = examination.next_state(state, k)
 
 
-def far_from_the_run(real: Examination, adjacency: Adjacency) -> str | None:
-    """A message that a record moves too far where models are far from those of the run.
+def far_from_the_run(real: Examination, adjacency: Adjacency) -> tuple[str | None, tuple[str, ...]]:
+    """A message that a record moves too far where models are far from those of the run, and notes.
 
     A step may clip, or add noise, as long as models are small alone. It accuses nobody, as no run
-    may come there, and leaves open what a record does in all runs.
+    may come there, and leaves open what a record does in all runs. The notes say what was not
+    played.
     """
     small = small_problem(real.coupled)
     if small is None or adjacency not in CHANGED_RECORDS:
-        return None
+        return None, ("no round was played from models far from those of the run",)
     examination = Examination(small, 0, 0, aligns=False)
     normal = torch.randn(
         small.problem.initial(small.streams).shape, generator=torch.Generator().manual_seed(1)
     )
+    notes: list[str] = []
     for size in FAR:
         try:
             state = small.defense.start((size * normal).double(), small.setting)
             rows = list(examination.record(state, 1, adjacency))
-        except Exception:  # whatever a step raises that far away
+        except Exception as error:  # whatever a step raises that far away
+            notes.append(f"from models of size {size} a step raises {type(error).__name__}")
             continue
         clearly = (r for r in rows if r.counts and (r.noiseless or _is_clear(r)))
         if row := next(clearly, None):
-            return (
-                f'how far a record moves "{row.message}" where models are far from those of the run'
-            )
-    return None
+            where = "where models are far from those of the run"
+            return f'how far a record moves "{row.message}" {where}', tuple(notes)
+    return None, tuple(notes)
 
 
 def _is_clear(row: Row) -> bool:

@@ -233,6 +233,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
     return Premise(name=name, status=status, says=says, findings=tuple(i for i, _ in cited))
 
 
+WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
 
 
@@ -252,8 +253,10 @@ def _premise(
 
 def _failure(finding: Finding) -> str:
     """What speaks against a premise."""
-    ratio = finding.value(Name.MEASURED_OVER_STATED)
-    if ratio is not None and finding.message is not None:
+    if finding.role is Role.SENSITIVITY and finding.message is not None:
+        ratio = finding.value(Name.MEASURED_OVER_STATED)
+        if ratio is None or ratio <= WITHIN_BOUND:
+            return f'no noise of the round hides how "{finding.message}" moves'
         moves = f'"{finding.message}" moves {ratio:.3g} times its stated bound'
         of_record = finding.adjacency in (None, "add-remove", "replace-one")
         return f"{moves}: clipping is missing or too weak" if of_record else moves

@@ -72,10 +72,8 @@ def epsilon_of(pairs: Counted, delta: float) -> float:
     if (mu := total_mu(pairs)) is not None:
         return gaussian_epsilon(delta, mu)
     bounded = all(pair.family == "laplace" for pair, _ in pairs)
-    pure = sum(n * float(_loss(pair, np.array([1.0]))[0]) for pair, n in pairs)
-    if delta == 0 or not pairs:
-        return pure if bounded else inf
-    return min(composed(pairs, delta).epsilon(delta), pure if bounded else inf)
+    pure = sum(n * float(_loss(pair, np.array([1.0]))[0]) for pair, n in pairs) if bounded else inf
+    return pure if delta == 0 or not pairs else min(composed(pairs, delta).epsilon(delta), pure)
 
 
 def counted(releases: Iterable[Release], adjacency: str, side: str) -> Counted:
@@ -104,6 +102,8 @@ def total_mu(pairs: Counted) -> float | None:
 
 def worst_pair(r: Release, adjacency: str, side: str) -> LossPair:
     rate, whole = float(r["sampling_rate"]), r["clipped"] == "whole"
+    if not 0 <= rate <= 1:
+        raise ValueError(f"a sampling rate of {rate:g} is no probability")
     replaced = adjacency == "replace-one"
     twice = not whole and (replaced if rate == 1 else r["sampling"] == "fixed")
     kind = "remove" if side == "least" or rate == 1 else "switch" if replaced else side

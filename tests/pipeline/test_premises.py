@@ -116,6 +116,15 @@ def test_a_failed_distance_blames_clipping_of_records_alone(adjacency: str, caus
     assert _failure(against) == f'"x" moves 4 times its stated bound{cause}'
 
 
+@pytest.mark.parametrize("ratio", [None, 1.0 + 3e-14, 0.5])
+def test_a_distance_within_its_bound_fails_for_want_of_noise(ratio: float | None) -> None:
+    """It counts against a claim only where the message is the same with the noise and without."""
+    moved = {Name.MEASURED: Metric(value=1.0)}
+    moved |= {} if ratio is None else {Name.MEASURED_OVER_STATED: Metric(value=ratio)}
+    against = DISTANCE.model_copy(update={"verdict": Verdict.UNSUPPORTED, "metrics": moved})
+    assert _failure(against) == 'no noise of the round hides how "x" moves'
+
+
 @pytest.mark.parametrize(
     "of, change, name",
     [

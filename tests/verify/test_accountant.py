@@ -36,7 +36,10 @@ def drawn(rng: np.random.Generator) -> list[dict[str, Any]]:
 
 
 def agrees(seed: int) -> None:
-    """The bound is no lower end, and lies within 0.2% of the upper one; likewise below it."""
+    """The bound is no lower end, and lies within 0.2% of the upper one; likewise below it.
+
+    The checker rounds both of its figures up, by 0.1% at most each.
+    """
     rng = np.random.default_rng([37, seed])
     releases, delta = drawn(rng), float(10 ** rng.uniform(-8, -2))
     adjacency = rng.choice(["add-remove", "replace-one"])
@@ -44,7 +47,7 @@ def agrees(seed: int) -> None:
     other = reference([Release(**r) for r in releases], delta, adjacency)
     least = epsilon(releases, delta, adjacency, ("least",))
     assert other.low <= least * (1 + 1e-9) + 1e-9
-    assert least <= own * (1 + 1e-9)
+    assert least <= own * (1 + 1e-3)
     assert least == pytest.approx(other.low, rel=2e-3, abs=1e-4)
     assert own == pytest.approx(other.high, rel=2e-3, abs=1e-4)
 

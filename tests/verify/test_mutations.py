@@ -74,6 +74,7 @@ WITHOUT_MEANING = (
     r"records: metrics\.sampling rate\..*",  # unless a sentence shows it
     r"(alignment|noise|exact-leak): metrics\.rounds\.value",  # unless a premise rests on it
     r"alignment: (metrics\.noise moved over declared|releases)\..*",  # likewise
+    r"dependence, of no premise that holds: metrics\.rounds\.value",
     r"sensitivity without bound: .*",  # believed
     r"calibrated alone",  # noise that the run chose; releases hold what it amounts to
     r"restated otherwise",  # a claim on a round, a message or a user, as one on a record and a run
@@ -113,11 +114,23 @@ def numbers(content: Any, place: Place = ()) -> Iterator[tuple[Place, float | in
         yield place, content
 
 
+def examined(content: Content) -> set[str]:
+    """Premises that hold for some claim."""
+    return {
+        premise["name"]
+        for claim in content["claims"]
+        for premise in claim["premises"]
+        if premise["status"] == "examined"
+    }
+
+
 def named(content: Content, place: Place) -> str:
     if place[0] == "findings":
         role, metrics = (content["findings"][place[1]][key] for key in ("role", "metrics"))
         if role == "sensitivity" and "stated bound" not in metrics:
             role = "sensitivity without bound"
+        if role == "dependence" and not examined(content) & {"distance", "completeness"}:
+            role = "dependence, of no premise that holds"
         return f"{role}: {'.'.join(map(str, place[2:]))}"
     if place[0] == "calibrated" and content["config"]["defense"].get(place[1]) is None:
         return "calibrated alone"

@@ -11,7 +11,7 @@ from dpaudit.registry import load_plugin
 
 _PAGE = Path(__file__).with_name("starter.toml.j2")
 # What an audit needs beside a defense's own defaults.
-_GIVEN: dict[str, Any] = {"n_rounds": 200, "batch_size": 16, "epsilon": 0.5}
+_GIVEN: dict[str, Any] = {"n_rounds": 60, "batch_size": 16, "epsilon": 0.5}
 
 
 def starter(name: str) -> str:

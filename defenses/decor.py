@@ -26,11 +26,16 @@ class Decor(dp.GaussianSGD):
     least sigma^2 C^2 for every agent. An agent's neighbours know its v: against all of them
     together s^2 C^2 is left.
 
+    Under weather pairs are those of the graph without it: agents draw v before they know who hears
+    them. Where one end takes no step, or is not heard, what its neighbour drew is not cancelled in
+    the mean.
+
     Readings: the paper clips the gradient of a user; here records are clipped, as in its example
     level experiments, and batches are drawn as the audit says. Its noise is set by Renyi
     differential privacy, here by exact accounting.
     """
 
+    waits = True
     paper = "Allouah, Koloskova, El Firdoussi, Jaggi, Guerraoui: DECOR"
     claims = "(epsilon, delta)-DP over the run, one record, for who has no secrets"
     messages = {
@@ -49,19 +54,19 @@ class Decor(dp.GaussianSGD):
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
         s = self.own_noise(graph) * C
-        pairs = pairs_of(graph).to(X.device)
+        pairs = pairs_of(graph.planned or graph).to(X.device)
         i, j = pairs.T
 
-        S = gradient.clipped_sum(X, C)
+        S = dp.of_acting(graph, X, lambda at, who: gradient.clipped_sum(at, C, who))
         Z = noise.gaussian("own", s, X)  # 1
         V = noise.shared("pair", self.ratio * s, X[..., i, :], pairs)
         N = Z.index_add(-2, i, V).index_add(-2, j, -V)
-        Y = X - eta * (S + N) / B  # 2
+        Y = X - eta * (S + dp.stepping(graph, N)) / B  # 2
         return Round(Models(graph.mix(Y)), {"y": dp.broadcast(graph, Y)}, {"gradient": S / B})  # 3
 
     def own_noise(self, graph: Graph) -> float:
         """s, the standard deviation of Z over C."""
-        return self.sigma * _own_noise(graph, self.ratio)
+        return self.sigma * _own_noise(graph.planned or graph, self.ratio)
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """SecLDP: what is left of the victim's noise for who holds the secrets of some agents."""
@@ -89,7 +94,17 @@ def _own_noise(graph: Graph, ratio: float) -> float:
 
 @lru_cache(maxsize=256)
 def _left(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Left:
-    """Of the noises over C, less what the secrets of these agents reveal."""
-    s = defense.own_noise(graph)
+    """Of the noises over C, less what the secrets of these agents reveal.
+
+    An agent that takes no step adds no noise, and nobody learns what it would have been.
+    """
+    s, planned = defense.own_noise(graph), graph.planned or graph
     own = torch.eye(graph.n_agents, dtype=torch.float64)
-    return left_of(s**2 * (own + defense.ratio**2 * laplacian(graph, without=agents)))
+    covariance = s**2 * (own + defense.ratio**2 * laplacian(planned, without=agents))
+    if graph.active is None:
+        return left_of(covariance)
+    acting = list(graph.active)
+    alone, of_all = covariance.diagonal(), covariance.diagonal().clone()
+    if acting:
+        of_all[acting] = left_of(covariance[acting][:, acting]).of_all
+    return Left(of_all, alone)

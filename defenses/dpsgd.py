@@ -1,5 +1,6 @@
 """D-PSGD, and DP-DPSGD: the same with per-record clipping and Gaussian noise at every agent."""
 
+from dataclasses import replace
 from typing import Literal, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
@@ -8,12 +9,17 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
-UNDIRECTED = dp.undirected("D-PSGD", " (Assumption 1 of Lian et al. 2017)")
+# links that are lost at random: Koloskova et al. 2020, arXiv:2003.10422
+UNDIRECTED = replace(
+    dp.undirected("D-PSGD", " (Assumption 1 of Lian et al. 2017)"),
+    holds=lambda network: dp.does_not_vary(network.calm) and dp.is_symmetric(network),
+)
 
 
 class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], models
     V: Tensor  # [..., n_agents, d], W times what was sent last
+    past: Tensor  # [..., n_agents, delay, d], what was sent in the last rounds
 
 
 class DPSGD(dp.NoiselessDefense):
@@ -26,6 +32,8 @@ class DPSGD(dp.NoiselessDefense):
     in the message of that round. V starts as W times the initial models, which are not sent.
     """
 
+    waits = True
+    delays = True
     paper = "Lian, Zhang, Zhang, Hsieh, Zhang, Liu: D-PSGD"
     messages = {"x": "the model after the round; holds the sender's gradient without noise"}
     private = {"gradient": "the mean gradient of the batch of the round, without noise"}
@@ -35,13 +43,14 @@ class DPSGD(dp.NoiselessDefense):
     learning_rate: PositiveFloat = 0.05  # eta
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, setting.network.at(1).mix(X))
+        return State(X, setting.network.at(1).mix(X), dp.in_flight(X, setting))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, V = state
-        G = gradient(X)
+        X, V, past = state
+        G = dp.of_acting(graph, X, gradient)
         X = V - self.learning_rate * G  # 1
-        return Round(State(X, graph.mix(X)), {"x": dp.broadcast(graph, X)}, {"gradient": G})  # 2
+        after = State(X, *dp.arrived(graph, X, past))  # 2
+        return Round(after, {"x": dp.broadcast(graph, X)}, {"gradient": G})
 
     observables = {"gradient": dp.step_seen("x", at="sent")}
 
@@ -61,6 +70,8 @@ class DPDPSGD(dp.GaussianSGD):
     gives no formula for the noise; here it follows from the budget by exact accounting.
     """
 
+    waits = True
+    delays = True
     paper = "DP-DPSGD (D-PSGD with DP-SGD's gradient)"
     reconstructed = (
         "the noise: the paper that compares with it names another method and gives no formula"
@@ -81,21 +92,22 @@ class DPDPSGD(dp.GaussianSGD):
         return self
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, setting.network.at(1).mix(X))
+        return State(X, setting.network.at(1).mix(X), dp.in_flight(X, setting))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, V = state
+        X, V, past = state
         eta, C, B, sigma = self.learning_rate, self.clip_norm, gradient.batch_size, self.sigma
         if self.perturb == "gradient":
-            S = gradient.clipped_sum(X, C)
-            noisy = S + noise.gaussian("gradient", sigma * C, S)  # 1, times B
+            S = dp.of_acting(graph, X, lambda at, who: gradient.clipped_sum(at, C, who))
+            noisy = S + dp.stepping(graph, noise.gaussian("gradient", sigma * C, S))  # 1, times B
             sent = X = noisy.mul_(-eta / B).add_(V)  # 2
         else:
-            S = gradient.clipped_sum(X, C, norm=1)
+            S = dp.of_acting(graph, X, lambda at, who: gradient.clipped_sum(at, C, who, norm=1))
             X = V - eta * S / B
             sent = X + noise.laplace("x", eta * sigma * C / B, X)
         private = dp.Deferred({"gradient": lambda: S / B})
-        return Round(State(X, graph.mix(sent)), {"x": dp.broadcast(graph, sent)}, private)
+        after = State(X, *dp.arrived(graph, sent, past))  # 3
+        return Round(after, {"x": dp.broadcast(graph, sent)}, private)
 
     def clip_norm_in(self, k: int) -> float | None:
         """Of the L2 norm: none where the L1 norm is clipped."""

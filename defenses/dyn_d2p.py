@@ -22,6 +22,8 @@ PerRound = tuple[PositiveFloat, ...]
 class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], biased by the push-sum weights
     w: Tensor  # [..., n_agents, 1], push-sum weights
+    past_U: Tensor  # [..., n_agents, delay, d], what was sent in the last rounds
+    past_w: Tensor  # [..., n_agents, delay, 1]
 
 
 class DynD2P(dp.BudgetDefense):
@@ -54,6 +56,8 @@ class DynD2P(dp.BudgetDefense):
     }
     private = {"gradient": "the mean of the batch's clipped gradients, without noise"}
 
+    waits = True
+    delays = True
     needs_graph = dp.column_stochastic("Dyn-D2P (Assumption 1)")
 
     n_rounds: PositiveInt = 10_000  # K
@@ -100,16 +104,19 @@ class DynD2P(dp.BudgetDefense):
         return self.sigma * self.clip_norm_at(k) / self.relative_budget(k)
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.ones_like(X[..., :1]))
+        w = torch.ones_like(X[..., :1])
+        return State(X, w, dp.in_flight(X, setting), dp.in_flight(w, setting))
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, w = state
+        X, w, past_U, past_w = state
         C, sigma, B = self.clip_norm_at(k - 1), self.noise_std(k - 1), gradient.batch_size
-        G = gradient.clipped_sum(X / w, C)  # 3-6
-        N = noise.gaussian("u", sigma, G)  # 7-9
+        G = dp.of_acting(graph, X / w, lambda at, who: gradient.clipped_sum(at, C, who))  # 3-6
+        N = dp.stepping(graph, noise.gaussian("u", sigma, G))  # 7-9
         U = X - self.learning_rate * (G + N) / B  # 10
         sent = {"u": dp.broadcast(graph, U), "w": dp.broadcast(graph, w)}  # 11
-        return Round(State(graph.mix(U), graph.mix(w)), sent, {"gradient": G / B})  # 12-13
+        X, past_U = dp.arrived(graph, U, past_U)  # 12
+        w, past_w = dp.arrived(graph, w, past_w)  # 13
+        return Round(State(X, w, past_U, past_w), sent, {"gradient": G / B})
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w  # 14

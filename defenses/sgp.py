@@ -14,6 +14,8 @@ class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], biased by the push-sum weights
     w: Tensor  # [..., n_agents, 1], push-sum weights
     V: Tensor  # [..., n_agents, d], momentum, never sent
+    past_U: Tensor  # [..., n_agents, delay, d], what was sent in the last rounds
+    past_w: Tensor  # [..., n_agents, delay, 1]
 
 
 class SGP(dp.NoiselessDefense):
@@ -26,6 +28,8 @@ class SGP(dp.NoiselessDefense):
     With ``momentum`` m, as in the public code, V <- m V + G and U = X - gamma (G + m V).
     """
 
+    waits = True
+    delays = True
     paper = "Assran, Loizou, Ballas, Rabbat: SGP"
     messages = {
         "u": "the biased model after the local step; holds the sender's gradient without noise",
@@ -39,15 +43,19 @@ class SGP(dp.NoiselessDefense):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # Nesterov's
 
     def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.ones_like(X[..., :1]), torch.zeros_like(X))
+        w = torch.ones_like(X[..., :1])
+        late = dp.in_flight(X, setting), dp.in_flight(w, setting)
+        return State(X, w, torch.zeros_like(X), *late)
 
     def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, w, V = state
-        G = gradient(X / w)  # 1
-        V = self.momentum * V + G
-        U = X - self.learning_rate * (G + self.momentum * V)  # 2
+        X, w, V, past_U, past_w = state
+        G = dp.of_acting(graph, X / w, gradient)  # 1
+        V = torch.where(graph.acting(V) > 0, self.momentum * V + G, V)
+        U = X - self.learning_rate * dp.stepping(graph, G + self.momentum * V)  # 2
         sent = {"u": dp.broadcast(graph, U), "w": dp.broadcast(graph, w)}
-        return Round(State(graph.mix(U), graph.mix(w), V), sent, {"gradient": G})  # 3
+        X, past_U = dp.arrived(graph, U, past_U)  # 3
+        w, past_w = dp.arrived(graph, w, past_w)
+        return Round(State(X, w, V, past_U, past_w), sent, {"gradient": G})
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w

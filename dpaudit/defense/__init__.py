@@ -43,6 +43,7 @@ from .contract import (
     Stated,
     Target,
 )
+from .delays import arrived, in_flight
 from .gossip import (
     AVERAGE,
     batch_releases,
@@ -56,6 +57,7 @@ from .gossip import (
     releases,
     start_and_step,
     step_seen,
+    stepping,
     steps_of,
 )
 from .graph_conditions import (
@@ -131,6 +133,7 @@ __all__ = [
     "Tracking",
     "Transcript",
     "View",
+    "arrived",
     "batch_releases",
     "broadcast",
     "clip",
@@ -142,6 +145,7 @@ __all__ = [
     "from_server",
     "gaussian_rounds",
     "gradient_on_link",
+    "in_flight",
     "is_symmetric",
     "known_rounds",
     "mixed",
@@ -151,6 +155,7 @@ __all__ = [
     "releases",
     "start_and_step",
     "step_seen",
+    "stepping",
     "steps_of",
     "undirected",
     "unicast",

@@ -237,6 +237,7 @@ class Defense(Strict, ABC):
     combinations: ClassVar[Mapping[str, Combination]] = {}
     protects: ClassVar[Literal["record", "user"]] = "record"  # whose change releases are about
     waits: ClassVar[bool] = False  # whether agents that are not active in a round take no step
+    delays: ClassVar[bool] = False  # whether its steps mix messages that come rounds later
     cyclic: ClassVar[bool] = False  # whether batches are parts of an agent's records, in turn
     reconstructed: ClassVar[str | None] = None  # what of it no available text gives
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is

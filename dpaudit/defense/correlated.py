@@ -84,18 +84,25 @@ def correlated_releases(
 
     They are in units of what one record adds to an agent's sum at most, and what the adversary
     knows by secrets of its own is subtracted from them. At most the adversary reads all messages;
-    at least it reads the victim's own, in rounds where it can tell the step from them.
+    at least it reads the victim's own, in rounds where it can tell the step from them, and those of
+    all others in rounds where it can tell every step.
     """
     graph_of = setting.network.at
     known = known_rounds(graph_of, defense.n_rounds, threat_model, victim)
     takes = steps_of(graph_of, defense.n_rounds, victim)
     everybody = threat_model.kind == "external" and threat_model.links is None
+    n_rounds, n = defense.n_rounds, setting.n_agents
+    steps = [steps_of(graph_of, n_rounds, i) for i in range(n)]
+    seen = [known_rounds(graph_of, n_rounds, threat_model, i) for i in range(n)]
+    all_known = np.all(np.stack(seen) | ~np.stack(steps), axis=0)
     rate = min(1.0, defense.batch_size / setting.sizes[victim])
     least, most = [], []
     for k in np.flatnonzero(takes).tolist():
         of_all, alone = left_in(graph_of(k + 1))
         hidden = math.sqrt(of_all[victim])
         most.append(hidden)
-        least += [hidden if everybody else math.sqrt(alone[victim])] * bool(known[k])
+        least += [hidden if everybody and all_known[k] else math.sqrt(alone[victim])] * bool(
+            known[k]
+        )
     how = defense.sampling, rate
     return Bracket(releases(np.array(least), *how), releases(np.array(most), *how), (said,))

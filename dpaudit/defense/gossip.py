@@ -53,13 +53,22 @@ def of_acting(graph: Graph, X: Tensor, oracle: Callable[[Tensor, Tensor | None],
     """
     if graph.active is None:
         return oracle(X, None)
+    if not graph.active:
+        return 0 * oracle(X, None)
     acting = torch.tensor(graph.active, device=X.device)
     answer = oracle(X[..., acting, :], acting)
     return answer.new_zeros(*X.shape[:-1], answer.shape[-1]).index_copy(-2, acting, answer)
 
 
+def stepping(graph: Graph, X: Tensor) -> Tensor:
+    """X [..., n_agents, d] at agents that take a step in the round, 0 at others."""
+    return X if graph.active is None else graph.acting(X) * X
+
+
 def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tensor:
     """What ``agent`` made of the messages of round k: sum_j W[agent, j] message_j, [..., d].
+
+    Messages that arrive late are of the rounds in which they were sent.
 
     Raises:
         NotObservable: the view lacks one of them, its own included, or k is 0.
@@ -68,8 +77,13 @@ def mixed(view: View, graph_of: GraphOf, name: str, k: int, agent: int) -> Tenso
         raise NotObservable(
             "DPA054", "the initial models are in no message: attack a round after the first"
         )
-    heard = graph_of(k).heard_by(agent)
-    return torch.stack([w * view.sent_by(name, k, j) for j, w in heard]).sum(0)
+    graph = graph_of(k)
+    heard = [w * view.sent_by(name, k, j) for j, w in graph.heard_by(agent)]
+    for d, late in enumerate(graph.late, start=1):
+        row = late[[agent]].tocoo()
+        pairs = zip(row.coords[1].tolist(), row.data.tolist(), strict=True)
+        heard += [w * view.sent_by(name, k - d, j) for j, w in pairs]
+    return torch.stack(heard).sum(0)
 
 
 def start_and_step(
@@ -154,6 +168,7 @@ def _known_rounds(
     """
     reads = cache(partial(_read, threat_model))
     rows, before = list[NDArray[np.bool_]](), graph_of(1)
+    known = list[NDArray[np.bool_]]()  # of each round, whose messages are known
     models = np.ones(before.n_agents, dtype=bool)  # of the models before the round
     first: dict[object, int] = {}  # row of the first round with these graphs and known models
     for k in range(1, n_rounds + 1):
@@ -164,11 +179,14 @@ def _known_rounds(
             return np.stack(rows), np.concatenate([np.arange(now), later])
         read = reads(graph)
         mixed = models if k == 1 else reads(before).mixes(models)
+        for d, late in enumerate(before.late, start=1):  # sent d rounds before round k - 1
+            mixed = mixed & (late.astype(bool) @ ~known[k - 2 - d] == 0)
         starts = mixed
         if k > 1 and graph.server is not None:
             starts = mixed[graph.server] | read.down
         rows.append(read.heard & starts)
         models = read.heard | (~read.acting & mixed)
+        known.append(models)
         before = graph
     return np.stack(rows), np.arange(n_rounds)
 

@@ -19,9 +19,15 @@ class GraphCondition:
 
     def check(self, network: Network) -> None:
         """Raises ``error``: the graph does not meet it."""
-        if not ((self.by_gossip and network.server is not None) or self.holds(network)):
-            said = f"graph: {self.says}"
-            raise self.error("DPA039", said, self.help) if self.help else self.error("DPA039", said)
+        if (self.by_gossip and network.server is not None) or self.holds(network):
+            return
+        said, help_ = f"graph: {self.says}", self.help
+        if network.weather is not None and self.holds(network.calm):
+            said += "; without loss, delay, churn and stragglers it is one"
+            help_ = "leave them out"
+            if issubclass(self.error, OutsideTheory):
+                help_ += ", or set allow_outside_theory = true"
+        raise self.error("DPA039", said, help_) if help_ else self.error("DPA039", said)
 
 
 def is_symmetric(network: Network) -> bool:
@@ -30,6 +36,7 @@ def is_symmetric(network: Network) -> bool:
 
 
 def does_not_vary(network: Network) -> bool:
+    """Whether all rounds have one graph; under weather they have not."""
     return network.period == 1
 
 

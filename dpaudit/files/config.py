@@ -279,6 +279,8 @@ def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
             text = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
             key = "agents" if model.agents else "links" if model.links else "model_of"
             yield ("threat_model", i, key), Problem("DPA006", text)
+    if (late := config.graph.never_arrives(config.defense.options["n_rounds"])) is not None:
+        yield ("graph", "delay"), Problem("DPA005", late, "lower delay, or raise defense.n_rounds")
     for i, claim in enumerate(config.claim):
         if claim in config.claim[:i]:
             first = config.claim.index(claim) + 1

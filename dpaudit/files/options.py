@@ -5,13 +5,22 @@ Nothing here imports torch, so that a configuration is checked before anything h
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.strict import Strict
 
 Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+def _is_calm(value: float) -> bool:
+    return value == 0
+
+
+# of a kind of weather: one that is 0 is left out of results, so that they are as without it
+Chance = Annotated[float, Field(ge=0, lt=1, exclude_if=_is_calm)]
+Rounds = Annotated[NonNegativeInt, Field(exclude_if=_is_calm)]
 
 
 class _Graph(Strict):
@@ -23,6 +32,24 @@ class _Graph(Strict):
         return False
 
     lazy: bool = False  # use (I + W) / 2, so that no eigenvalue of a symmetric W is negative
+    loss: Chance = 0.0  # probability that a link loses what is sent on it, in each round
+    delay: Rounds = 0  # rounds that a link takes at most; each link's own is drawn once, from 0 on
+    churn: Chance = 0.0  # probability that an agent is absent, in each round
+    stragglers: Chance = 0.0  # probability that a present agent skips its step, in each round
+
+    @property
+    def has_weather(self) -> bool:
+        """Whether messages are lost or late, or agents absent or slow."""
+        return bool(self.loss or self.delay or self.churn or self.stragglers)
+
+    def never_arrives(self, n_rounds: int) -> str | None:
+        """What is wrong with a delay that is as long as a run or longer; None: it is not."""
+        if self.delay < max(1, n_rounds):
+            return None
+        return (
+            f"messages take up to {self.delay} rounds in a run of {n_rounds}, and such a message "
+            f"never arrives; expected a delay of at most {n_rounds - 1}"
+        )
 
 
 class FixedGraph(_Graph):

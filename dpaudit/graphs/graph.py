@@ -22,8 +22,9 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.options import GraphOptions, graph_options
 from dpaudit.memory import size_text
 
-from .mixing import MIXED_DENSE, Matrix, connected, matrices
+from .mixing import MIXED_DENSE, Links, Matrix, connected, matrices
 from .spectrum import second_largest, smallest
+from .weather import Calm, unheard, weathered
 
 TOLERANCE = 1e-12  # on sums and symmetry in float64; correct rounding leaves about n_agents * 1e-16
 
@@ -49,6 +50,10 @@ class Graph:
             ``TOLERANCE``. A server's own weight may be 0.
         active: the agents that take a step in this round; None: all.
         server: the agent that holds no data and that all others talk to; None: there is none.
+        slow: weights of messages that are sent in this round and mixed in a later one; None: none.
+        late: of delays d = 1, 2, ...: weights of messages that were sent d rounds ago and are mixed
+            in this one. With ``slow`` columns, or with ``late`` rows, of W then sum to 1.
+        planned: the same round without weather; None: there is none.
 
     Raises:
         ValueError: ``given`` is none of these.
@@ -57,6 +62,9 @@ class Graph:
     given: Tensor | Matrix
     active: tuple[int, ...] | None = None
     server: int | None = None
+    slow: Matrix | None = None
+    late: tuple[Matrix, ...] = ()
+    planned: "Graph | None" = None
     _casts: dict[tuple[torch.dtype, torch.device], Tensor] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -69,8 +77,8 @@ class Graph:
         entries = self.sparse.data
         if not (entries >= 0).all() or not (self.server is not None or (self.own > 0).all()):
             raise ValueError("W must have no negative entry and a positive diagonal")
-        if not (self.column_stochastic or _ones(self.sparse.sum(1))):
-            off = float(np.abs(self.sparse.sum(0) - 1).max())
+        if not (self.column_stochastic or self._row_stochastic):
+            off = float(np.abs(self._sent.sum(0) - 1).max())
             raise ValueError(
                 f"neither columns nor rows of W sum to 1 (columns are off by {off:.1e})"
             )
@@ -83,6 +91,15 @@ class Graph:
         weights.sum_duplicates()
         weights.eliminate_zeros()
         return weights
+
+    @property
+    def _sent(self) -> Matrix:
+        """W, and the weights of messages that are mixed in later rounds."""
+        return self.sparse if self.slow is None else self.sparse + self.slow
+
+    @property
+    def _row_stochastic(self) -> bool:
+        return _ones(sum(self.late, self.sparse).sum(1))
 
     @cached_property
     def W(self) -> Tensor:
@@ -113,8 +130,9 @@ class Graph:
     def on_links(self) -> Tensor:
         """The weight of each edge's message at its receiver, [n_edges]."""
         if self.server is None:
-            rows, columns = self.sparse.nonzero()
-            return torch.from_numpy(self.sparse.data[rows != columns])
+            sent = self._sent
+            rows, columns = sent.nonzero()
+            return torch.from_numpy(sent.data[rows != columns])
         i, j = (ends.numpy().copy() for ends in (self.receivers, self.senders))
         return torch.from_numpy(np.asarray(self.sparse[i, j]).ravel())
 
@@ -151,7 +169,7 @@ class Graph:
 
     @cached_property
     def _edges(self) -> Tensor:
-        linked = self.sparse
+        linked = self._sent
         if self.server is not None:
             to = np.array(self._acting)
             down = np.ones(len(to)), (to, np.full_like(to, self.server))
@@ -196,15 +214,17 @@ class Graph:
     @cached_property
     def column_stochastic(self) -> bool:
         """Columns sum to 1: sums over agents are kept, which push-sum needs."""
-        return _ones(self.sparse.sum(0))
+        return _ones(self._sent.sum(0))
 
     @cached_property
     def doubly_stochastic(self) -> bool:
         """Columns and rows sum to 1."""
-        return self.column_stochastic and _ones(self.sparse.sum(1))
+        return self.column_stochastic and self._row_stochastic
 
     @cached_property
     def symmetric(self) -> bool:
+        if self.slow is not None or self.late:
+            return False
         apart = abs(self.sparse - self.sparse.T)
         return bool(apart.nnz == 0 or apart.max() <= TOLERANCE)
 
@@ -246,6 +266,19 @@ class Graph:
             return W @ X
         rows = X.movedim(-2, 0)  # all trials side by side, one product for all
         return (W @ rows.flatten(1)).view_as(rows).movedim(0, -2)
+
+    def mix_late(self, past: Tensor) -> Tensor:
+        """What messages of earlier rounds add to this one, [..., n_agents, d].
+
+        Args:
+            past: [..., n_agents, delay, d]: what agents sent one round ago, two rounds ago, ...
+        """
+        mixed = torch.zeros_like(past[..., 0, :])
+        for d, W in enumerate(self.late):
+            i, j = (torch.from_numpy(ends.astype(np.int64)).to(past.device) for ends in W.nonzero())
+            w = torch.from_numpy(W.data).to(past)[:, None]
+            mixed = mixed.index_add(-2, i, w * past[..., d, :][..., j, :])
+        return mixed
 
     def _cast(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         if (dtype, device) not in self._casts:
@@ -291,6 +324,7 @@ class Network:
     Args:
         drawn: whether they were drawn anew for every round. Who knows the algorithm does not know
             the draws, and some rounds may be too few to connect everybody.
+        weather: what these graphs are a draw of; None: there is no weather.
 
     Raises:
         ValueError: no graph, or graphs of different sizes.
@@ -299,6 +333,7 @@ class Network:
 
     graphs: tuple[Graph, ...]
     drawn: bool = False
+    weather: "Weather | None" = None
 
     def __post_init__(self) -> None:
         if len({g.n_agents for g in self.graphs}) != 1:
@@ -319,9 +354,24 @@ class Network:
     @cached_property
     def strongly_connected(self) -> bool:
         """Whether everybody reaches everybody over the edges of one period together."""
+        return connected(self.links)
+
+    @property
+    def links(self) -> Links:
+        """[receiver, sender]: the edges of one period."""
         pairs = torch.cat([torch.stack([g.receivers, g.senders]) for g in self.graphs], dim=1)
         there = np.ones(pairs.shape[1], dtype=bool), (pairs[0].numpy(), pairs[1].numpy())
-        return connected(sparse.csr_array(there, shape=(self.n_agents, self.n_agents)))
+        return sparse.csr_array(there, shape=(self.n_agents, self.n_agents))
+
+    @property
+    def calm(self) -> "Network":
+        """The same without weather."""
+        return self if self.weather is None else self.weather.calm
+
+    @property
+    def delay(self) -> int:
+        """Rounds that a message takes at most."""
+        return max(len(graph.late) for graph in self.graphs)
 
     @property
     def server(self) -> int | None:
@@ -340,11 +390,45 @@ class Network:
         return Network((self.at(round),), drawn=True)
 
 
+@dataclass(frozen=True, eq=False)
+class Weather:
+    """What the rounds of a run are a draw of: a network, and what befalls it."""
+
+    options: GraphOptions
+    calm: Network
+    n_rounds: int
+
+    def draw(self, rng: np.random.Generator) -> Network:
+        """One run's rounds.
+
+        Raises:
+            ConfigError: there can be none (``weather.weathered``), or in the whole run some agent
+                never hears of some other, though without weather it does.
+        """
+        calm = [Calm(graph.sparse, graph.active) for graph in self.calm.graphs]
+        rounds = weathered(self.options, calm, self.n_rounds, rng)
+        graphs = tuple(
+            Graph(r.W, r.active, None, r.slow, r.late, self.calm.at(k))
+            for k, r in enumerate(rounds, start=1)
+        )
+        found = Network(graphs, drawn=True, weather=self)
+        if not (self.calm.drawn or found.strongly_connected):
+            agent, other = unheard(found.links) or (0, 0)
+            raise ConfigError(
+                "DPA038",
+                f"graph {self.options.name}: in this weather agent {agent} never hears of agent "
+                f"{other} in {self.n_rounds} rounds, though without it it does",
+                "lower loss or churn, take more rounds, or another seed",
+            )
+        return found
+
+
 def build_graph(
     graph: str | GraphOptions,
     n_agents: int,
     generator: np.random.Generator | None = None,
     n_rounds: int = 1,
+    weather: np.random.Generator | None = None,
 ) -> Network:
     """The network of this name, or of these options, for ``n_agents`` agents.
 
@@ -352,12 +436,19 @@ def build_graph(
         graph: a name stands for that graph with its default options.
         n_agents: at least 2.
         generator: needed by the random graphs alone. Most are drawn once for the whole run.
-        n_rounds: of the run, for graphs that are drawn anew in every round.
+        n_rounds: of the run, for graphs that are drawn anew in every round, and for weather.
+        weather: needed if messages get lost or late, or agents stay away or are slow.
 
     Raises:
         ConfigError: no such graph, or there is none with these options for ``n_agents``.
+        ValueError: there is weather, and nothing to draw it from.
     """
     options = graph_options(graph) if isinstance(graph, str) else graph
     weights = matrices(options, n_agents, generator, n_rounds)
     graphs = tuple(Graph(m.W, m.active, m.server) for m in weights)
-    return Network(graphs, drawn=options.is_redrawn)
+    network = Network(graphs, drawn=options.is_redrawn)
+    if not options.has_weather:
+        return network
+    if weather is None:
+        raise ValueError(f"graph {options.name} has weather: build needs a generator to draw it")
+    return Weather(options, network, n_rounds).draw(weather)

@@ -38,7 +38,7 @@ def refuse_absent_links(
     Raises:
         ConfigError: one line for each such link, with the links that the sender has.
     """
-    there = links_of(network, n_rounds)
+    there = links_of(network.calm, n_rounds)
     problems = []
     for model in () if graph.is_random else threat_models:
         for sender, receiver in _absent(model, there):
@@ -63,6 +63,14 @@ def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> N
             "DPA039",
             f"graph {graph.name}: some agents wait in some rounds, and in this defense all take a "
             "step in every round; expected another graph",
+            "leave churn and stragglers out" if network.weather is not None else "",
+        )
+    if network.delay and not defense.delays:
+        raise ConfigError(
+            "DPA039",
+            f"graph {graph.name}: delay: some messages are mixed rounds after they were sent, and "
+            "a step of this defense mixes those of its own round alone",
+            "leave delay out, or take dpsgd, dp-dpsgd, sgp or dyn-d2p",
         )
 
 

@@ -307,7 +307,8 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
     attacks = tuple(plugin.create("attacks") for plugin in config.attack)
     size = defense.batch_size
     generator, n_rounds = streams.numpy("graph"), defense.n_rounds
-    network = build_graph(config.graph, config.data.n_agents, generator, n_rounds)
+    weather = streams.numpy("weather") if config.graph.has_weather else None
+    network = build_graph(config.graph, config.data.n_agents, generator, n_rounds, weather)
     learned = load_problem(
         config, lambda: own.data or _loaded(config, runtime), own.model, streams, size
     )
@@ -317,7 +318,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
         n_agents=network.at(1).n_agents,
         links=tuple(sorted(links_of(network, n_rounds)) if network.drawn else network.at(1).links),
         positions=tuple(map(tuple, places.tolist())),
-        spectral_gap=network.at(1).spectral_gap,
+        spectral_gap=network.calm.at(1).spectral_gap,
     )
     refuse_waiting(config.graph, network, defense)
     refuse_absent_links(config.threat_model, config.graph, network, defense.n_rounds)

@@ -112,7 +112,13 @@ def test_dp_dpsgd_without_noise_and_clipping_is_d_psgd(setting_of, streams) -> N
     loose = DPDPSGD(clip_norm=1e9, noise_multiplier=3.0, batch_size=4).without_noise()
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(4, setting.d, dtype=torch.float64, generator=generator)
-    args = State(X, X), 1, setting.network.at(1), problem.gradient(streams, 1, 4), Noise(streams, 1)
+    args = (
+        State(X, X, X[:, None][:, :0]),
+        1,
+        setting.network.at(1),
+        problem.gradient(streams, 1, 4),
+        Noise(streams, 1),
+    )
     a, b = loose.step(*args).state, DPSGD(batch_size=4).step(*args).state
     torch.testing.assert_close(a.X, b.X, rtol=1e-12, atol=1e-14)
 

@@ -60,6 +60,7 @@ def footprints(graph: Graph, hops: int) -> Footprints:
     Raises:
         NotLocal: too many agents meet.
     """
+    graph = graph.planned or graph  # of which messages that are late, too, are on links
     linked = graph.sparse + graph.sparse.T + sparse.eye_array(graph.n_agents, format="csr")
     if graph.server is not None:
         raise NotLocal("a server hears all agents")

@@ -40,6 +40,7 @@ HEADLINES = (  # of a finding the first of these that it has stands beside its n
     Name.FOUND,
     Name.MEASURED,
     Name.LARGEST_MU,
+    Name.WORST_MU,
     Name.MU_LOWER_BOUND,
     Name.NOISE_FACTOR,
     Name.AUC,

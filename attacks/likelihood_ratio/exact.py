@@ -10,6 +10,7 @@ from dpaudit.attack import Column, Finding, Metric, Name, Role, ThreatModel, Ver
 from dpaudit.defense import Mechanism
 from dpaudit.files.finding import known_releases
 from dpaudit.game.filtering.adversary import Adversary, reacting_note, with_every_link
+from dpaudit.game.filtering.every_release import every_release
 from dpaudit.game.worst_case.record import record_note, worst_epsilon
 from dpaudit.training.run_directory import RunDirectory
 
@@ -105,6 +106,11 @@ def _interval(question: Question, delta: float) -> LeakEnds:
     everybody = with_every_link(question.threat_model).model_copy(update=KNOWN)
     algebra = Adversary(replace(question.game, spread=1), everybody, question.n_rounds)
     reads_all = replace(question, threat_model=everybody, adversary=algebra, algebra=algebra)
+    network = question.game.setting.network
+    if algebra.reacts and network.weather is not None:  # nobody reads what is lost
+        heard = every_release(algebra.game, everybody, question.n_rounds, network.all_heard)
+        algebra = algebra if isinstance(heard, str) else heard
+        reads_all = replace(reads_all, game=algebra.game, adversary=algebra, algebra=algebra)
     if algebra.reacts:
         return given._replace(high=inf, most=None)
     reads = _of_given_gradients(reads_all, delta)

@@ -257,6 +257,9 @@ def _problems(config: CapturedConfig) -> list[FileProblem]:
             said = "replace-one needs two candidates at least, of which one takes another's place"
             problems.append((("record", "candidates"), Problem("DPA032", said)))
     for i, model in enumerate(config.threat_model):
+        if model.drawn is not None:
+            said = "agents of a program are not drawn; expected agents"
+            problems.append((("threat_model", i, "drawn"), Problem("DPA013", said)))
         if model.has_final_model:
             said = "a program is audited by its messages; expected external, curious or colluding"
             problems.append((("threat_model", i, "kind"), Problem("DPA052", said)))

@@ -220,7 +220,14 @@ def validated(
     problems += extreme_numbers(config.model_dump())
     problems += missing
     problems += _cross_checks(config, defense) if not problems else []
-    return config, problems
+    return _with_drawn_agents(config), problems
+
+
+def _with_drawn_agents(config: AuditConfig) -> AuditConfig:
+    """The agents of adversaries whose number alone is given, drawn from the seed."""
+    n = config.data.n_agents
+    models = tuple(model.with_agents(config.seed, n) for model in config.threat_model)
+    return config.model_copy(update={"threat_model": models})
 
 
 def _model_problems(content: dict[str, Any]) -> Iterator[FileProblem]:
@@ -273,6 +280,10 @@ def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
             text = f'"{model.name}" differs from "{other}" by case, spaces or signs alone; '
             text += "expected names that nobody confuses"
             yield ("threat_model", i, "name"), Problem("DPA005", text)
+        if model.drawn is not None and model.drawn >= n:
+            text = f"draws {model.drawn} of {n} agents, which leaves nobody to attack; expected "
+            text += f"{n - 1} at most"
+            yield ("threat_model", i, "drawn"), Problem("DPA005", text)
         agents = {*model.agents, *(agent for link in model.links or () for agent in link)}
         agents |= set() if model.model_of is None else {model.model_of}
         for agent in sorted(a for a in agents if not 0 <= a < n):

@@ -52,6 +52,7 @@ class Role(StrEnum):
         "exact-leak"  # the leak of a view by the algebra of the protocol: exact, or an interval
     )
     WHO_LEARNS_WHAT = "who-learns-what"  # the same for every pair of agents
+    WEATHER = "weather"  # the exact leak under many draws of the weather
     REACTING_GRADIENT = "reacting-gradient"  # a certified bound on what third agents relay
     MEASURED = "measured"  # accounting of what was measured on a program
     DECLARED = "declared"  # accounting of what the defense declares
@@ -71,7 +72,13 @@ class Role(StrEnum):
 
 
 _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
-    "accounting": (Role.EXACT_LEAK, Role.WHO_LEARNS_WHAT, Role.MEASURED, Role.DECLARED),
+    "accounting": (
+        Role.EXACT_LEAK,
+        Role.WHO_LEARNS_WHAT,
+        Role.WEATHER,
+        Role.MEASURED,
+        Role.DECLARED,
+    ),
     "sensitivity": (Role.SENSITIVITY, Role.DEPENDENCE, Role.ALIGNMENT),
     "empirical-epsilon": (Role.TEST, Role.NOISE_BOUND, Role.REACTING_GRADIENT),
     "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE, Role.TEXT_RECOVERY),
@@ -100,6 +107,10 @@ class Name(StrEnum):
     LARGEST_MU = "largest mu"
     SMALLEST_MU = "smallest mu"
     PAIRS_WITHOUT_NOISE = "pairs without noise"
+    MEDIAN_MU = "median mu of the draws"
+    MU_OF_95 = "mu of 95% of the draws, at most"
+    WORST_MU = "worst mu of the draws"
+    MU_OF_ANY_WEATHER = "mu in any weather, at most"
 
     EPSILON_LOWER_BOUND = "epsilon lower bound"
     EPSILON_OF_DECLARED_SHAPE = "epsilon lower bound, declared shape"

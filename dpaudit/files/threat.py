@@ -14,6 +14,8 @@ LONGEST_SLUG = 120  # bytes, of the 255 that a file's name may have
 
 Agent = Annotated[int, Field(strict=True)]  # true is no agent
 Link = tuple[Agent, Agent]  # (sender, receiver)
+# of agents; left out of results where it is None, so that they are as without it
+Drawn = Annotated[int | None, Field(ge=1, exclude_if=lambda value: value is None)]
 Access = Literal["white-box", "black-box"]  # to a model: its parameters, or its losses on records
 
 
@@ -27,6 +29,7 @@ class ThreatModel(Strict):
     name: Text
     kind: Literal["external", "curious", "colluding", "final-model"] = "external"
     agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
+    drawn: Drawn = None  # how many agents are drawn at random, in place of naming ``agents``
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
     model_of: Agent | None = None  # of kind "final-model": whose model; None: the mean of all
     access: Access = "white-box"  # of kind "final-model"
@@ -36,6 +39,12 @@ class ThreatModel(Strict):
 
     @model_validator(mode="after")
     def _kind_and_agents_agree(self) -> "ThreatModel":
+        if self.drawn is not None and not self.agents:
+            if self.kind not in ("curious", "colluding") or (self.drawn == 1) is not (
+                self.kind == "curious"
+            ):
+                raise ValueError('drawn is 1 for kind "curious", and 2 or more for "colluding"')
+            return self
         alone = {"external": (0, 0), "final-model": (0, 0), "curious": (1, 1)}
         low, high = alone.get(self.kind, (2, len(self.agents)))
         if not low <= len(set(self.agents)) <= high or len(set(self.agents)) != len(self.agents):
@@ -63,6 +72,16 @@ class ThreatModel(Strict):
             if times[sender, receiver] > 1:
                 raise ValueError(f"links: {sender} -> {receiver} is there twice")
         return self
+
+    def with_agents(self, seed: int, n_agents: int) -> "ThreatModel":
+        """The same with its agents drawn, those of ``seed``; without ``drawn`` itself.
+
+        Agents come in the order of a hash, which is uniform over sets and the same everywhere.
+        """
+        if self.drawn is None:
+            return self
+        ranked = sorted(range(n_agents), key=lambda i: _hashed(seed, self.name, i))
+        return self.model_copy(update={"agents": tuple(sorted(ranked[: self.drawn]))})
 
     @property
     def has_final_model(self) -> bool:
@@ -111,3 +130,7 @@ class ThreatModel(Strict):
         if self.kind == "curious":
             return f"Agent {who} follows the protocol and reads what it receives and sends. {known}"
         return f"Agents {who} follow the protocol and pool what they receive and send. {known}"
+
+
+def _hashed(*parts: object) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()

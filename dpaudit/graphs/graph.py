@@ -369,6 +369,13 @@ class Network:
         return self if self.weather is None else self.weather.calm
 
     @property
+    def all_heard(self) -> "Network":
+        """The same steps where all messages arrive at once: as without weather, but who acts."""
+        graphs = ((graph.planned or graph).sparse for graph in self.graphs)
+        active = (graph.active for graph in self.graphs)
+        return Network(tuple(map(Graph, graphs, active)), drawn=self.drawn)
+
+    @property
     def delay(self) -> int:
         """Rounds that a message takes at most."""
         return max(len(graph.late) for graph in self.graphs)

@@ -112,6 +112,15 @@ class DPDFedSAM(dp.GaussianSGD):
         step = start - view.sent_by("x/1", k, victim)
         return dp.ObservedGradient(step / (self.eta(k) * self.local_steps), start)
 
+    def _single(self, view: dp.View, setting: Setting, target: dp.Target) -> dp.ObservedGradient:
+        if self.local_steps > 1:
+            raise dp.NotObservable(
+                "DPA054",
+                f"a message holds {self.local_steps} local steps, each at a model never sent and "
+                'on a batch of its own; attack "local-steps", which plays them',
+            )
+        return self._update(view, setting, target)
+
     def _local(self, setting: Setting, k: int) -> dp.LocalSimulation:
         K, B = self.local_steps, self.batch_size
         std = self.sigma * self.clip_norm / (B * math.sqrt(K))  # later steps hardly change it
@@ -127,7 +136,8 @@ class DPDFedSAM(dp.GaussianSGD):
 
     observables = {
         "local-steps": dp.Observable(
-            "the same, by playing the K local steps, ascents included, on all their records",
+            "(what the victim mixed of the round before less x/1) / (eta K), by playing the K local "
+            "steps, ascents included, on all their records",
             {"x": (-1, 0)},
             "x/1",
             False,
@@ -135,12 +145,12 @@ class DPDFedSAM(dp.GaussianSGD):
             _local,
         ),
         "noisy-gradient": dp.Observable(
-            "(what the victim mixed of the round before less x/1) / (eta K): the mean of its K "
-            "noisy gradients",
+            "(what the victim mixed of the round before less x/1) / eta: its noisy gradient, if a "
+            "round has one local step",
             {"x": (-1, 0)},
             "x/1",
             False,
-            _update,
+            _single,
         ),
     }
 

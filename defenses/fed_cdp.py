@@ -135,7 +135,9 @@ class FedCDP(dp.GaussianSGD):
     def _rate(self, k: int, n_agents: int) -> float:
         if self.local_steps > 1:
             raise dp.NotObservable(
-                "DPA054", "a message holds several local steps, each at a model never sent"
+                "DPA054",
+                f"a message holds {self.local_steps} local steps, each at a model never sent and "
+                'on a batch of its own; attack "local-steps", which plays them',
             )
         return self.learning_rate
 

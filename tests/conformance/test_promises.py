@@ -39,7 +39,7 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("diff-tv-ab", {"epsilon": 1.0}, {}),
     ("dp-dgd", {"variant": "true-consensus"}, {}),
     ("dp-cga", {"noise_multiplier": 2.0}, {}),
-    ("dp-dfedsam", {"noise_multiplier": 2.0, "local_steps": 2, "gossip_steps": 2}, {}),
+    ("dp-dfedsam", {"noise_multiplier": 2.0, "local_steps": 1, "gossip_steps": 2}, {}),
     ("dp-dpsgd", {"noise_multiplier": 2.0}, {}),
     ("dp-netfleet", {"noise_multiplier": 2.0, "local_steps": 2}, {}),
     ("dpdl", {"epsilon": 1.0}, {}),

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 from scipy import stats
 
 from dpaudit.accounting.releases import epsilon
+from dpaudit.conformance import PROMISES, check_defense
 from dpaudit.defense.contract import Setting, Target
 from dpaudit.defense.noise import Noise
 from dpaudit.defenses.dfedsam import DPDFedSAM
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
@@ -165,7 +166,7 @@ def test_the_exact_leak_lies_between_the_declared_ends(K, agents) -> None:
     assert sum(r.count for r in bracket.most) == 3 * K
 
 
-def test_an_eavesdropper_derives_the_mean_of_a_rounds_gradients(
+def test_an_eavesdropper_derives_the_gradient_of_a_single_step(
     setting_of, streams, view_of_run
 ) -> None:
     problem, setting = setting_of("ring", 4)
@@ -175,6 +176,16 @@ def test_an_eavesdropper_derives_the_mean_of_a_rounds_gradients(
     torch.testing.assert_close(derived.model, rounds[2].state.X[1], rtol=1e-9, atol=1e-12)
     G = rounds[3].private["gradient"][1]
     torch.testing.assert_close(derived.gradient, G, rtol=1e-8, atol=1e-11)
+    several = quiet.model_copy(update={"local_steps": 2})
+    with pytest.raises(NotObservable, match='holds 2 local steps.*attack "local-steps"'):
+        several.observables["noisy-gradient"].derive(several, view, setting, Target(3, 1, 0))
+
+
+@pytest.mark.slow
+def test_promises_are_kept_with_local_steps() -> None:
+    defense = DPDFedSAM(noise_multiplier=2.0, n_rounds=6, batch_size=4, local_steps=2)
+    for promise in PROMISES.keys() - {"observables"}:  # no single gradient of several local steps
+        check_defense(defense, promise)
 
 
 def test_what_is_stated_and_what_cannot_be_meant() -> None:

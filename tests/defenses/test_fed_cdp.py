@@ -195,7 +195,7 @@ def test_an_eavesdropper_derives_the_gradient_of_a_single_step(
     derived = derive(quiet, view, setting, Target(3, 1, 0))
     expected = rounds[3].private["gradient"][1]
     torch.testing.assert_close(derived.gradient, expected, rtol=1e-9, atol=1e-11)
-    with pytest.raises(NotObservable, match="several local steps"):
+    with pytest.raises(NotObservable, match="holds 2 local steps"):
         derive(quiet.model_copy(update={"local_steps": 2}), view, setting, Target(3, 1, 0))
 
 

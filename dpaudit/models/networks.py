@@ -14,7 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import Conv2d, Flatten, GroupNorm, LayerNorm, Linear, MaxPool2d, ReLU, Sequential
+from torch.nn import (
+    AvgPool2d,
+    Conv2d,
+    Flatten,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    MaxPool2d,
+    ReLU,
+    Sequential,
+)
 from torch.nn import functional as F
 
 from dpaudit.errors import ConfigError
@@ -95,6 +105,19 @@ def _lenet(widths: Sequence[int], shape: Shape, n_classes: int) -> nn.Module:
     """Two 5x5 convolutions, padded for images under 16x16, which would vanish otherwise."""
     padding = 2 if min(shape[1:]) < 16 else 0
     return _cnn([(6, 5, padding), (16, 5, padding)], widths, None, shape, n_classes)
+
+
+def _cnn_dimitrov(shape: Shape, n_classes: int) -> Sequential:
+    """Two 3x3 convolutions, each rectified and then averaged, and two linear layers.
+
+    Sizes are those of the network "cnn" in the authors' code, eth-sri/fedavg_leakage.
+    """
+    layers, before = list[nn.Module](), shape[0]
+    for channels in (32, 64):
+        layers += [Conv2d(before, channels, 3, padding=1), ReLU(), AvgPool2d(2)]
+        before = channels
+    before = outputs(Sequential(*layers), shape)[0].numel()
+    return Sequential(*layers, Flatten(), Linear(before, 100), ReLU(), Linear(100, n_classes))
 
 
 def _cnn_adp_vrsgp(shape: Shape, n_classes: int) -> nn.Module:
@@ -255,6 +278,7 @@ _FOURS, _BATCH = lambda c: GroupNorm(c // 4, c), partial(nn.BatchNorm2d, track_r
 
 NETWORKS: dict[str, Build] = {
     "cnn-adp-vrsgp": _cnn_adp_vrsgp,  # ADP-VRSGP; all sizes are our choice
+    "cnn-dimitrov": _cnn_dimitrov,  # Dimitrov et al. (Data Leakage in Federated Averaging), FEMNIST
     # Yuan et al. (DPDL), CIFAR-10; 32 channels behind the second convolution, ReLU: our choice
     "cnn-dpdl": partial(_cnn, [(16, 3, 1), (32, 3, 1)], [], None),
     # Dyn-D2P, FashionMNIST: two convolutions, two linear layers; all sizes are our choice

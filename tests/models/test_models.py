@@ -31,6 +31,7 @@ GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 8, 8)
         ("cnn-xie-batchnorm", GREY, 16 * 25 + 16 + 32 + 32 * 400 + 32 + 64 + 32 * 49 * 10 + 10),
         ("cnn-dyn-d2p", GREY, 416 + 32 * 400 + 32 + 512 * 128 + 128 + 1290),
         ("cnn-adp-vrsgp", GREY, 416 + 32 * 400 + 32 + 512 * 128 + 128 + 1290),
+        ("cnn-dimitrov", GREY, 320 + 18_496 + 3136 * 100 + 100 + 1010),
         ("cnn-adp-vrsgp", COLOUR, 896 + 18_496 + 73_856 + 2048 * 256 + 256 + 2570),
         ("mlp-partpsp-1", GREY, 7850 + 8624 + 7850),  # as the paper's code has them
         ("mlp-partpsp-2", GREY, 7850 + 8624 + 7850),

@@ -136,7 +136,7 @@ class DPDFedSAM(dp.GaussianSGD):
 
     observables = {
         "local-steps": dp.Observable(
-            "(what the victim mixed of the round before less x/1) / (eta K), by playing the K local "
+            "(what the victim mixed of the round before less x/1) / (eta K), by playing the local "
             "steps, ascents included, on all their records",
             {"x": (-1, 0)},
             "x/1",

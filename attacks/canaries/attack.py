@@ -53,6 +53,7 @@ class Canaries(da.Attack):
     kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
     canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
+    references: Annotated[int, Field(ge=8)] = 16  # runs that calibrate records of a final model
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
     alpha: da.Significance = 0.05  # of a false lower bound
 
@@ -152,7 +153,14 @@ class Canaries(da.Attack):
         n_rounds = self._trained(context)
         try:
             evidence = train_with_records(
-                context, threat_model, victim, self.kind, self.canaries, n_rounds, on_step
+                context,
+                threat_model,
+                victim,
+                self.kind,
+                self.canaries,
+                n_rounds,
+                self.references,
+                on_step,
             )
         except da.NotObservable as reason:
             refusal = f"not available to this adversary: {reason}"
@@ -161,6 +169,11 @@ class Canaries(da.Attack):
             f"one run of {n_rounds} of {context.defense.n_rounds} rounds with {self.canaries} "
             f"{self.kind} records at agent {victim}, each there by a fair coin"
         )
+        if threat_model.has_final_model:
+            common += (
+                f"; by the log density ratio of its score in {self.references} runs of the "
+                "adversary, which knows all other records"
+            )
         return [
             guess_test(i, claim, threat_model, n_rounds, evidence, self._guessing, (common,))
             for i, claim in claims.items()

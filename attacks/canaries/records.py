@@ -3,7 +3,8 @@
 Weaker than canaries with a channel of their own, and nearer to what is in data: their gradients
 share the model with all others, so that the score of one is its share of the gradient that the
 adversary derives of the victim's batch, summed over rounds. Of a final model it is the share of it
-in the way from the initial model, or the log odds of its label where only losses are seen.
+in the way from the initial model, or the log odds of its label where only losses are seen; both are
+compared with the same of reference runs.
 
 Source: Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, for the test; Nasr et al. 2021,
 arXiv:2101.04535, for mislabelled and crafted records.
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from dpaudit.defense.transcript import messages_of, tensors_of
 from dpaudit.game.released_model import ReleasedModel
 from dpaudit.models.gradients import Gradients
 
+from ..shadow_models.scores import References, is_scored, lira_online
 from .channels import CanaryEvidence
 
 RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
@@ -111,49 +113,111 @@ def train_with_records(
     kind: CanaryKind,
     n_canaries: int,
     n_rounds: int,
+    n_references: int,
     on_round: da.OnStep,
 ) -> CanaryEvidence:
     """One run in which each canary is among the victim's records by its own fair coin.
 
-    Evidence is the score less the median score: half of the canaries are guessed to be there.
+    Evidence is the score less the median score: half of the canaries are guessed to be there. Of a
+    final model it is the log density ratio of the score, by ``n_references`` runs of the adversary
+    with coins of their own (`_calibrated`).
+
     Raises ConfigError if messages give no gradient, NotObservable if this view gives none.
     """
-    defense, setting, streams = context.defense, context.setting, context.streams
-    problem = context.problem
+    streams, problem = context.streams, context.problem
     assert isinstance(problem, da.Classification)  # the others were refused
-    gradients = problem.gradients
     rng = streams.numpy("canaries")
-    drawn = records(kind, problem.dataset, n_canaries, rng)
-    inputs, labels = (t.to(streams.device) for t in drawn)
-    included = torch.from_numpy(rng.random(n_canaries) < 0.5)
-    rate = min(1.0, defense.batch_size / setting.sizes[victim])
+    inputs, labels = (t.to(streams.device) for t in records(kind, problem.dataset, n_canaries, rng))
     initial = problem.initial(streams)
     read = _reader(context, threat_model, victim, inputs, labels, initial[0])
-    state = defense.start(initial, setting)
-    done, n_read, scores = 0, 0, torch.zeros(n_canaries, dtype=torch.float64)
-    before: dp.Messages = {}
-    if (last := context.checkpoint.last()) is not None:
-        done, n_read, values, sent, heard = last.parts
-        state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()
-    per_round = defense.batches_per_round, n_canaries
-    rng.random((done, *per_round))  # what the rounds that were played drew
-    for k in range(done + 1, n_rounds + 1):
-        real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
-        used = (included & torch.from_numpy(rng.random(per_round) < rate)).to(streams.device)
-        batch = inputs, labels, used[0], defense.batch_size, tuple(used[1:])
-        oracle, noise = WithRecords(real, gradients, victim, *batch), dp.Noise(streams, k)
-        state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
-        for found in read(k, before, sent, state):
-            scores += found
-            n_read += 1
-        before = sent
-        context.checkpoint.keep(partial(da.Progress.of, k, n_read, state, tensors_of(sent), scores))
-        on_round(k, n_rounds)
-    if n_read:
-        return CanaryEvidence((scores - scores.median()).numpy(), included.numpy())
-    raise da.NotObservable(
-        "DPA054", f"{threat_model.name} can derive no gradient of agent {victim}"
-    )
+    played = _Played(context, victim, inputs, labels, initial, n_rounds, read)
+    if threat_model.has_final_model:
+        return _calibrated(played, rng, n_references, on_round)
+    found = played.scored(streams, rng, context.checkpoint, on_round)
+    if found is None:
+        raise da.NotObservable(
+            "DPA054", f"{threat_model.name} can derive no gradient of agent {victim}"
+        )
+    scores, included = found
+    return CanaryEvidence((scores - scores.median()).numpy(), included.numpy())
+
+
+def _calibrated(
+    played: "_Played", rng: np.random.Generator, n: int, on_round: da.OnStep
+) -> CanaryEvidence:
+    """By runs of the same algorithm on the same records with other coins, batches and noise.
+
+    A final model has moved by all that the real records taught it, which is far more than one
+    canary does, and a canary's score says above all how easy it is to learn. The adversary knows
+    both, as it knows all other records: it trains ``n`` runs itself, and compares the score with
+    those of runs with and without the canary (LiRA, Carlini et al. 2022, arXiv:2112.03570).
+    """
+    context, runs = played.context, list[tuple[Tensor, Tensor]]()
+    for i in range(n + 1):
+        own = context.streams.child("reference", i) if i else context.streams
+        coins = own.numpy("canaries") if i else rng
+        progress = partial(da.step_of_part, on_round, i, n + 1)
+        found = played.scored(own, coins, context.checkpoint.stage(i), progress)
+        assert found is not None  # a final model is read in every run
+        runs.append(found)
+    statistics = torch.stack([scores for scores, _ in runs]).numpy()[..., None]
+    included = torch.stack([coins for _, coins in runs]).numpy()
+    fit = is_scored(included[1:])
+    ratios = np.zeros(len(fit))  # of a canary that too few runs had, or had not: nothing is known
+    references = References(statistics[1:, fit], included[1:, fit])
+    ratios[fit] = lira_online(statistics[:1, fit], references)[0]
+    return CanaryEvidence(ratios, included[0])
+
+
+class _Played(NamedTuple):
+    """What runs with canaries have in common."""
+
+    context: da.AttackContext
+    victim: int
+    inputs: Tensor  # [n_canaries, ...]
+    labels: Tensor  # [n_canaries]
+    initial: Tensor  # [n_agents, d]
+    n_rounds: int
+    read: "Reader"
+
+    def scored(
+        self, streams: da.Streams, rng: np.random.Generator, saved: da.Checkpoint,
+        on_round: da.OnStep,
+    ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+        """Scores [n_canaries], and which canaries were there; None if the view gives no score.
+
+        Args:
+            streams: of batches and noise.
+            rng: of the coins, and of which batch has which canary.
+        """
+        context, n, n_rounds = self.context, len(self.labels), self.n_rounds
+        defense, setting, problem = context.defense, context.setting, context.problem
+        assert isinstance(problem, da.Classification)
+        included = torch.from_numpy(rng.random(n) < 0.5)
+        rate = min(1.0, defense.batch_size / setting.sizes[self.victim])
+        state = defense.start(self.initial, setting)
+        done, n_read, scores = 0, 0, torch.zeros(n, dtype=torch.float64)
+        before: dp.Messages = {}
+        if (last := saved.last()) is not None:
+            done, n_read, values, sent, heard = last.parts
+            state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()
+        per_round = defense.batches_per_round, n
+        rng.random((done, *per_round))  # what the rounds that were played drew
+        for k in range(done + 1, n_rounds + 1):
+            real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
+            used = (included & torch.from_numpy(rng.random(per_round) < rate)).to(streams.device)
+            batch = self.inputs, self.labels, used[0], defense.batch_size, tuple(used[1:])
+            oracle = WithRecords(real, problem.gradients, self.victim, *batch)
+            noise = dp.Noise(streams, k)
+            state, sent, *_ = defense.step(state, k, setting.network.at(k), oracle, noise)
+            for found in self.read(k, before, sent, state):
+                scores += found
+                n_read += 1
+            before = sent
+            now = partial(da.Progress.of, k, n_read, state, tensors_of(sent), scores)
+            (saved.done(now()) if k == n_rounds else saved.keep(now))
+            on_round(k, n_rounds)
+        return (scores, included) if n_read else None
 
 
 Reader = Callable[[int, dp.Messages, dp.Messages, Any], Iterator[Tensor]]

@@ -7,6 +7,7 @@ set is public: it is in no run. Records of the adversary's own agents stay where
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -138,9 +139,12 @@ def train_shadows(
     for b, block in enumerate(blocks):
         own, some = streams.child("shadows", b), dealt.part(block)
         fixed = problem.for_trials(of_run, own, len(some.held), 0).holding(some.held)
-        seen: list[Seen] = []
+        seen, after = _so_far(saved := context.checkpoint.stage(b))
 
-        def watch(k: int, played: dp.Round, b: int = b, seen: list[Seen] = seen) -> None:
+        def watch(
+            k: int, played: dp.Round, b: int = b, seen: list[Seen] = seen,
+            saved: da.Checkpoint = saved,
+        ) -> None:  # fmt: skip
             X = watched(k, played) if k in rounds else None
             if X is not None:
                 each = (
@@ -148,13 +152,29 @@ def train_shadows(
                     for which in (dealt.records, dealt.public)
                 )
                 seen.append(Seen(*each))
+            now = partial(_progress, k, played.state, seen)
+            (saved.done(now()) if k == defense.n_rounds else saved.keep(now))
             on_step(b * defense.n_rounds + k, len(blocks) * defense.n_rounds)
 
-        da.run_trials(defense, fixed, setting, own, len(some.held), watch)
+        da.run_trials(defense, fixed, setting, own, len(some.held), watch, after=after)
         if not seen:
             return None
         parts.append(Seen(*(np.stack(each, axis=2) for each in zip(*seen, strict=True))))
     return Seen(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def _progress(k: int, state: NamedTuple, seen: list[Seen]) -> da.Progress:
+    """Of runs that have played k rounds."""
+    tensors = [[torch.from_numpy(each) for each in one] for one in seen]
+    return da.Progress.of(k, state._asdict(), tensors)
+
+
+def _so_far(saved: da.Checkpoint) -> tuple[list[Seen], tuple[int, dict[str, Tensor]] | None]:
+    """What was seen of runs that were interrupted, and after which round with which state."""
+    if (last := saved.last()) is None:
+        return [], None
+    k, state, seen = last.parts
+    return [Seen(*(each.numpy() for each in one)) for one in seen], (k, state)
 
 
 def _runs_at_once(setting: dp.Setting) -> int:

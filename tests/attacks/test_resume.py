@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dpaudit.attack.contract import AttackContext
+from dpaudit.attack.contract import AttackContext, Part
+from dpaudit.attacks.shadow_models import shadows
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.data.datasets import Dataset
 from dpaudit.files.claim import Claim
@@ -15,6 +16,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
+FINAL_MODEL = ThreatModel(name="mean", kind="final-model")
 
 
 class Cut(Exception):
@@ -84,4 +86,36 @@ def test_a_killed_attack_ends_with_the_same_findings(
     saved = Saved(cut_after=2)
     with pytest.raises(Cut):
         measured(saved)
+    assert measured(saved) == measured(Saved(cut_after=-1))
+
+
+@pytest.mark.parametrize(
+    "attack, options",
+    [
+        ("shadow-models", {"shadows": 8, "targets": 2}),
+        ("canaries", {"canaries": 20, "kind": "crafted", "references": 8}),
+    ],
+)
+@pytest.mark.parametrize("cut_after", [3, 9])
+def test_runs_beside_the_audited_one_are_resumed(
+    setting_of, monkeypatch, attack: str, options: dict[str, Any], cut_after: int
+) -> None:
+    """In the middle of runs that are trained together, or behind the first ones."""
+    problem, setting = setting_of("ring", 4, "logistic")
+    played = load_plugin("defenses", "dp-dpsgd")(n_rounds=6, batch_size=5, noise_multiplier=1.0)
+    claims = (Claim(text="small", epsilon=0.5, delta=1e-5),)
+    plugin = load_plugin("attacks", attack)(**options)
+    monkeypatch.setattr(shadows, "_runs_at_once", lambda setting: 4)
+
+    def measured(checkpoint: Checkpoint) -> Any:
+        context = AttackContext(
+            problem, setting, played, claims, Streams(3), None, checkpoint=checkpoint,
+            part=Part("defense"),
+        )  # fmt: skip
+        return plugin.measure(context, FINAL_MODEL, lambda done, total: None)
+
+    saved = Saved(cut_after)
+    with pytest.raises(Cut):
+        measured(saved)
+    assert len(saved.stages) == 1 + (cut_after - 1) // 5  # the sixth round is no step that is cut
     assert measured(saved) == measured(Saved(cut_after=-1))

@@ -27,6 +27,7 @@ from .html import pages
 from .numbers import number
 from .run import Run
 from .tables import ClaimFigures, LargestFigure
+from .texts import TextKey, TextScenario
 
 ACCURACY = "test accuracy"
 MOST_PICTURED = 8  # runs whose images and curves are shown: all are in the report of each run
@@ -34,6 +35,7 @@ HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, m
     Role.TEST: Name.EPSILON_LOWER_BOUND,
     Role.SENSITIVITY: Name.MEASURED_OVER_STATED,
     Role.RECONSTRUCTION: Name.SSIM_OVER_BLIND,
+    Role.TEXT_RECOVERY: Name.TOKENS_RECOVERED,
     Role.MEMBERSHIP: Name.AUC,
     Role.INFORMATION: Name.INFORMATION,
     Role.WHO_LEARNS_WHAT: Name.LARGEST_MU,
@@ -177,6 +179,7 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         columns=columns,
         keys=differing_keys(runs),
         rows=list(dict.fromkeys(scored)),
+        texts=_texts(of_runs),
         information=_information(of_runs),
         scatter=privacy_utility(points, "privacy-utility", "Privacy against utility", quantity),
         quantity=quantity,
@@ -294,6 +297,15 @@ def _points(runs: Sequence[ComparedRun]) -> tuple[str, list[RunPoint]]:
             about = run.run.number + 1, run.run.label, run.result.verdict
             points.append(RunPoint(*about, epsilon, run.certified.compared, utility))
     return ACCURACY if by_accuracy else loss_is, points
+
+
+def _texts(runs: Sequence[Run]) -> dict[TextKey, dict[int, TextScenario]]:
+    """What was recovered from each message, by the number of the run."""
+    found: dict[TextKey, dict[int, TextScenario]] = {}
+    for run in runs:
+        for scenario in run.texts:
+            found.setdefault(scenario.key, {})[run.number] = scenario
+    return found
 
 
 def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Drawn | None]]:

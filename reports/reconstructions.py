@@ -229,15 +229,20 @@ class ReconstructionGroup:
             if entry and name in entry.finding.metrics
         }
 
-    def grid(self, pictures: Mapping[str, Picture]) -> list[GridRow]:
-        """A row for the truth and one for each world; another truth where a world has its own."""
+    def grid(self, pictures: Mapping[str, Picture], agent: float | None = None) -> list[GridRow]:
+        """A row for the truth and one for each world; another truth where a world has its own.
+
+        Args:
+            agent: whose images are shown; None: those of the targets that are picked in each round.
+        """
         rows: list[GridRow] = []
         truths: dict[int, Shown] = {}
         for world in self.worlds:
             new: dict[int, Shown] = {}
             for k in self.rounds:
                 named = (e for e in self.at(world, k) if "truth" in e.finding.artifacts)
-                truth = next((_shown(e, "truth", pictures, self.picks(k)) for e in named), None)
+                picked = self._shown_of(k, agent)
+                truth = next((_shown(e, "truth", pictures, picked) for e in named), None)
                 if truth and not _same(truth, truths.get(k)):
                     new[k] = truth
             if new:
@@ -250,7 +255,7 @@ class ReconstructionGroup:
                 own = [entry for entry in entries if self.variant(entry) == variant]
                 cells = [
                     [
-                        _shown(entry, "images", pictures, self.picks(k))
+                        _shown(entry, "images", pictures, self._shown_of(k, agent))
                         for entry in own
                         if k in entry.finding.rounds
                     ]
@@ -265,6 +270,30 @@ class ReconstructionGroup:
             picks(e.finding) for world in ("defense", *self.worlds) for e in self.at(world, round)
         )
         return next((picked for picked in found if picked), [])
+
+    @property
+    def followed(self) -> float | None:
+        """The agent that is shown round after round: it fares worst under the defense, on average.
+
+        None: no agent was attacked in all rounds, or there is one round.
+        """
+        rounds = [self._targets_in(k) for k in self.rounds]
+        always = [a for a in rounds[0] if all(a in here for here in rounds)] if rounds[1:] else []
+        return max(always, key=lambda a: sum(here[a] for here in rounds), default=None)
+
+    def _targets_in(self, round: int) -> dict[float, float]:
+        """SSIM of each agent that was attacked in a round; undefined ones last."""
+        for world in ("defense", *self.worlds):
+            for entry in self.at(world, round):
+                series = entry.finding.series
+                if Column.VICTIM in series and Name.SSIM in series:
+                    ssim = (-math.inf if math.isnan(x) else x for x in series[Name.SSIM])
+                    return dict(zip(series[Column.VICTIM], ssim, strict=True))
+        return {}
+
+    def _shown_of(self, round: int, agent: float | None) -> list[Pick]:
+        """The targets that are picked in a round; or one agent, whose row is looked up."""
+        return self.picks(round) if agent is None else [Pick(f"agent {agent:g}", agent, 0)]
 
     def in_round(self, round: int) -> "ReconstructionGroup":
         """Its findings of one round, one for each world."""

@@ -26,7 +26,14 @@ from .figures.range import RangeDrawing, range_drawing
 from .figures.reconstruction import search_by_iteration, share_figures, ssim_intervals
 from .reconstructions import GroupKey, MostRevealing, NumberedFinding, Picture, ReconstructionGroup
 from .tables import CROWD, training, training_of_many
-from .texts import TextScenario, most_recovered, text_scenarios
+from .texts import (
+    TextScenario,
+    TextSequence,
+    exact_leaks,
+    most_recovered,
+    text_scenarios,
+    text_sequences,
+)
 
 LONGEST = 40  # characters of a title in an address
 UNPICKED = 2  # images' widths of a strip whose targets have no rows
@@ -77,6 +84,14 @@ class Run:
     @cached_property
     def texts(self) -> list[TextScenario]:
         return text_scenarios(self.result.findings, self.directory)
+
+    @property
+    def text_sequences(self) -> list[TextSequence]:
+        return text_sequences(self.texts)
+
+    def exact_leaks(self, threat_model: str | None) -> list[Finding]:
+        """What the algebra of the protocol reveals to an adversary."""
+        return exact_leaks(self.result.findings, threat_model)
 
     @cached_property
     def scenarios(self) -> list[ReconstructionGroup]:

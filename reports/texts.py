@@ -1,9 +1,9 @@
 """Recovered text on a page: each token beside the truth, and whether it is right."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpaudit.errors import RunError
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -40,6 +40,17 @@ class RecoveredText(NamedTuple):
     finding: Finding
     sequences: list[list[Token]]
     problem: str = ""  # why there is no text to show
+    first: Mapping[int, list[Token]] = {}  # of each agent that was attacked, its first sequence
+
+
+class TextKey(NamedTuple):
+    """Which message one attack recovers text from."""
+
+    threat_model: str | None
+    attack: str | None
+    message: str | None
+    batch_size: int | None
+    rounds: tuple[int, ...]
 
 
 class TextScenario(NamedTuple):
@@ -59,10 +70,64 @@ class TextScenario(NamedTuple):
         first = next((row.sequences for row in self.rows if row.sequences), [])
         return [" ".join(token.truth for token in sequence) for sequence in first]
 
+    @property
+    def key(self) -> TextKey:
+        """What sets it apart from others of an audit, and is the same in other audits."""
+        f = self.finding
+        return TextKey(f.threat_model, f.attack, f.message, f.batch_size, f.rounds)
+
+    @property
+    def of_defense(self) -> RecoveredText | None:
+        """What was recovered under the defense."""
+        return next((row for row in self.rows if row.finding.world == "defense"), None)
+
     def tokens(self, world: str) -> Metric | None:
         """The share of tokens that were recovered in a world at their place."""
         some = (row.finding for row in self.rows if row.finding.world == world)
         return next((f.metrics.get(Name.TOKENS_RECOVERED) for f in some), None)
+
+
+class TextSequence(NamedTuple):
+    """What one attack made of one agent's messages, round after round."""
+
+    agent: int
+    scenarios: list[TextScenario]  # of the same message, one for each round
+
+    @property
+    def worlds(self) -> list[tuple[str | None, tuple[str, ...]]]:
+        """Of the first round, with what tells several guesses apart."""
+        return [_which(row) for row in self.scenarios[0].rows]
+
+    @property
+    def by_round(self) -> list[tuple[TextScenario, str, list[RecoveredText | None]]]:
+        """Each round's scenario, the truth, and what was recovered in each world."""
+        found = []
+        for scenario in self.scenarios:
+            of_world = {_which(row): row for row in scenario.rows}
+            texts = (row.first[self.agent] for row in scenario.rows if self.agent in row.first)
+            truth = " ".join(token.truth for token in next(texts, []))
+            found.append((scenario, truth, [of_world.get(world) for world in self.worlds]))
+        return found
+
+
+def _which(row: RecoveredText) -> tuple[str | None, tuple[str, ...]]:
+    """The world of a row, and of a guess its name."""
+    return row.finding.world, row.finding.notes if row.finding.world == "blind" else ()
+
+
+def text_sequences(scenarios: Iterable[TextScenario]) -> list[TextSequence]:
+    """Messages of several rounds of an agent that was attacked in all of them, the first such."""
+    grouped: dict[TextKey, list[TextScenario]] = {}
+    for one in scenarios:
+        grouped.setdefault(one.key._replace(rounds=()), []).append(one)
+    found = []
+    for some in grouped.values():
+        agents = [{a for row in one.rows for a in row.first} for one in some]
+        always = set.intersection(*agents)
+        if len(some) > 1 and always:
+            order = sorted(some, key=lambda one: one.finding.rounds)
+            found.append(TextSequence(min(always), order))
+    return found
 
 
 def most_recovered(scenarios: Iterable[TextScenario]) -> TextScenario | None:
@@ -73,23 +138,24 @@ def most_recovered(scenarios: Iterable[TextScenario]) -> TextScenario | None:
 
 def text_scenarios(findings: Iterable[Finding], run_directory: Path) -> list[TextScenario]:
     """The recovered text of a result, in its order, worlds side by side."""
-    grouped: dict[tuple[Any, ...], list[tuple[int, Finding]]] = {}
+    grouped: dict[TextKey, list[tuple[int, Finding]]] = {}
     every = list(findings)
     for i, f in enumerate(every):
         if f.role is Role.TEXT_RECOVERY:
-            key = f.threat_model, f.attack, f.message, f.batch_size, f.rounds
+            key = TextKey(f.threat_model, f.attack, f.message, f.batch_size, f.rounds)
             grouped.setdefault(key, []).append((i, f))
     found = []
     for some in grouped.values():
         order = sorted(some, key=lambda one: WORLDS.index(one[1].world or "blind"))
         rows = [_read(i, f, run_directory) for i, f in order]
-        leaks = [
-            f
-            for f in every
-            if f.role is Role.EXACT_LEAK and f.threat_model == order[0][1].threat_model
-        ]
+        leaks = exact_leaks(every, order[0][1].threat_model)
         found.append(TextScenario(order[0][1], rows, leaks))
     return found
+
+
+def exact_leaks(findings: Iterable[Finding], threat_model: str | None) -> list[Finding]:
+    """What the algebra of the protocol reveals to an adversary."""
+    return [f for f in findings if f.role is Role.EXACT_LEAK and f.threat_model == threat_model]
 
 
 def _read(number: int, finding: Finding, run_directory: Path) -> RecoveredText:
@@ -104,13 +170,20 @@ def _read(number: int, finding: Finding, run_directory: Path) -> RecoveredText:
         if not inside.is_file() or inside.stat().st_size > LARGEST:
             return RecoveredText(number, finding, [], f"{path}: missing, or too large to show")
         content = json.loads(inside.read_text(encoding="utf-8"))
-        sequences = [
-            [Token(str(r), str(t)) for t, r in zip(one["truth"], one["recovered"], strict=True)]
+        by_agent = [
+            (
+                int(target["agent"]),
+                [
+                    [Token(str(r), str(t)) for t, r in zip(*pair, strict=True)]
+                    for pair in ((one["truth"], one["recovered"]) for one in target["sequences"])
+                ],
+            )
             for target in content
-            for one in target["sequences"]
         ]
     except RunError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         return RecoveredText(number, finding, [], f"{path}: damaged")
-    return RecoveredText(number, finding, sequences[:SHOWN])
+    sequences = [sequence for _, some in by_agent for sequence in some]
+    first = {agent: some[0] for agent, some in by_agent if some}
+    return RecoveredText(number, finding, sequences[:SHOWN], first=first)

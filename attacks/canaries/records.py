@@ -22,12 +22,12 @@ from torch import Tensor
 
 import dpaudit.attack as da
 import dpaudit.defense as dp
+from dpaudit.attacks.shadow_models.scores import References, is_scored, lira_online
 from dpaudit.data.datasets import Dataset
 from dpaudit.defense.transcript import messages_of, tensors_of
 from dpaudit.game.released_model import ReleasedModel
 from dpaudit.models.gradients import Gradients
 
-from ..shadow_models.scores import References, is_scored, lira_online
 from .channels import CanaryEvidence
 
 RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise

@@ -9,8 +9,16 @@ from dpaudit.files.finding import Finding, restart_column
 from dpaudit.files.result import AuditResult
 from dpaudit.reports.figures.reconstruction import search_by_iteration
 from dpaudit.reports.html import render
-from dpaudit.reports.reconstructions import Picture, picks, target_cells
+from dpaudit.reports.reconstructions import (
+    NumberedFinding,
+    Picture,
+    picks,
+    scenarios,
+    target_cells,
+)
 from tests.reports.pages import GOLDEN, Page, png, small_finding, visible, with_findings
+
+STRIP = {"images": "artifacts/strip.png"}
 
 
 def rows(ssim: list[float], victims: list[int] | None = None, **changes: object) -> Finding:
@@ -42,6 +50,23 @@ def test_targets_are_picked_by_their_ssim(ssim: list[float], expected: dict[str,
 def test_a_finding_without_a_row_for_each_target_has_none_to_pick() -> None:
     assert picks(small_finding()) == []
     assert target_cells(small_finding(), picks(rows([0.1, 0.2])), Picture("", "data:", 17, 8)) == []
+
+
+def test_the_agent_that_fares_worst_is_followed_through_all_rounds() -> None:
+    """Agent 4 has the higher mean, agent 7 is missing in a round; blind guesses do not count."""
+    findings = [
+        rows([0.3, 0.9, 0.8], [6, 7, 4], rounds=(1,), artifacts=STRIP),
+        rows([0.5, 0.2], [4, 6], rounds=(2,), artifacts=STRIP),
+        rows([0.9, 0.9], [6, 4], rounds=(2,), world="blind", artifacts=STRIP),
+    ]
+    entries = [NumberedFinding(i, f) for i, f in enumerate(findings)]
+    (group,) = scenarios(entries)
+    assert group.followed == 4
+    pictures = {STRIP["images"]: Picture("", "data:", 19, 8)}
+    (row,) = [row for row in group.grid(pictures, 4.0) if row.world == "defense"]
+    assert [one.window for one in row.cells[0][0].targets] == ["14 0 5 8"]  # the third of three
+    assert row.cells[1][0].targets == []  # no strip of two
+    assert scenarios(entries[:1])[0].followed is None
 
 
 def test_a_target_is_its_part_of_the_strip_in_every_world() -> None:

@@ -8,8 +8,9 @@ import pytest
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult
+from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
-from dpaudit.reports.texts import text_scenarios
+from dpaudit.reports.texts import text_scenarios, text_sequences
 from tests.reports.pages import HOSTILE, Page, with_findings
 
 PATH = "artifacts/text.json"
@@ -65,6 +66,45 @@ def test_an_exact_leak_stands_below_the_text(tmp_path: Path) -> None:
     )
     (scenario,) = text_scenarios([finding("defense", ["a", "b"], tmp_path), leak], tmp_path)
     assert scenario.exact_leak == [leak]
+
+
+def test_an_agent_is_followed_round_after_round(golden: AuditResult, tmp_path: Path) -> None:
+    """Rounds in their order, each with the truth and every world; one round is no sequence."""
+    findings = []
+    for k, recovered in ((3, ["b", "a"]), (2, ["a", "b"])):
+        for world in ("defense", "blind"):
+            one = finding(world, recovered, tmp_path, f"artifacts/text-{k}.json")
+            findings.append(one.model_copy(update={"rounds": (k,)}))
+    leak = Finding(
+        role=Role.EXACT_LEAK,
+        kind="accounting",
+        title="leak of the view",
+        threat_model="eavesdropper",
+        metrics={Name.EPSILON: Metric(value=7.25)},
+    )
+    page = Page(render(with_findings(golden, *findings, leak), tmp_path))
+    (table,) = [t for t in page.by_id("text").every("table") if "rounds" in t.classes()]
+    rows = list(table.every("tr"))
+    assert [next(row.every("th")).text() for row in rows[1:3]] == ["2", "3"]
+    signs = [[e.text()[0] for e in row.every("span") if "token" in e.classes()] for row in rows]
+    assert signs[1:3] == [["✓", "✗"] * 2, ["✗", "✗"] * 2]
+    assert "7.25" in rows[3].text()
+    (one,) = text_scenarios(findings[:2], tmp_path)
+    assert text_sequences([one]) == []
+
+
+def test_a_comparison_shows_text_with_little_and_with_much_noise(
+    golden: AuditResult, tmp_path: Path
+) -> None:
+    runs = []
+    for name, recovered in (("little", ["a", HOSTILE]), ("much", ["b", "b"])):
+        (folder := tmp_path / name).mkdir()
+        runs.append((name, with_findings(golden, finding("defense", recovered, folder)), folder))
+    html = render_comparison(runs)
+    assert "<script>hacked" not in html
+    section = Page(html).by_id("text")
+    tokens = [e for e in section.every("span") if "token" in e.classes()][2:]  # two explain
+    assert [e.text()[0] for e in tokens] == ["✓", "✓", "✗", "✗"]
 
 
 @pytest.mark.parametrize("content", ["", "[", "3", '[{"sequences": [{"truth": [1]}]}]'])

@@ -113,9 +113,8 @@ def _printed(
         about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
         yield f"all of it, scale {scale}: about {about}"
         return
-    said = f"{name}, about {duration(takes.seconds)} on two cores"
-    with progress_bars(quiet=False) as on_progress, one_step(on_progress, said):
-        yield from printed_lines(name, study, scale, seed, folder)
+    with progress_bars(quiet=False) as on_progress:
+        yield from printed_lines(name, study, scale, seed, folder, on_progress)
 
 
 def _refuse(name: str, given: Mapping[str, object]) -> None:

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from math import exp, inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
 from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.void import void_figures
+from dpaudit.progress import OnProgress, unreported
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -200,6 +202,7 @@ class PrintedStudy(NamedTuple):
     scales: Mapping[str, ExperimentScale]
     open: tuple[Open, ...] = ()
     data: str = ""
+    n_blocks: int = 1  # of lines that are computed together
 
 
 FINDINGS = PrintedStudy(
@@ -211,11 +214,17 @@ FINDINGS = PrintedStudy(
         "quick": ExperimentScale(1, 120, 10**9),
         "paper": ExperimentScale(1, 7200, 3 * 10**9),
     },
+    n_blocks=2 * len(CASES),
 )
 
 
 def printed_lines(
-    name: str, study: PrintedStudy, scale: str, seed: int, out: Path
+    name: str,
+    study: PrintedStudy,
+    scale: str,
+    seed: int,
+    out: Path,
+    on_progress: OnProgress = unreported,
 ) -> Iterator[str]:
     """What is printed, block after block; those that lie in the folder are not computed again.
 
@@ -225,6 +234,7 @@ def printed_lines(
     refuse_other_folder(out)
     torch.set_num_threads(1)  # the operators are small
     about = {"name": name, "scale": scale, "seed": seed, "code": code_of()}
+    done = count()
     with RunDirectory(out).held() as run:
 
         def keep(key: str, compute: Callable[[], Iterable[str]]) -> list[str]:
@@ -234,6 +244,8 @@ def printed_lines(
             if found is None:
                 found = list(compute())
                 run.write_result(file, found, binding)
+            on_progress(name, next(done), study.n_blocks)
             return found
 
+        on_progress(name, next(done), study.n_blocks)
         yield from study.lines(scale, seed, keep)

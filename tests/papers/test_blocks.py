@@ -4,7 +4,7 @@ import pytest
 
 from dpaudit.errors import RunError
 from dpaudit.papers.experiment import ExperimentScale
-from dpaudit.papers.five_papers import PrintedStudy, printed_lines
+from dpaudit.papers.five_papers import FINDINGS, PrintedStudy, printed_lines
 
 CALLS: list[str] = []
 
@@ -22,7 +22,8 @@ def study(scale, seed, keep):
         yield from keep(name, compute)
 
 
-TOY = PrintedStudy("Toy", "Table 1", "nothing", study, {"quick": ExperimentScale(1, 1, 1)})
+SCALES = {"quick": ExperimentScale(1, 1, 1)}
+TOY = PrintedStudy("Toy", "Table 1", "nothing", study, SCALES, n_blocks=2)
 
 
 def lines_of(out, scale="quick", seed=0) -> list[str]:
@@ -60,3 +61,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="not empty"):
         lines_of(tmp_path)
+
+
+def test_each_block_is_a_step_of_progress(tmp_path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    list(printed_lines("toy", TOY, "quick", 0, tmp_path, lambda *step: seen.append(step)))
+    assert seen == [("toy", done, 2) for done in (0, 1, 2)]
+
+
+def test_the_findings_have_as_many_blocks_as_they_say(tmp_path) -> None:
+    keys: list[str] = []
+    list(FINDINGS.lines("quick", 0, lambda key, compute: keys.append(key) or []))
+    assert len(set(keys)) == FINDINGS.n_blocks

@@ -16,12 +16,12 @@ import json
 import os
 import random
 import sys
-import time
 from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import PROTOCOL
+from .clock import working_seconds
 from .draws.jax_noise import JaxNoise, noise_of
 from .errors import RecorderError
 from .log import Content
@@ -190,9 +190,9 @@ class Caller:
         )
         if calls.draws:
             return self._drawn(calls)
-        began = time.perf_counter()
+        began = working_seconds()
         answer = grouped(self._returned(calls))
-        seconds = time.perf_counter() - began
+        seconds = working_seconds() - began
         return answer._replace(header={"kind": "returned", "seconds": seconds, **answer.header})
 
     def _drawn(self, calls: Calls) -> Message:

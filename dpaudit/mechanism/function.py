@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import random
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import torch
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import ConfigError, DpauditError, shortened
 from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.recorder.clock import working_seconds
 from dpaudit.recorder.draws.jax_noise import noise_of
 from dpaudit.recorder.mechanism import generator_name, given_generator
 from dpaudit.text import one_line
@@ -135,7 +135,10 @@ class AuditedFunction(ABC):
 
     @abstractmethod
     def tried(self, value: Value) -> float:
-        """Seconds of one call. Raises FunctionError, also if it changes its input."""
+        """Seconds of one call, without those in which it waits for a CPU that other work uses.
+
+        Raises FunctionError, also if it changes its input.
+        """
 
     @abstractmethod
     def in_turn(
@@ -208,10 +211,10 @@ class FunctionHere(AuditedFunction):
         return FunctionHere(self._function, options)
 
     def tried(self, value: Value) -> float:
-        began = time.perf_counter()
+        began = working_seconds()
         given, before = self.given(value), self.given(value)
         flat(self._returned(given), self.options)
-        seconds = time.perf_counter() - began
+        seconds = working_seconds() - began
         if not _same(given, before):
             raise changed(before)
         return seconds

@@ -158,6 +158,14 @@ class ProgramRun:
         begin = max((sequence for of, sequence in sent if of < k), default=-1)
         return begin, max((sequence for of, sequence in sent if of == k), default=-1)
 
+    def window(self, k: int) -> tuple[int, int]:
+        """The same of all agents, where one process sends all; otherwise no time is of a round."""
+        if len({event.process for event in self._ids.values()}) > 1:
+            return -1, -1
+        sent = [(m.round, e.sequence) for m, e in self._ids.items()]
+        begin = max((sequence for of, sequence in sent if of < k), default=-1)
+        return begin, max((sequence for of, sequence in sent if of == k), default=-1)
+
     @cached_property
     def seen_by_receivers(self) -> frozenset[int]:
         """Agents of which a message was seen where it was received, and not where it was sent."""
@@ -376,12 +384,18 @@ def place_of(run: ProgramRun, victim: int, k: int) -> AgentRound | None:
 
 
 def draws_for(run: ProgramRun, k: int) -> tuple[NamedDraw, ...]:
-    """What each agent draws for round k, as ``place_of``; without a message, by its round."""
+    """What each agent draws for round k, as ``place_of``; without a message in it, by its time.
+
+    An agent that does not send in a round may draw noise that others add: as one that deals noise
+    to all, or the one of a pair that sleeps.
+    """
     spans = {agent: run.span(agent, k) for agent in {draw.agent for draw in run.draws}}
+    begins, ends = run.window(k)
     found = []
     for draw in run.draws:
         begin, end = spans[draw.agent]
-        if begin < draw.sequence < end or (end < 0 and draw.round == k):
+        beside = draw.round == k or begins < draw.sequence < ends
+        if begin < draw.sequence < end or (end < 0 and beside):
             found.append(draw)
     return tuple(sorted(found, key=lambda d: (d.agent, d.sequence)))
 

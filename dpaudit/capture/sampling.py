@@ -70,7 +70,7 @@ class Sampling(NamedTuple):
         if self.stated is not None or self.pattern in ("whole", "epochs"):
             return None
         if self.pattern == "random":
-            seen = "the recording shows batches that are drawn at random"
+            seen = "the recording shows batches that do not pass over all records in turn"
         elif claim.scope == "run":
             seen = "the recording does not show it"
         else:

@@ -1,5 +1,6 @@
 """Which runs of a program measure what one record moves, and what they show."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -42,6 +43,7 @@ class Neighbours:
     runs: Mapping[int, Mapping[How, ProgramRun]]  # by victim
     base: ProgramRun = field(repr=False)
     hidden_before: Collection[int] = ()  # victims whose earlier noise their messages may not show
+    others_hid: bool = False  # another agent has drawn noise before, and may not have sent it
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -79,7 +81,8 @@ class Neighbours:
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
         )
-        hidden = place.round > 1 and (found.hidden or victim in self.hidden_before)
+        may_hide = found.hidden or (self.others_hid and found.noiseless is not None)
+        hidden = place.round > 1 and (may_hide or victim in self.hidden_before)
         state_is_known = everything and not hidden
         summed = any(m in self.base.summed for m in place.messages)
         return found if state_is_known and not summed else found._replace(upper=True)
@@ -275,10 +278,12 @@ def _neighbours(
         victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
         for victim, place in places.items()
     }
-    hidden = [v for v in places if _is_noise_hidden_before(base, sites, k, v)]
-    if hidden and replay.same:  # what one of them keeps is in messages of all
-        hidden = [*places]
-    return Neighbours(places, noised, changed, base, hidden)
+    hiding = _hiding_before(base, sites, k)
+    silent_ones = hiding - {m.source for m in earlier}
+    hidden = [v for v in places if v in hiding]
+    if silent_ones or (hiding and (replay.same or len(together) > 1)):
+        hidden = [*places]  # what one agent keeps may be in messages of all
+    return Neighbours(places, noised, changed, base, hidden, bool(hiding))
 
 
 def _of_records(
@@ -308,24 +313,29 @@ def _of_records(
     return found
 
 
-def _is_noise_hidden_before(base: ProgramRun, sites: Sequence[str], k: int, agent: int) -> bool:
-    """Whether an agent has drawn more numbers of noise before a round than it has sent.
+def _hiding_before(base: ProgramRun, sites: Sequence[str], k: int) -> frozenset[int]:
+    """Agents that have drawn more numbers of noise before a round than they have sent.
 
     What is not determined then may hide messages of the round too, as noise that is drawn once and
-    added in every round, and nothing but the noise drawn for the round is measured.
+    added in every round, and nothing but the noise drawn for the round is measured. An agent that
+    has sent nothing may have drawn it for others.
     """
-    begin, _ = base.span(agent, k)
-    drawn = sum(
-        len(base.tape[draw.key])
-        for draw in base.draws
-        if draw.agent == agent and draw.sequence < begin and is_noise(draw, sites)
-    )
-    sent = {
-        content.tobytes(): len(content)  # to several receivers it is one
+    drawn, sent = Counter[int](), Counter[int]()
+    spans = {agent: base.span(agent, k) for agent in {draw.agent for draw in base.draws}}
+    of_all, _ = base.window(k)
+    for draw in base.draws:
+        begin, end = spans[draw.agent]
+        before = begin if end >= 0 else max(begin, of_all)  # of one that sends nothing in the round
+        if is_noise(draw, sites) and draw.sequence < before:
+            drawn[draw.agent] += len(base.tape[draw.key])
+    contents = {  # to several receivers it is one
+        (message.source, content.tobytes()): len(content)
         for message, content in base.messages.items()
-        if message.source == agent and message.round < k
+        if message.round < k
     }
-    return drawn > sum(sent.values())
+    for (agent, _), n in contents.items():
+        sent[agent] += n
+    return frozenset(agent for agent, n in drawn.items() if n > sent[agent])
 
 
 def is_noise(draw: NamedDraw, sites: Sequence[str]) -> bool:
@@ -407,7 +417,7 @@ def _refuse_difference(message: MessageId | None) -> None:
         raise RunError(
             "DPA062",
             f"{message} differs between runs that share every draw and all data until then; "
-            "something of the program is random and not seeded, or not drawn by name",
+            "something of the program is random and not seeded, not drawn by name, or depends on time",
         )
 
 

@@ -171,3 +171,47 @@ def test_what_is_sent_on_within_a_round_is_no_leak_of_its_sender(tmp_path: Path)
     [measured] = [f for f in result.findings if f.role is Role.MEASURED]
     assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(1.0, rel=1e-9)
     assert result.verdict is not Verdict.UNSUPPORTED
+
+
+DEALT = """
+import sys
+import numpy as np
+from dpaudit import tap
+
+HOW, SCALE = sys.argv[1], 0.5 if sys.argv[1] == "halved" else 1.0
+rng, data = np.random.default_rng(7), np.eye(4)
+once = [tap.noise(9, "z", rng.standard_normal(4), 1.0) for _ in range(4)]  # by whom nothing sends
+for k in range(2):
+    for i in range(2):
+        x = tap.batch(i, data[[k, k + 1]])
+        if HOW.endswith("before"):
+            z = once[2 * k + i]
+        elif HOW == "asleep":  # agent 1 sends in the second round alone
+            z = tap.noise(1, "pair", rng.standard_normal(4), 1.0)
+        else:
+            z = SCALE * tap.noise(9, "z", rng.standard_normal(4), 1.0)
+        if i == 0 or HOW != "asleep" or k == 1:
+            tap.send(i, 1 - i, "x", x.sum(axis=0) + z)
+"""
+
+
+IN_ROUND = {"dealt": 1, "halved": 1, "asleep": 1, "drawn before": 1, "drawn long before": 2}
+MU = {"halved": 2.0, "drawn long before": inf}  # of others it is 1; the infinite one counts nothing
+
+
+@pytest.mark.parametrize("how", fast_if({"halved", "drawn long before"}.__contains__, IN_ROUND))
+def test_noise_that_an_agent_deals_without_sending_hides_messages(tmp_path: Path, how: str) -> None:
+    """It was taken for none: programs whose noise is right were refuted."""
+    (tmp_path / "dealt.py").write_text(DEALT)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "dealt.py", how), "folder": tmp_path},
+            "record": {"victims": (0,), "rounds": (IN_ROUND[how],), "candidates": ("present",)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "r", "mu": 1.0, "scope": "round"},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert measured.value(Name.LARGEST_MU_OF_A_ROUND) == pytest.approx(MU.get(how, 1.0), rel=1e-9)
+    assert (result.verdict is Verdict.UNSUPPORTED) == (how == "halved")

@@ -9,6 +9,7 @@ examined is said, and makes a support impossible.
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -434,8 +435,11 @@ def _digests(run: ProgramRun, agent: int) -> list[tuple[str, ...]]:
 
 
 def files_below(folder: Path, out: Path) -> dict[Path, FileState]:
-    """When files of the program's folder were written, and their sizes, but for run directories."""
-    found = {}
+    """When files of the program's folder were written, and their sizes.
+
+    Those of run directories are left out, and those that this process prints to.
+    """
+    found, printed = {}, {*_printed_to()}
     for path in below(folder, ""):
         parents = [*path.parents][: len(path.parts) - len(folder.parts)]
         if out in parents or any((parent / "run.json").exists() for parent in parents):
@@ -444,5 +448,14 @@ def files_below(folder: Path, out: Path) -> dict[Path, FileState]:
             status = os.stat(path)
         except OSError:
             continue
-        found[path] = status.st_mtime_ns, status.st_size
+        if (status.st_dev, status.st_ino) not in printed:
+            found[path] = status.st_mtime_ns, status.st_size
     return found
+
+
+def _printed_to() -> Iterator[tuple[int, int]]:
+    """The device and the number of the file behind each standard stream."""
+    for stream in (1, 2):
+        with suppress(OSError):  # it is closed
+            status = os.fstat(stream)
+            yield status.st_dev, status.st_ino

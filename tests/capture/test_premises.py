@@ -1,5 +1,6 @@
 """The premises of captured programs: right ones are supported, and no faulty one is."""
 
+import os
 import shutil
 from math import inf, sqrt
 from pathlib import Path
@@ -12,6 +13,7 @@ from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture.aligned import Moves, NotExamined, refuse_unbounded
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
+from dpaudit.capture.examined import files_below
 from dpaudit.capture.runs import NamedDraw
 from dpaudit.capture.traces import are_alike, printed
 from dpaudit.errors import RunError
@@ -248,3 +250,17 @@ def test_what_is_printed_is_compared_but_for_rounding(tmp_path: Path) -> None:
     assert are_alike(one, two)
     assert not are_alike(one, other)
     assert printed(tmp_path / "nothing") == ()
+
+
+def test_a_file_that_dpaudit_prints_to_is_none_that_the_program_writes(tmp_path: Path) -> None:
+    """As in `dpaudit audit captured.toml > audit.txt` in the folder of the program."""
+    printed, own = tmp_path / "audit.txt", os.dup(1)
+    (tmp_path / "data.txt").write_text("1")
+    with printed.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            found = files_below(tmp_path, tmp_path / "out")
+        finally:
+            os.dup2(own, 1)
+            os.close(own)
+    assert [*found] == [tmp_path / "data.txt"]

@@ -98,9 +98,9 @@ def test_calls_that_share_a_key_have_no_noise_of_their_own() -> None:
 )
 def test_functions_of_jax_in_their_environment(name: str, verdict: Verdict | None) -> None:
     """Epsilon of mu = 1 is 4.377. None: whatever is said, the claim is not supported."""
-    python = Path(os.environ.get("DPAUDIT_ENVIRONMENTS", "none")) / "jax" / "bin" / "python"
+    python = Path(os.environ.get("DPAUDIT_ENVIRONMENTS", "none")) / "jax-privacy" / "bin" / "python"
     if not python.exists():
-        pytest.skip("DPAUDIT_ENVIRONMENTS has no environment of jax")
+        pytest.skip("DPAUDIT_ENVIRONMENTS has no environment of jax-privacy")
     claim = {"epsilon": 1.0} if name == "with_laplace" else {"epsilon": 4.4, "delta": 1e-5}
     result = mechanism.audit(
         f"{FUNCTIONS}:{name}",

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import from_numpy
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.errors import RunError
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import FAR, NEARER, Change, How, World
@@ -217,18 +218,45 @@ class Alignments:
                 break
         return Moves(self._sizes(moved), noiseless, moved)
 
-    def alone(
-        self, victim: int, k: int, way: Way, number: int
+    def furthest(
+        self, victim: int, k: int, way: Way, moves: Moves, adjacency: RecordAdjacency
+    ) -> How:
+        """What takes the record's place, or nothing, for its messages of a round to be far apart.
+
+        Where no noise hides a message, anything else does.
+        """
+        others = [one for one in self.ways if one.place == way.place and one.how != way.how]
+        if adjacency == "add-remove":
+            return "absent" if way.how != "absent" else others[0].how
+        present = [one for one in others if one.how != "absent"]
+        if moves.noiseless is not None:
+            return present[0].how
+        units, families = moves.units, self._families(k, victim)
+
+        def size(one: Way) -> float:
+            parts = [
+                self._size(k, victim, family, units[one][victim], units[way][victim])
+                for family in families
+            ]
+            return max(parts, default=0.0)
+
+        return max(present, key=size).how
+
+    def apart(
+        self, victim: int, k: int, pair: tuple[Way, Way], number: int
     ) -> dict[NoiseFamily, float] | MessageId | None:
-        """How far one record of one batch moves its round, nothing else changed: a lower end.
+        """How far two records in one batch move its round, nothing else changed: a lower end.
 
         Returns:
             By family of noise; a message that moves with no noise to hide it; or None if the
             messages do not tell the noise.
         """
-        record, units = self.records[victim][number][way.place], []
-        hows = "absent", way.how
-        changes = [Change(agent=victim, batch=number, how=how, record=record) for how in hows]
+        units = []
+        changes = [
+            Change(agent=victim, batch=number, how=how, record=record)
+            for how, place in pair
+            for record in [self.records[victim][number][place]]
+        ]
         worlds = [self.worlds.replay.model_copy(update={"changes": (c,)}) for c in changes]
         for found in played(self.program, worlds, partial(self._changes, k)):
             self.on_run()

@@ -8,7 +8,7 @@ examined is said, and makes a support impossible.
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.accounting.releases import Mechanism, Release
+from dpaudit.accounting.releases import Mechanism, RecordAdjacency, Release
 from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
@@ -62,6 +62,7 @@ class Cost(NamedTuple):
     """What one record of a victim costs at least, in units of the noise."""
 
     victim: int
+    adjacency: RecordAdjacency
     sizes: Mapping[NoiseFamily, float]
     noiseless: MessageId | None = None  # that shows it
 
@@ -94,7 +95,7 @@ class Examination:
         """
         try:
             self._refuse_before_runs(asked, decided)
-            self._align()
+            self._align(asked)
             self._refuse_written()
             self.runs = self._with_other_seeds()
         except NotExamined as one:
@@ -174,12 +175,13 @@ class Examination:
                     records.append(batch.index(known[0] if known else new))
         return found
 
-    def _align(self) -> None:
+    def _align(self, asked: Sequence[ClaimAgainst]) -> None:
         is_simulation = self.worlds.config.program.ranks is None
         equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
         runs = Alignments(self.worlds, self.program, self.records, self.on_run, equal)
         self.moves = moves = runs.moves()
-        self.costs = list(self._costs(runs, moves))
+        adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in asked)
+        self.costs = list(self._costs(runs, moves, adjacencies))
         if moves.noiseless is not None:
             why = f"{moves.noiseless[0]} moves with a record by what no noise hides"
             raise NotExamined("composition", why)
@@ -188,8 +190,13 @@ class Examination:
         runs.verify(moves)
         self.aligned = True
 
-    def _costs(self, runs: Alignments, moves: Moves) -> Iterator["Cost"]:
-        """What the record that moves a victim's noise most costs by itself, in one round."""
+    def _costs(
+        self, runs: Alignments, moves: Moves, adjacencies: Collection[RecordAdjacency]
+    ) -> Iterator["Cost"]:
+        """What the record that moves a victim's noise most costs by itself, in one round.
+
+        It is there or not, or in the place of the one that is furthest from it.
+        """
         for victim in self.worlds.config.record.victims:
             if moves.noiseless is not None:
                 message, way = moves.noiseless
@@ -207,11 +214,16 @@ class Examination:
                 way = next(one for one in runs.ways if one.how == how)
             if k not in self.used[victim]:
                 continue
-            found = runs.alone(victim, k, way, self.used[victim][k])
-            if isinstance(found, MessageId):
-                yield Cost(victim, {}, found)
-            elif found is not None:
-                yield Cost(victim, found)
+            for adjacency in adjacencies:
+                if way.how == "absent" and adjacency == "replace-one":
+                    continue
+                other = runs.furthest(victim, k, way, moves, adjacency)
+                pair = way._replace(how=other), way
+                shown = runs.apart(victim, k, pair, self.used[victim][k])
+                if isinstance(shown, MessageId):
+                    yield Cost(victim, adjacency, {}, shown)
+                elif shown is not None:
+                    yield Cost(victim, adjacency, shown)
 
     def _refuse_written(self) -> None:
         now = files_below(self._folder, self.program.scratch.parent)
@@ -282,17 +294,16 @@ class Examination:
         """What records far out cost at least an adversary that reads every message."""
         messages = self.worlds.base.messages
         everything = all(m.read_by(model) or m.source in model.agents for m in messages)
-        if not everything or record_adjacency(claim) != "add-remove":
+        if not everything or self.worlds.sampling.unknown(claim) is not None:
             return Least(0.0), None
-        if self.worlds.sampling.unknown(claim) is not None:
-            return Least(0.0), None
-        costs = [cost for cost in self.costs if cost.victim not in model.agents]
+        of_claim = [cost for cost in self.costs if cost.adjacency == record_adjacency(claim)]
+        costs = [cost for cost in of_claim if cost.victim not in model.agents]
         shown = next((cost.noiseless for cost in costs if cost.noiseless is not None), None)
         if shown is not None:
             return NOISELESS, str(shown)
         delta = claimed_delta(claim)
         found = [
-            least([released(family, size)], delta, "add-remove")
+            least([released(family, size)], delta, cost.adjacency)
             for cost in costs
             for family, size in cost.sizes.items()
             if size > 0 and (family == "gaussian" or delta == 0)  # where L1 is all that counts

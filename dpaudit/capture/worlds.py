@@ -417,8 +417,8 @@ def _refuse_difference(message: MessageId | None) -> None:
         raise RunError(
             "DPA062",
             f"{message} differs between runs that share every draw and all data until then; "
-            "something of the program is random and not seeded, not drawn by name, or depends on the "
-            "time",
+            "something of the program is random and not seeded, not drawn by name, or depends on "
+            "the time",
         )
 
 

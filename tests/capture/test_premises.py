@@ -18,7 +18,7 @@ from dpaudit.capture.runs import NamedDraw
 from dpaudit.capture.traces import are_alike, printed
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.finding import Name
+from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.world import FAR
@@ -96,6 +96,25 @@ def test_laplace_noise_is_supported_at_pure_epsilon(tmp_path: Path) -> None:
     )
     at, below = audited(tmp_path, "laplace", claims).claims
     assert (at.verdict, below.verdict) == (Verdict.SUPPORTED, Verdict.UNDERPOWERED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "low", "verdict"),
+    [
+        ("laplace", 1.0, Verdict.SUPPORTED),
+        ("laplace-of-l2", sqrt(60), Verdict.UNSUPPORTED),
+    ],
+)
+def test_two_records_far_out_show_that_a_clip_is_of_another_norm(
+    tmp_path: Path, variant: str, low: float, verdict: Verdict
+) -> None:
+    """Alone, one moves the sum by CLIP in L1, or in L2 and by sqrt(INPUTS) as much in L1."""
+    claims = ({"text": "a", "epsilon": 2.0, "scope": "round", "adjacency": "replace-one"},)
+    result = audited(tmp_path, variant, claims)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    assert 0.998 * low < measured.metrics[Name.EPSILON].low < 1.001 * 2 * low
+    assert result.verdict is verdict
 
 
 @pytest.mark.slow

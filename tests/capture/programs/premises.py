@@ -61,7 +61,7 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
 
 
 def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
-    if VARIANT == "laplace":
+    if VARIANT in ("laplace", "laplace-of-l2"):
         return tap.noise(i, "noise", source.laplace(0, SIGMA, INPUTS), SIGMA, family="laplace")
     if VARIANT == "two-draws":
         half = SIGMA / 2**0.5

@@ -126,6 +126,15 @@ class RegularGraph(_Graph):
     k: Annotated[int, Field(ge=2)] = 4
 
 
+class PowerLawGraph(_Graph):
+    """Each agent links to m earlier ones, with a chance in proportion to the links they have."""
+
+    is_random: ClassVar[bool] = True
+
+    name: Literal["power-law"] = "power-law"
+    m: Annotated[int, Field(ge=1)] = 3  # links that an agent brings; some end up with far more
+
+
 class UniformOutGraph(_Graph):
     """Every ordered pair is an edge with the same probability; uniform weights at the sender."""
 
@@ -156,6 +165,7 @@ GraphOptions = Annotated[
     | DOutGraph
     | ErdosRenyiGraph
     | RegularGraph
+    | PowerLawGraph
     | UniformOutGraph
     | PairwiseGraph
     | ServerGraph,

@@ -115,6 +115,17 @@ def compressed(factor: Matrix, least: float) -> Matrix:
     return sparse.csr_array(sparse.vstack([others, _matrix(kept, (n, factor.shape[1]))]))
 
 
+def factor_with(R: Array, block: Array) -> Array:
+    """R1 [*, m1] with R1'R1 = block'block + R'R, as rows are added to a tall matrix with factor R.
+
+    Args:
+        R: [*, m], in the first columns of ``block``; the others of it are new.
+        block: [n, m1].
+    """
+    first = np.pad(R, ((0, 0), (0, block.shape[1] - R.shape[1])))
+    return torch.linalg.qr(torch.from_numpy(np.concatenate([first, block])), mode="r").R.numpy()
+
+
 def _svd(A: Array) -> tuple[Array, Array, Array]:
     U, S, V = torch.linalg.svd(torch.from_numpy(A), full_matrices=False)
     return U.numpy(), S.numpy(), V.numpy()

@@ -18,6 +18,7 @@ from dpaudit.files.options import (
     ErdosRenyiGraph,
     GraphOptions,
     PairwiseGraph,
+    PowerLawGraph,
     RegularGraph,
     ServerGraph,
     UniformOutGraph,
@@ -340,6 +341,30 @@ def _switched(links: Links, rng: np.random.Generator) -> Links:
     return _linked_at(receivers, senders, links.shape[0])
 
 
+def _power_law(
+    options: PowerLawGraph, n: int, generator: np.random.Generator | None
+) -> list[Matrix]:
+    """random: each agent links to m earlier ones, by preferential attachment, Metropolis weights
+
+    The first m + 1 agents are a star. The share of agents with k links falls as k^-3.
+
+    Source: Barabasi and Albert 1999, "Emergence of scaling in random networks".
+    """
+    m, rng = options.m, _needed(options, generator)
+    if m >= n:
+        raise ConfigError("DPA037", f"graph power-law: m={m} needs more than {m} agents, got {n}")
+    _refuse_dense(options, n, n * (2.0 * m + 1))
+    ends = [0] * m + list(range(1, m + 1))  # each agent as often as it has links
+    for i in range(m + 1, n):
+        found: set[int] = set()
+        while len(found) < m:
+            found.add(ends[int(rng.integers(len(ends)))])
+        ends += [*sorted(found), *[i] * m]
+    one = np.array(ends).reshape(-1, 2, m)  # of m links each: one end, and the other
+    first, second = one[:, 0].ravel(), one[:, 1].ravel()
+    return [metropolis(_linked_at(np.append(first, second), np.append(second, first), n))]
+
+
 def _needed(options: GraphOptions, generator: np.random.Generator | None) -> np.random.Generator:
     if generator is None:
         raise ValueError(f"graph {options.name} is random: build needs a generator")
@@ -369,6 +394,7 @@ _BUILDERS: dict[str, Callable[[Any, int, np.random.Generator | None], list[Matri
     "erdos-renyi": _erdos_renyi,
     "k-regular": _k_regular,
     "uniform-out": _uniform_out,
+    "power-law": _power_law,
     "path": _path,
     "star": _star,
 }

@@ -13,7 +13,10 @@ from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.graphs.mixing import graph_names, metropolis, positions
 
 FALSE_FAILURE = 1e-9  # probability that a correct random graph fails a test, over fresh seeds
-SYMMETRIC = {"ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "path", "star"}
+SYMMETRIC = {
+    *("ring", "bipartite", "hub2", "complete", "erdos-renyi", "k-regular", "power-law", "path"),
+    "star",
+}
 OPTIONS = {"d-out": {"d": 3}, "erdos-renyi": {"p": 0.4}, "k-regular": {"k": 3}}
 SIZES = [4, 6, 8, 10, 20, 100]
 PAIRED = [(name, n) for name in graph_names() if name != "server" for n in SIZES]
@@ -229,8 +232,27 @@ def test_erdos_renyi_links_pairs_with_probability_p() -> None:
     assert low <= links <= high
 
 
+def test_each_agent_of_a_power_law_brings_m_links() -> None:
+    graph = network("power-law", 500, m=3).at(1)
+    degrees = np.bincount(graph.senders.numpy())
+    assert graph.n_edges == 2 * 3 * (500 - 3)
+    assert degrees[1:].min() >= 1
+    assert degrees[4:].min() == 3
+    assert degrees.max() > 30  # 5 standard deviations of a Poisson degree of mean 6 are 18
+
+
+def test_a_power_law_links_in_proportion_to_the_links_that_an_agent_has() -> None:
+    """With m = 1 the fourth agent joins the centre, which has 2 of 4 ends, with probability 1/2."""
+    stars = sum(
+        int(np.bincount(network("power-law", 4, seed, m=1).at(1).senders.numpy()).max() == 3)
+        for seed in range(1000)
+    )
+    low, high = binom.isf([1 - FALSE_FAILURE / 2, FALSE_FAILURE / 2], 1000, 1 / 2)
+    assert low <= stars <= high
+
+
 def test_a_random_graph_depends_on_its_generator_alone() -> None:
-    for name in ("erdos-renyi", "k-regular", "uniform-out"):
+    for name in ("erdos-renyi", "k-regular", "power-law", "uniform-out"):
         first, again, other = (network(name, 20, seed).at(1).W for seed in (1, 1, 2))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
@@ -291,6 +313,7 @@ def test_a_matrix_that_mixes_nothing_is_refused(W: torch.Tensor, said: str) -> N
         ("d-out", 4, {"d": 5}, "d=5 exceeds"),
         ("k-regular", 5, {"k": 3}, "even k"),
         ("k-regular", 4, {"k": 4}, "more than 4 agents"),
+        ("power-law", 3, {"m": 3}, "more than 3 agents, got 3"),
         ("erdos-renyi", 50, {"p": 0.001}, "none of 1000 draws"),
     ],
 )

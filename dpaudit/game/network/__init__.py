@@ -2,3 +2,5 @@
 
 from .accounting import NetworkMu as NetworkMu
 from .accounting import network_mu as network_mu
+from .local import LocalMu as LocalMu
+from .local import local_mu as local_mu

@@ -45,6 +45,7 @@ PUBLISHED = {  # by the column of the exported table, the heading of published r
 IN_MARKDOWN = (  # figures of the table for a page, if some row has them
     "certified_epsilon",
     "ssim_above_blind",
+    "tokens_recovered",
     "tpr_at_1%_fpr",
     "bits",
     "test_accuracy",
@@ -83,6 +84,9 @@ FIGURES: Mapping[str, Figure] = {
         Name.ACCOUNTING_ALLOWS,
         Name.RECONSTRUCTED,
         limits=SHARE,
+    ),
+    "tokens_recovered": Figure(
+        "tokens recovered", Role.TEXT_RECOVERY, Name.TOKENS_RECOVERED, limits=SHARE
     ),
     "tpr_at_1%_fpr": Figure(
         "membership: TPR at 1% FPR", Role.MEMBERSHIP, Name.TPR_AT_001, limits=SHARE

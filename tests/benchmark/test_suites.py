@@ -79,12 +79,17 @@ def test_updates_are_of_all_steps_with_little_noise_and_with_enough(scale: str) 
     cells = plan_of(BenchmarkFile.read(benchmark_path("updates", scale)), 1000).cells
     noises: dict[tuple[str, int], set[float]] = defaultdict(set)
     for cell in cells:
-        values = cell.values
-        one = values["defense.name"], values["defense.local_steps"]
-        noises[one].add(values["defense.noise_multiplier"])
-        [inversion, _] = cell.config.attack
-        assert inversion.message == "local-steps"
-    assert {steps for _, steps in noises} == {1, 4, 16}
+        values, [attack, *_] = cell.values, cell.config.attack
+        steps = values.get("defense.local_steps", 0)
+        what = values["defense.name"] if steps else (attack.name, cell.config.model.name)
+        noises[what, steps].add(values["defense.noise_multiplier"])
+        if steps:
+            assert attack.message == "local-steps"
+    of_steps = {steps for _, steps in noises}
+    assert of_steps == {0, 1, 4, 16}
+    assert {what for what, steps in noises if not steps} == {
+        ("dager", "gpt-tiny"), ("dager", "bert-tiny"), ("shadow-models", cells[0].config.model.name),
+    }  # fmt: skip
     assert all(min(of) <= 0.01 < 1.0 <= max(of) for of in noises.values())
     prepare(cells[0].config, Runtime(cores=1))
 

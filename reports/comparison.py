@@ -37,6 +37,7 @@ HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, m
     Role.RECONSTRUCTION: Name.SSIM_OVER_BLIND,
     Role.TEXT_RECOVERY: Name.TOKENS_RECOVERED,
     Role.MEMBERSHIP: Name.AUC,
+    Role.TOPOLOGY: Name.AUC,
     Role.INFORMATION: Name.INFORMATION,
     Role.WHO_LEARNS_WHAT: Name.LARGEST_MU,
 }

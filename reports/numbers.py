@@ -21,6 +21,7 @@ METRIC_NAMES: Mapping[str, str] = {
     Name.TPR: "TPR of tokens",
     Name.FPR: "FPR of tokens",
     Name.AUC: "AUC",
+    Name.CHANCE_AUC: "AUC by chance",
     Name.TPR_AT_0001: "TPR at 0.1% FPR",
     Name.TPR_AT_001: "TPR at 1% FPR",
     Name.INFORMATION: "information (bits)",

@@ -36,6 +36,7 @@ FindingKind = Literal[
     "reconstruction",
     "membership",
     "mutual-information",
+    "topology",
     "control",
 ]
 
@@ -69,6 +70,7 @@ class Role(StrEnum):
     MEMBERSHIP = "membership"  # which records a batch held
     INFORMATION = "information"  # how much a view reveals about a private quantity
     BEST_ESTIMATE = "best-estimate"  # the best estimate of that quantity from the view
+    TOPOLOGY = "topology"  # which agents share a link
 
 
 _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
@@ -84,6 +86,7 @@ _ROLES: Mapping[FindingKind, tuple[Role, ...]] = {
     "reconstruction": (Role.RECONSTRUCTION, Role.RECONSTRUCTED_SHARE, Role.TEXT_RECOVERY),
     "membership": (Role.MEMBERSHIP,),
     "mutual-information": (Role.INFORMATION, Role.BEST_ESTIMATE),
+    "topology": (Role.TOPOLOGY,),
     "control": (
         Role.NULL_CONTROL,
         Role.POSITIVE_CONTROL,
@@ -157,6 +160,7 @@ class Name(StrEnum):
     FPR = "false positive rate"
 
     AUC = "auc"
+    CHANCE_AUC = "auc by chance"
     TPR_AT_0001 = "tpr at 0.1% fpr"
     TPR_AT_001 = "tpr at 1% fpr"
     MATCHED = "matched"

@@ -1,0 +1,1 @@
+"""Which agents share a link, from their messages without the receivers."""

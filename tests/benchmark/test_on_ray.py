@@ -1,5 +1,7 @@
 """Cells on a local Ray cluster of several nodes: the numbers of local processes, whatever is lost."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -74,17 +76,21 @@ def as_important_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
-    """Two nodes beside the one that this process is on; one is killed while it works."""
+def test_a_machine_is_lost_and_another_joins(tmp_path: Path) -> None:
+    """Three nodes: one is killed while it works, and one is added in its place."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster as Nodes
 
     plan = planned(tmp_path, ATTACKED)
     run_benchmark(plan, CellPlace(tmp_path / "local"), LocalProcesses(workers=2))
     nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    ray = Path(sys.executable).with_name("ray")
+    join = [ray, "start", f"--address={nodes.address}", "--num-cpus=1", "--block"]
+    joined: list[subprocess.Popen[bytes]] = []
     try:
         lost = nodes.add_node(num_cpus=1)
-        nodes.add_node(num_cpus=1)
+        for _ in range(2):
+            nodes.add_node(num_cpus=1)
 
         def lose() -> None:
             """After the first part of some cell has come back."""
@@ -92,14 +98,18 @@ def test_a_machine_is_lost_and_nothing_else(tmp_path: Path) -> None:
             while not list(tmp_path.glob("ray/cells/*/findings/*")) and time.monotonic() < deadline:
                 time.sleep(0.05)
             nodes.remove_node(lost, allow_graceful=False)
+            joined.append(subprocess.Popen(join))  # Ray's own class needs the main thread
 
         loser = threading.Thread(target=lose)
         loser.start()
         with connected(nodes.address) as cluster:
-            assert cluster.abreast == 2
+            assert cluster.abreast == 3
             result = run_benchmark(plan, CellPlace(tmp_path / "ray"), cluster)
         loser.join()
+        assert [new.poll() for new in joined] == [None]
     finally:
+        for new in joined:
+            new.terminate()
         nodes.shutdown()
     assert [(cell.state, cell.error) for cell in result.cells] == [("done", "")] * 2
     assert same_but_for_time(tmp_path / "local", tmp_path / "ray")

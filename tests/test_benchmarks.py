@@ -39,6 +39,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
 }
 SECONDS = ("accounting", "clipped_gradients", "partpsp")  # they take some; with make slow
 APART = {  # in a process of their own
+    "many_agents": "--agents 300 --rounds 2 --region 2 --dense 60",
     "load": "--help",
     "local_steps": "--help",
     "mechanism_peers": "--help",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dpaudit.attack import Claim, Name
-from dpaudit.game.runs.round_shape import ALGEBRA, GameShape
+from dpaudit.game.runs.round_shape import GameShape
 
 from .bound import power_of
 from .question import WORK, Asking, Question
@@ -54,8 +54,8 @@ def _numbers_of_rounds(asking: Asking, usual: Question) -> Iterator[int]:
         return
     if asking.first_rounds is not None:
         n_rounds = min(n_rounds, asking.first_rounds)
-    products = GameShape.of(usual.game, usual.threat_model).products
-    rounds = min(n_rounds, max(asking.rounds(usual.game.played), ALGEBRA // max(1, products)))
+    shape = GameShape.of(usual.game, usual.threat_model)
+    rounds = min(n_rounds, max(asking.rounds(usual.game.played), shape.affordable))
     yield rounds
     while asking.first_rounds is None and rounds > 1:
         rounds = -(-rounds // 2)

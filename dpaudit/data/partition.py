@@ -1,4 +1,4 @@
-"""Which agent holds which records: even, interleaved, by class, or with Dirichlet label skew.
+"""Which agent holds which records: even, at some alone, by class, or with Dirichlet label skew.
 
 Every split is a function of the labels, the options and a generator; the index lists are kept, so
 that a run can be repeated, resumed and audited record by record.
@@ -16,6 +16,7 @@ from dpaudit.files.options import (
     DirichletPartition,
     EvenPartition,
     PartitionOptions,
+    SubsetPartition,
     partition_options,
 )
 
@@ -96,6 +97,8 @@ def split(
             parts = [order[i::n_agents] for i in range(n_agents)]
         case ByClassPartition(shards=shards):
             parts = _by_class(labels, n_agents, shards, rng)
+        case SubsetPartition(holders=holders):
+            return _subset(labels, n_agents, holders, rng, minimum)
         case DirichletPartition(kind="dirichlet", alpha=alpha):
             parts = _dirichlet(labels, n_agents, alpha, rng, max(FEWEST, minimum))
         case DirichletPartition(alpha=alpha):
@@ -105,9 +108,26 @@ def split(
             "DPA032",
             f"partition {options.kind}: an agent has {fewest} of the {len(labels)} records where "
             f"{max(minimum, 1)} are needed",
-            "lower n_agents or the batch size",
+            'lower n_agents or the batch size, or take the partition "subset", in which only some '
+            "agents hold records",
         )
     return Partition(tuple(np.sort(part) for part in parts), labels)
+
+
+def _subset(labels: Indices, n_agents: int, holders: int, rng: Rng, minimum: int) -> Partition:
+    """Equal parts at some agents, and none at the others."""
+    if holders > n_agents:
+        raise DataError(
+            "DPA032",
+            f"partition subset: holders = {holders}, of {n_agents} agents",
+            "lower holders, or take more agents",
+        )
+    dealt = split(labels, holders, "even", rng, minimum)
+    there = np.sort(rng.choice(n_agents, holders, replace=False))
+    parts = [np.empty(0, np.int64)] * n_agents
+    for agent, part in zip(there.tolist(), dealt.indices, strict=True):
+        parts[agent] = part
+    return Partition(tuple(parts), labels)
 
 
 def _by_class(labels: Indices, n_agents: int, shards: int, rng: Rng) -> list[Indices]:

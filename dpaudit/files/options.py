@@ -197,8 +197,15 @@ class ByClassPartition(Strict):
     shards: PositiveInt = 2  # per agent
 
 
+class SubsetPartition(Strict):
+    """Agents drawn at random hold equal parts; the others hold nothing, and pass messages on."""
+
+    kind: Literal["subset"] = "subset"
+    holders: PositiveInt  # agents that hold records
+
+
 PartitionOptions = Annotated[
-    EvenPartition | DirichletPartition | ByClassPartition,
+    EvenPartition | DirichletPartition | ByClassPartition | SubsetPartition,
     Field(discriminator="kind"),
 ]
 

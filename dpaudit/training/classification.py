@@ -284,7 +284,9 @@ class Classification:
     ) -> tuple[Tensor, Tensor | None]:
         """Positions [trials, n_agents, b] in each agent's list, and which are no padding."""
         if sampling == "cyclic":
-            return self._next(streams, k, batch_size, trials), None
+            positions = self._next(streams, k, batch_size, trials)
+            there = (self._sizes > 0).expand(positions.shape)
+            return positions, None if self._all_hold else there
         name = ("sampling", k, step) if step else ("sampling", k)
         shape = (trials or 1, *self._padding.shape)
         draws = torch.rand(shape, generator=Streams(streams.seed)(*name))
@@ -317,7 +319,7 @@ class Classification:
 
         Each trial has the lists in an order of its own, the same in all rounds.
         """
-        parts = self._sizes // batch_size
+        parts = (self._sizes // batch_size).clamp(min=1)  # an agent without records has no part
         places = (k - 1) % parts * batch_size + torch.arange(batch_size)
         if trials is None:
             return places[None]

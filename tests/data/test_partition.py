@@ -168,3 +168,30 @@ def test_a_misspelt_partition_or_option_is_refused(kind: str, options: dict, sai
 def test_a_partition_of_records_held_twice_or_not_there_is_refused(indices: list) -> None:
     with pytest.raises(ValueError, match=r"held|disjoint"):
         Partition(tuple(np.array(i) for i in indices), LABELS)
+
+
+def test_of_a_subset_some_agents_hold_equal_parts_and_others_nothing() -> None:
+    options = partition_options("subset", holders=6)
+    found = deal(options, 40)
+    assert sorted(found.sizes.tolist()) == [0] * 34 + [1000 // 6] * 6
+    held = np.concatenate(found.indices)
+    assert len(set(held.tolist())) == len(held)
+    again, other = deal(options, 40), deal(options, 40, seed=2)
+    assert [a.tolist() for a in again.indices] == [a.tolist() for a in found.indices]
+    assert other.sizes.tolist() != found.sizes.tolist()
+    assert deal(partition_options("subset", holders=7)).sizes.tolist() == [142] * 7
+
+
+@pytest.mark.parametrize(
+    ("holders", "minimum", "said"),
+    [(41, 1, "holders = 41, of 40 agents"), (6, 200, "166 of the 1000 records where 200")],
+)
+def test_a_subset_that_cannot_be_dealt_is_refused(holders: int, minimum: int, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        deal(partition_options("subset", holders=holders), 40, minimum=minimum)
+
+
+def test_more_agents_than_records_are_told_of_the_subset() -> None:
+    with pytest.raises(DataError) as error:
+        deal("even", 1001)
+    assert '"subset"' in error.value.problems[0].help

@@ -44,6 +44,7 @@ from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, flat_state, st
 
 from .leak import EVERY_ROUND, Leak, Reading, Use, leak_of
 from .linear_view import LinearView
+from .narrow_view import NarrowView
 
 FORGOTTEN = 1e-9  # of a record's effect: a smaller residual in the state is rounding
 RESOLVED = 1e-9  # of the largest number in messages: less noise may be rounding in a run
@@ -205,10 +206,35 @@ class Adversary:
         why = None
         if self.game.setting.n_agents >= SPARSE_FROM:
             try:
-                return list(self._filtered(SparseProbes(self._observer, self.n_rounds)))
+                probes = SparseProbes(self._observer, self.n_rounds)
+                view = NarrowView.of(probes, self.game.setting.n_agents)
+                return list(self._filtered(probes) if view is None else self._narrow(view))
             except NotLocal as reason:
                 why, self.reacts = reason, None
         return list(self._filtered(DenseProbes(self._observer, self.n_rounds, why)))
+
+    def _narrow(self, view: NarrowView) -> Iterator[Reading]:
+        """Each round of a view of few messages of many agents; no covariance is carried on."""
+        scale = most = 0.0
+        uses: list[Use] = []
+        for k in range(1, self.n_rounds + 1):
+            out = view.innovation(k)
+            scale = max(scale, out.scale)
+            out = replace(out, scale=scale, largest=max(most, out.largest))
+            if self.reacts is None:
+                known = np.isin(out.askers, self.threat_model.agents)
+                model = next(view.hidden_models(k, known), None)
+                self.reacts = None if model is None else Reaction(k, out.askers[model])
+            uses += [(self._inclusion(k, s), k, point) for point, s in enumerate(out.steps)]
+            moved = np.abs(out.records_seen).max(axis=1, initial=0.0) > FORGOTTEN * scale
+            moved[len(moved) - len(out.steps) :] = True
+            shown = [use for use, is_moved in zip(uses, moved, strict=True) if is_moved]
+            read = out.of_uses(moved)
+            if self._one_message and k == self.n_rounds and out.messages:
+                self._column, read = read.of_one_message()
+            reading, stds, *_ = kalman_update(read, shown)
+            most = max(out.largest, *stds.tolist(), 0.0)
+            yield view.noted(k, out, reading, self._column)
 
     def _filtered(self, probes: Probes) -> Iterator[Reading]:
         """Each round of the protocol in turn, with the uncertainty carried on. Raises NotLocal."""

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from dpaudit.defense import ConfigError, ThreatModel
 from dpaudit.game.filtering.leak import GAP
-from dpaudit.game.matrices import RANK, Array, Indices, Matrix, factor_with
+from dpaudit.game.matrices import RANK, Array, Indices, Mask, Matrix, factor_with
 from dpaudit.game.probing.probed_round import NOISELESS
 from dpaudit.memory import available, size_text
 
@@ -134,7 +134,7 @@ class _SparseGossip(NamedTuple):
         noise: float | Tensor,
     ) -> "_SparseGossip":
         """Checked. Raises ConfigError."""
-        given = [W] if sparse.issparse(W) else list(W)
+        given: list[Matrix] = [W] if sparse.issparse(W) else list(W)
         if not given:
             raise ConfigError("DPA071", "W: no matrix; expected one, or one for each round")
         n = given[0].shape[0]
@@ -234,7 +234,7 @@ class _LocalView(NamedTuple):
     """What an adversary holds of a run, in standard deviations of its noise."""
 
     shifts: Array  # [rank, n_rounds, n_victims]: of a use of each record
-    noiseless: Array  # [n_victims] bool: whether a use shows where there is no noise
+    noiseless: Mask  # [n_victims]: whether a use shows where there is no noise
     errors: Array  # [n_rounds]: what is left out of a use's column in the L2 norm, at most
     touched: int
 
@@ -285,7 +285,7 @@ def _swept(gossip: _SparseGossip, victims: Indices, cut: float) -> _LocalView:
     for t, column in zip(range(T - 1, -1, -1), columns, strict=True):
         shifts[: len(column), t] = column
     whitened, rest = whitener.whitened(shifts.reshape(len(shifts), -1))
-    shown = (np.abs(rest) > NOISELESS).reshape(len(rest), T, -1).any((0, 1))
+    shown = np.asarray((np.abs(rest) > NOISELESS).reshape(len(rest), T, -1).any((0, 1)))
     return _LocalView(whitened.reshape(len(whitened), T, -1), shown, errors, int(touched.sum()))
 
 

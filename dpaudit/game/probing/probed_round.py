@@ -69,6 +69,17 @@ class ProbedRound:
         """[n_old + n_points, n_observations]."""
         return np.concatenate([self.earlier.seen, self.record.seen])
 
+    def of_uses(self, chosen: Mask) -> "ProbedRound":
+        """Of these uses of the record alone, [n_old + n_points] bool."""
+        old, new = np.split(chosen, [len(self.earlier.seen)])
+        steps = [s for s, is_chosen in zip(self.steps, new.tolist(), strict=True) if is_chosen]
+        return replace(
+            self,
+            earlier=self.earlier.each(lambda effects: effects[old]),
+            record=self.record.each(lambda effects: effects[new]),
+            steps=steps,
+        )
+
     def of_one_message(self) -> tuple[int, "ProbedRound"]:
         """The observation with the largest effect of the record in units of its own noise, alone.
 

@@ -80,8 +80,8 @@ def footprints(graph: Graph, hops: int) -> Footprints:
 
 def _met(one: sparse.csr_array, other: sparse.csr_array) -> sparse.csr_array:
     """Where the product of two patterns is not zero."""
-    widest = int(np.diff(one.indptr).max()) * int(np.diff(other.indptr).max())
-    if widest * one.shape[0] > MOST_PAIRS:
+    products = int(np.diff(other.indptr)[one.indices].sum())
+    if products > MOST_PAIRS:
         raise NotLocal("a step of an agent reaches too many others")
     product = sparse.csr_array(one @ other)
     product.data[:] = 1
@@ -169,12 +169,12 @@ class SparseProbes:
     """Rounds 1 to ``n_rounds``, all measured at first. Raises NotLocal."""
 
     def __init__(self, observer: Observer, n_rounds: int) -> None:
-        self._steps = steps_of(observer, n_rounds)
-        self._width = self._steps[0].alone.record.state.shape[1]
+        self.steps = steps_of(observer, n_rounds)  # public: each by itself
+        self._width = self.steps[0].alone.record.state.shape[1]
         self._relevant: list[Mask] = []  # by round, the numbers of the state after it
         self._answers: list[Answers] = []
         relevant = np.zeros(self._width, dtype=bool)
-        for step in self._steps[::-1]:
+        for step in self.steps[::-1]:
             answers = _answers(observer, step, relevant)
             self._relevant.insert(0, relevant)
             self._answers.insert(0, answers)
@@ -187,7 +187,7 @@ class SparseProbes:
         return sparse.csr_array((0, self._width))
 
     def round(self, k: int, factor: Matrix, residuals: Array) -> ProbedRound:
-        alone, relevant = self._steps[k - 1].alone, self._relevant[k - 1]
+        alone, relevant = self.steps[k - 1].alone, self._relevant[k - 1]
         pairs = zip(alone.earlier, alone.noise, strict=True)
         noise = Effects(
             *(sparse.csr_array(sparse.vstack([_product(factor, old), new])) for old, new in pairs)

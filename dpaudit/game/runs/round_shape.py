@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dpaudit.defense.footprint import Footprint
 from dpaudit.files.threat import ThreatModel
+from dpaudit.game.filtering.narrow_view import is_narrow
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal
 from dpaudit.game.probing.observer import Observer, visible_rows
@@ -28,6 +29,7 @@ class GameShape:
     draws: int  # numbers of noise in a round
     width: int  # numbers of the state
     points: int  # at which a record's gradient is taken in a round
+    n_agents: int
     entries: int | None  # of the sparse matrices of a step; None: they are dense
 
     @classmethod
@@ -46,6 +48,7 @@ class GameShape:
             sum(draws),
             flat_state(state).shape[-1] // d,
             -(-footprint.gradients // n),
+            n,
             _entries(game, threat_model),
         )
 
@@ -59,7 +62,19 @@ class GameShape:
 
     def followed(self, n_rounds: int) -> int:
         """How many of so many rounds are followed where no run is counted."""
-        return max(FIRST, min(MOST_ROUNDS, n_rounds, ALGEBRA // max(1, self.products)))
+        return max(FIRST, min(MOST_ROUNDS, n_rounds, self.affordable))
+
+    @property
+    def affordable(self) -> int:
+        """Rounds that are followed in moderate time."""
+        rounds = ALGEBRA // max(1, self.products)
+        if self.entries is not None and self._is_narrow(FIRST):
+            while not self._is_narrow(rounds):  # all of them are factored at once
+                rounds -= 1
+        return rounds
+
+    def _is_narrow(self, n_rounds: int) -> bool:
+        return is_narrow(self.observed, self.draws, self.n_agents, n_rounds)
 
     def adversary(self, n_rounds: int) -> int:
         """Bytes of what an adversary knows of so many rounds, and of probing one of them."""
@@ -82,6 +97,9 @@ class GameShape:
         n, w, uses = self.observed, self.width, self.points * n_rounds
         matrices = COPIES * ENTRY * entries * n_rounds
         records = NUMBER * uses * (3 * n + 3 * w + uses)
+        if self._is_narrow(n_rounds):
+            m = n * n_rounds  # all observations: their factor, what reaches them, and their gains
+            records += NUMBER * m * (3 * m + 4 * (w + self.draws))
         block = max(1, NUMBERS // w)
         return matrices + records + self.footprint.round(1, block, 2 * NUMBER)
 

@@ -15,7 +15,6 @@ from dpaudit.files.documents import read_json, reason
 from dpaudit.files.published import ExperimentRuns
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
-from dpaudit.progress import one_step
 from dpaudit.text import duration
 
 from .options import DryRun, Markdown, Quiet, Results, Workers, refuse_markdown
@@ -135,10 +134,9 @@ def _frameworks(
         raise ConfigError("DPA014", said)
     if results is not None and only:
         raise ConfigError("DPA013", "--results: the published tables are of all frameworks")
-    found = []
-    audits = frameworks.all_audited(environments, make, only.get("framework", ()))
-    with progress_bars(quiet=False) as on_progress, one_step(on_progress, "frameworks"):
-        for one in audits:
+    found, names = [], only.get("framework", ())
+    with progress_bars(quiet=False) as on_progress:
+        for one in frameworks.all_audited(environments, make, names, on_progress):
             found.append(one)
             yield from frameworks.lines([one])
     if results is not None:

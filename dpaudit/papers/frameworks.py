@@ -21,6 +21,7 @@ from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.result import AuditResult
 from dpaudit.mechanism.source import run_mechanism
+from dpaudit.progress import OnProgress, unreported
 
 from .experiment import ExperimentScale
 from .five_papers import Keep, PrintedStudy
@@ -174,7 +175,10 @@ def _figures(result: AuditResult) -> tuple[tuple[float, float] | None, float | N
 
 
 def all_audited(
-    environments: Path, make: bool = False, only: Sequence[str] = ()
+    environments: Path,
+    make: bool = False,
+    only: Sequence[str] = (),
+    on_progress: OnProgress = unreported,
 ) -> Iterator[Audited]:
     """Every check of every framework, or of some.
 
@@ -194,9 +198,15 @@ def all_audited(
     pythons = [interpreter_in(environments, one, make) for one in chosen]
     for framework in chosen:
         refuse_other_lines(environments / framework.name, framework)
-    for framework, python in zip(chosen, pythons, strict=True):
-        for check, config in configs(framework.name, python):
-            yield audited(framework.name, check, config)
+    checks = [
+        (framework.name, check, config)
+        for framework, python in zip(chosen, pythons, strict=True)
+        for check, config in configs(framework.name, python)
+    ]
+    on_progress("frameworks", 0, len(checks))
+    for done, one in enumerate(checks, 1):
+        yield audited(*one)
+        on_progress("frameworks", done, len(checks))
 
 
 def refuse_other_lines(environment: Path, framework: Framework) -> None:

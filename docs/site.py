@@ -65,6 +65,8 @@ CLAIMS_FILE = {
 BENCHMARK_FILE = {
     "top of the file": benchmark_file.Benchmark,
     "[[axis]]": benchmark_file.Axis,
+    "[tuning]": benchmark_file.Tuning,
+    "[[tuning.factor]]": benchmark_file.Factor,
     "benchmark.json": benchmark_result.BenchmarkResult,
     "benchmark.json cells[]": benchmark_result.Cell,
 }

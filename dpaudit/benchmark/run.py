@@ -23,6 +23,7 @@ from dpaudit.source import hash_of, own_source
 from dpaudit.training.held_folder import LOCK, Folder
 from dpaudit.version import __version__
 
+from . import tuning
 from .grid import BenchmarkPlan, PlannedCell
 from .local import CellJob
 
@@ -31,6 +32,7 @@ LEADERBOARD = "leaderboard"  # the report that is drawn at the end
 
 Backend = Callable[[Mapping[str, CellJob], Waiting], Generator[EndedAudit]]
 OnCells = Callable[[int, int], None]  # cells that are over, cells in all
+Tune = Callable[[BenchmarkPlan], BenchmarkPlan]
 
 
 @dataclass(frozen=True)
@@ -59,16 +61,19 @@ def run_benchmark(
     resume: bool = False,
     waiting: Waiting = lambda running: None,
     on_cells: OnCells = lambda done, total: None,
+    tune: Tune = lambda plan: plan,
 ) -> BenchmarkResult:
     """Run the cells that are not done, and draw the leaderboard.
 
-    A cell that fails is kept as failed, with a line that says why, and the others go on.
+    ``tune`` sets what is chosen before any is run; it may write into the folder. A cell that fails
+    is kept as failed, with a line that says why, and the others go on.
 
     Raises:
         DpauditError: the folder cannot be written, is in use, is no benchmark's, or ``resume`` is
             asked for and there is nothing to resume.
     """
     with _held(place.out, resume) as folder:
+        plan = tune(plan)
         keys = {cell.name: place.key(cell) for cell in plan.cells}
         _name_as_now(keys, place)
         cells = {cell.name: _as_found(cell, place, keys[cell.name]) for cell in plan.cells}
@@ -110,7 +115,7 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
         )
         if not begun and out.exists() and any(out.iterdir()):
             raise RunError("DPA015", f"{out}: not empty, and not a benchmark of dpaudit")
-    if resume and not (out / RESULT).exists():
+    if resume and not ((out / RESULT).exists() or (out / tuning.FILE).exists()):
         raise RunError("DPA017", f"{out}: nothing to resume: no {RESULT} in it")
     with Folder(out).held() as folder:
         yield folder

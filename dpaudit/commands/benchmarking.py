@@ -4,13 +4,14 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.files.benchmark_file import BenchmarkFile, Tuning
 from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Name
 from dpaudit.files.result import AuditResult
@@ -59,37 +60,51 @@ def benchmark(
     Exits 0 when every cell has a result, whatever its verdict is, and 2 if one could not be run.
     Cells that lack a package are named at once, and the others run.
     """
-    from dpaudit.benchmark.grid import plan_of, without_lacking
+    from dpaudit.benchmark.grid import without_lacking
     from dpaudit.benchmark.run import CellPlace, run_benchmark
-    from dpaudit.benchmark.suites import benchmark_path
+    from dpaudit.benchmark.tuning import tuned
 
-    path = benchmark_path(named, scale)
-    plan = plan_of(BenchmarkFile.read(path), max_cells)
-    out = out or Path("runs") / path.stem
+    file, plan = _planned(named, scale, max_cells)
+    out = out or Path("runs") / file.path.stem
     able, lacking = without_lacking(plan)
     for line in lacking:
         complain(line, "warning")
+    runtime = replace(options.runtime_of(device, data_root, None, max_memory), cores=1)
     if dry_run:
-        if able.cells:
-            runtime = replace(options.runtime_of(device, data_root, None, max_memory), cores=1)
-            _print_ahead(able, runtime, workers or os.cpu_count() or 1, quiet)
+        _print_ahead(able, file, runtime, workers or os.cpu_count() or 1, quiet)
         return 2 if lacking else 0
     with (
         _backend(backend, address, device, workers, options.bytes_in(max_memory)) as run_cells,
         progress_bars(quiet) as on_progress,
     ):
+        tuning = file.benchmark.tuning, out, runtime, partial(on_progress, "tuning")
         result = run_benchmark(
             plan,
             CellPlace(out, device, data_root),
             run_cells,
             resume,
             passing_on(on_progress),
-            lambda done, total: on_progress("cells", done, total),
+            partial(on_progress, "cells"),
+            lambda plan: tuned(plan, *tuning),
         )
         if results is not None:
-            _publish(result, out, results, f"leaderboard-{path.stem}")
+            _publish(result, out, results, f"leaderboard-{file.path.stem}")
     _print_cells(result, out)
     return 2 if any(cell.state == "failed" for cell in result.cells) else 0
+
+
+def _planned(
+    named: str, scale: Literal["quick", "full"] | None, most: int
+) -> "tuple[BenchmarkFile, BenchmarkPlan]":
+    """The file of a path or a suite, and its cells. Raises ConfigError."""
+    from dpaudit.benchmark.grid import plan_of
+    from dpaudit.benchmark.suites import benchmark_path
+    from dpaudit.benchmark.tuning import refuse_unused
+
+    file = BenchmarkFile.read(benchmark_path(named, scale))
+    plan = plan_of(file, most)
+    refuse_unused(file, plan)
+    return file, plan
 
 
 def _publish(result: BenchmarkResult, folder: Path, results: Path, name: str) -> None:
@@ -122,10 +137,14 @@ def _backend(
     return nullcontext(LocalProcesses(device, workers, max_memory))
 
 
-def _print_ahead(plan: "BenchmarkPlan", runtime: "Runtime", cores: int, quiet: bool) -> None:
+def _print_ahead(
+    plan: "BenchmarkPlan", file: BenchmarkFile, runtime: "Runtime", cores: int, quiet: bool
+) -> None:
     """Time, memory and power of cells that were not begun."""
     from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
 
+    if not plan.cells:
+        return
     with progress_bars(quiet) as on_progress:
         ahead = cells_ahead(plan, runtime, lambda n, of: on_progress("configs", n, of))
     say(f"{'time':>9}  {'memory':>8}  {'certifies':>9}  cell")
@@ -138,6 +157,19 @@ def _print_ahead(plan: "BenchmarkPlan", runtime: "Runtime", cores: int, quiet: b
         "time is of one core, memory of the largest part; certifies is the largest epsilon expected"
         ", behind < the largest that these trials could certify at best"
     )
+    if file.benchmark.tuning is not None:
+        _print_tuning(plan, file.benchmark.tuning, ahead)
+
+
+def _print_tuning(plan: "BenchmarkPlan", tuning: Tuning, ahead: "list[CellAhead]") -> None:
+    """How many runs choose what is tuned, and how long they take of those whose time is known."""
+    from dpaudit.benchmark.tuning import shared_choices
+
+    seconds = {cell.group: cell.costs.training[0].seconds or 0.0 for cell in ahead}
+    tried = [one for one in shared_choices(plan, tuning) if len(one.candidates) > 1]
+    n = sum(len(one.candidates) for one in tried)
+    whole = sum(len(one.candidates) * seconds[one.cells[0].group] for one in tried)
+    say(f"before them {n} trainings choose what is tuned: about {duration(whole)} on 1 core")
 
 
 def _of_cell(cell: "CellAhead", plan_name: str) -> str:

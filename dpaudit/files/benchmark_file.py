@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PositiveFloat
 
 from dpaudit.errors import ConfigError, Problem, nearest
 from dpaudit.strict import Strict, Text
@@ -67,6 +67,27 @@ class Axis(Strict):
         return [key for key in first if all(key in other for other in others)]
 
 
+class Factor(Strict):
+    """What is tried at some keys: the value that is set there times each of these."""
+
+    keys: Annotated[tuple[str, ...], Field(min_length=1)]  # those that a defense has are tried
+    values: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]  # 1: as it is set
+
+
+class Tuning(Strict):
+    """What is chosen for each defense on validation data before it is audited.
+
+    Every combination trains a candidate for each combination of factors, and keeps the best.
+    """
+
+    seed: Seed  # of the runs that are compared, apart from those that are audited
+    validation: Annotated[float, Field(gt=0, lt=1)] = (
+        0.2  # share of the training records on which candidates are compared
+    )
+    factor: Annotated[tuple[Factor, ...], Field(min_length=1)]
+    shared: tuple[str, ...] = ()  # keys whose values share the choice of the first of them
+
+
 class Benchmark(Strict):
     """The content of a benchmark file.
 
@@ -84,6 +105,7 @@ class Benchmark(Strict):
     exclude: tuple[
         Annotated[Setting, Field(min_length=1)], ...
     ] = ()  # combinations to leave out: values, or lists of values
+    tuning: Tuning | None = None  # None: every value is as it is set
 
 
 @dataclass(frozen=True)
@@ -154,6 +176,13 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
             ("seeds",),
             Problem("DPA005", "a seed is there twice; each gives the same audit again"),
         )
+    tuning = benchmark.tuning
+    if tuning is not None and tuning.seed in benchmark.seeds:
+        said = "the runs that choose would be among those that are audited; expected another seed"
+        yield ("tuning", "seed"), Problem("DPA005", said)
+    tried = [key for factor in (tuning.factor if tuning else ()) for key in factor.keys]
+    if len(set(tried)) < len(tried):
+        yield ("tuning", "factor"), Problem("DPA005", "a key is there twice; expected it once")
     set_by: dict[str, str] = {}  # keys of the axes before
     for i, axis in enumerate(benchmark.axis):
         if not axis.key and not all(isinstance(value, dict) and value for value in axis.values):

@@ -7,6 +7,7 @@ import pytest
 
 from dpaudit.benchmark.grid import BenchmarkPlan, PlannedCell, plan_of
 from dpaudit.benchmark.suites import benchmark_path, suites
+from dpaudit.benchmark.tuning import shared_choices
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.pipeline.run import Runtime, prepare
@@ -14,7 +15,7 @@ from dpaudit.registry import load_plugin
 from tests.own_plugins import OWN
 
 BUDGETS, GRAPHS = {0.5, 2.0, 8.0}, {"ring", "bipartite", "exponential"}
-SUITE = "decentralized"
+SUITE, UNDEFENDED = "decentralized", "d-psgd"
 
 
 @cache
@@ -44,6 +45,7 @@ def test_the_suite_is_there() -> None:
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_every_defense_that_makes_a_claim_is_there_at_every_budget(scale: str) -> None:
     found = by_defense(scale)
+    assert found.pop(UNDEFENDED) == {"ring": {0.5}, "bipartite": {0.5}}  # a positive control
     assert found.keys() == claiming()
     for name, graphs in found.items():
         assert graphs["ring"] == BUDGETS, name
@@ -61,6 +63,8 @@ def test_on_a_graph_that_varies_are_the_same_defenses_at_both_scales() -> None:
 def test_what_is_claimed_is_what_the_noise_is_set_for(scale: str) -> None:
     for cell in plan(scale).cells:
         [claim] = cell.config.claim
+        if cell.config.defense.name == UNDEFENDED:
+            continue
         options = cell.content["defense"]
         assert options.get("epsilon", options.get("protocol", {}).get("epsilon")) == claim.epsilon
         said = load_plugin("defenses", cell.config.defense.name).claims
@@ -72,6 +76,21 @@ def test_what_is_claimed_is_what_the_noise_is_set_for(scale: str) -> None:
         assert kinds == {
             "likelihood-ratio", "gradient-inversion", "membership", "mutual-information",
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_at_equal_epsilon_every_defense_has_the_same_number_of_candidates(scale: str) -> None:
+    file = BenchmarkFile.read(benchmark_path("equal-epsilon", scale))
+    assert file.benchmark.tuning is not None
+    found = plan_of(file, 1000)
+    choices = shared_choices(found, file.benchmark.tuning)
+    by_name = {one.cells[0].config.defense.name: len(one.candidates) for one in choices}
+    assert by_name.pop(UNDEFENDED) == 3  # it has no clip norm
+    assert {*by_name.values()} == {9}
+    assert {len(one.cells) for one in choices} == {len(file.benchmark.seeds)} == {3}
+    for cell in found.cells:
+        said = load_plugin("defenses", cell.config.defense.name).claims
+        assert cell.config.defense.name == UNDEFENDED or cell.config.claim[0].scope == "run", said
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
@@ -100,7 +119,7 @@ def test_every_cell_can_be_prepared_and_what_is_left_out_cannot() -> None:
     cells = {(c.values["defense.name"], c.values["graph.name"]): c for c in plan("quick").cells}
     for cell in cells.values():
         prepare(cell.config, Runtime(cores=1))
-    left_out = {name for name, _ in cells if (name, "exponential") not in cells}
+    left_out = {name for name, _ in cells if (name, "exponential") not in cells} - {UNDEFENDED}
     assert left_out
     for name in left_out:
         with pytest.raises(DpauditError, match="graph"):
@@ -114,5 +133,5 @@ def on_exponential(cell: PlannedCell) -> PlannedCell:
 
 
 def test_no_suite_of_another_name_is_taken_for_one() -> None:
-    with pytest.raises(ConfigError, match="suites: decentralized, updates"):
+    with pytest.raises(ConfigError, match="suites: decentralized, equal-epsilon, updates"):
         benchmark_path("decentralised-learning", None)

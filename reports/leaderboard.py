@@ -16,6 +16,7 @@ from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
+from .equal_epsilon import equal_epsilon_table
 from .figures.drawing import Drawn, as_file, drawn_figures
 from .figures.privacy_utility import RunPoint, common_scale, pareto
 from .html import pages
@@ -93,7 +94,8 @@ class Leaderboard:
         seconds = duration(sum(of.timing.values()))
         about = f"{len(of.cells)} cells, dpaudit {of.version}: {seconds} of all cells together."
         axes = dict(zip(of.axes, self.axes, strict=True))
-        tables = (as_table(axes, self.standings, about),)
+        equal = equal_epsilon_table(axes, self.standings)
+        tables = (*([equal] if equal else []), as_table(axes, self.standings, about))
         title = f"Leaderboard: {of.name}"
         return ResultTables(title=title, command=command, date=date, tables=tables)
 

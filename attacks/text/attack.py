@@ -14,9 +14,11 @@ from dpaudit.attack.scenario import attack_streams, finding_of, observed_gradien
 from dpaudit.attack.text_metrics import TextScores, blind, score
 from dpaudit.attack.victims import Scenario, derived_targets
 from dpaudit.data.datasets import Dataset
+from dpaudit.models.gradients import Gradients
 from dpaudit.progress import step_of_part
 
 from .front import Front
+from .peeling import peeled
 from .sequences import choices, decoded, exchanged
 from .span import Span, members, span_of
 
@@ -37,11 +39,13 @@ class Dager(da.ReconstructionAttack):
 
     The first attention layer's gradient has the embeddings of a batch's tokens in its span
     (`span`), so the vocabulary is tested token by token. The second layer's says which of them
-    follow each other (`sequences`). Without noise that is exact if a batch has fewer tokens than
-    the embedding has directions; under Gaussian noise the rank and the tokens follow from tests.
+    follow each other (`sequences`), of an encoder one sequence after another (`peeling`). Without
+    noise that is exact if a batch has fewer tokens than the embedding has directions; under
+    Gaussian noise the rank and the tokens follow from tests.
 
     Source: Petrov et al. 2024, NeurIPS, arXiv:2405.15586. Departures: see `span`; an encoder's
-    sequences are searched by exchanging single tokens. Of LoRA adapters, spans are those of the
+    sequences are taken off the gradient one by one, or under noise searched by exchanging single
+    tokens. Of LoRA adapters, spans are those of the
     gradient of A, or while B is 0, of the gradient of B, which holds A x.
     """
 
@@ -68,7 +72,11 @@ class Dager(da.ReconstructionAttack):
         n_tokens = int(task.value_range[1]) + 1
         found = [
             recovered(
-                Front(task.gradients.module, x, task.shape[0], n_tokens), observed, i, on_step
+                Front(task.gradients.module, x, task.shape[0], n_tokens),
+                observed,
+                i,
+                task.gradients,
+                on_step,
             )
             for i, x in enumerate(observed.models)
         ]
@@ -100,7 +108,8 @@ class Dager(da.ReconstructionAttack):
             for i, model in enumerate(observed.models):
                 progress = partial(step_of_part, on_step, i, len(targets))
                 try:
-                    found.append(recovered(_front(problem, model), observed, i, progress))
+                    front = _front(problem, model)
+                    found.append(recovered(front, observed, i, problem.gradients, progress))
                 except da.NotObservable as reason:
                     why = str(reason)
                     break
@@ -112,9 +121,13 @@ class Dager(da.ReconstructionAttack):
 
 
 def recovered(
-    front: Front, observed: da.ObservedGradients, i: int, on_step: da.OnStep
+    front: Front,
+    observed: da.ObservedGradients,
+    i: int,
+    gradients: Gradients,
+    on_step: da.OnStep,
 ) -> RecoveredBatch:
-    """The batch of gradient i.
+    """The batch of gradient i, by ``gradients`` of the network's records.
 
     Raises:
         NotObservable: the gradient has full rank, or is not finite.
@@ -136,9 +149,19 @@ def recovered(
         rows = torch.stack([one.tokens[torch.arange(n) % len(one.tokens)] for one in given], dim=1)
         far = float(outside.take_along_dim(rows, dim=0).mean())
         return RecoveredBatch(rows, found.any(1), far, spans[0])
-    order = decoded if front.is_causal(second) else exchanged
     span, _ = span_of(front, second, g, std)
-    rows, distances = order(front, second, span, given, n, progress)
+    if front.is_causal(second):
+        rows, distances = decoded(front, second, span, given, n, progress)
+    elif not spans[0].is_exact:
+        rows, distances = exchanged(front, second, span, given, n, progress)
+    else:
+        one = peeled(front, gradients, observed, i, (block, second), progress)
+        rows, distances = one.found, span.outside(front.inputs(one.found, second)).mean(1).cpu()
+        if len(rows) == n:  # then its tokens are known, beside all others in the span
+            found = torch.zeros_like(found).index_fill(0, rows.unique(), True)
+        else:
+            more = exchanged(front, second, one.span, one.given, n - len(rows), progress)
+            rows, distances = torch.cat([rows, more[0]]), torch.cat([distances, more[1]])
     return RecoveredBatch(rows, found.any(1), float(distances.mean()), spans[0])
 
 

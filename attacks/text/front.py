@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
-from dpaudit.models.networks import call
+from dpaudit.models.networks import call, logits_of
 
 _AT_ONCE = 2**24  # numbers of what one layer reads, captured at a time
 _SAME = 1e-4  # of the norm of what is read: less is rounding
@@ -42,7 +42,7 @@ class Front:
     """
 
     def __init__(self, module: nn.Module, model: Tensor, length: int, n_tokens: int) -> None:
-        self.module, self.length, self.n_tokens = module, length, n_tokens
+        self.module, self.model, self.length, self.n_tokens = module, model, length, n_tokens
         self._tensors = parameters_of(module, model) | dict(module.named_buffers())
         self._weights = {
             path: f"{path}.{name}".lstrip(".")
@@ -91,6 +91,49 @@ class Front:
         finally:
             hook.remove()
         return torch.cat(found)
+
+    @property
+    def embedding(self) -> nn.Embedding | None:
+        """That of the vocabulary; None: there is none, or more than one."""
+        every = [m for m in self.module.modules() if isinstance(m, nn.Embedding)]
+        fit = [one for one in every if one.num_embeddings == self.n_tokens]
+        return fit[0] if len(fit) == 1 else None
+
+    def mixed_inputs(self, mixtures: Tensor, tokens: Tensor, block: Block) -> Tensor:
+        """What a block reads of mixtures [b, t, n] of n tokens: [b, t, width], differentiable."""
+        found: list[Tensor] = []
+
+        def mix(layer: nn.Module, given: Any, embedded: Tensor) -> Tensor:
+            weight = layer.weight
+            assert isinstance(weight, Tensor)
+            return mixtures @ weight[tokens]
+
+        def capture(layer: nn.Module, given: Any) -> None:
+            found.append(given[0])
+            raise _Stop
+
+        assert self.embedding is not None
+        first = self.module.get_submodule(block.layers[0])
+        hooks = self.embedding.register_forward_hook(mix), first.register_forward_pre_hook(capture)
+        try:
+            ids = torch.zeros(mixtures.shape[:2], dtype=torch.long, device=mixtures.device)
+            call(self.module, self._tensors, ids)
+        except _Stop:
+            pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found[0]
+
+    @torch.no_grad()
+    def n_classes(self) -> int:
+        """How many logits the network gives."""
+        ids = torch.zeros(1, self.length, dtype=torch.long, device=self.model.device)
+        return logits_of(call(self.module, self._tensors, ids)).shape[-1]
+
+    def parts(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parameters' gradients in a gradient [d], by name."""
+        return parameters_of(self.module, vector)
 
     def last_inputs(self, prefixes: Tensor, block: Block) -> Tensor:
         """What a block reads of the last token of prefixes [b, p], if it is causal: [b, width].

@@ -11,6 +11,7 @@ from dpaudit.attack.observed import ObservedGradients
 from dpaudit.attack.text_metrics import blind, rouge, score
 from dpaudit.attacks.text.attack import RecoveredBatch, recovered
 from dpaudit.attacks.text.front import Front
+from dpaudit.attacks.text.peeling import Peeling
 from dpaudit.attacks.text.span import Span, members, span_of
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.text import load_text
@@ -48,12 +49,13 @@ def attacked(
     g = g + std * torch.randn(g.shape, generator=Streams(2)("noise"))
     observed = ObservedGradients(g, x[None], batch_size, None, torch.tensor([std]) if std else None)
     front = Front(module, x, data.x.shape[1], data.n_tokens)
-    return recovered(front, observed, 0, lambda done, total: None), ids
+    gradients = Gradients(module, None, torch.long)
+    return recovered(front, observed, 0, gradients, lambda done, total: None), ids
 
 
 @pytest.mark.parametrize(
     ("name", "batch_size", "width"),
-    [("gpt-tiny", 1, 64), ("gpt-tiny", 6, 64), ("bert-tiny", 1, 64), ("bert-tiny", 3, 64)],
+    [("gpt-tiny", 1, 64), ("gpt-tiny", 6, 64), ("bert-tiny", 1, 64), ("bert-tiny", 5, 64)],
 )
 def test_batches_are_recovered_without_noise(
     data: Dataset, name: str, batch_size: int, width: int
@@ -65,11 +67,33 @@ def test_batches_are_recovered_without_noise(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt-tiny", "bert-tiny"])
 @pytest.mark.parametrize(("batch_size", "width"), [(1, 64), (8, 256), (32, 640)])
-def test_sequences_of_16_tokens_are_recovered_without_noise(batch_size: int, width: int) -> None:
+def test_sequences_of_16_tokens_are_recovered_without_noise(
+    name: str, batch_size: int, width: int
+) -> None:
     data = load_text(None, TextOptions(vocabulary=200))
-    found, ids = attacked("gpt-tiny", data, batch_size, width)
+    found, ids = attacked(name, data, batch_size, width)
     assert score(ids[None], found.ids[None]).sequences == 1
+
+
+def test_a_sequence_is_taken_off_with_the_gradient_of_its_record_alone(data: Dataset) -> None:
+    """By its clipped gradient and its own label; one with another token is in no batch."""
+    module, x = network("bert-tiny", data, 64)
+    ids, y, gradients = data.x[:4], data.y[:4], Gradients(module, None, torch.long)
+    vector = gradients.clipped_sum(x[None], ids[None], y[None], 0.5)[0]
+    front = Front(module, x, LENGTH, data.n_tokens)
+    second = front.after(front.first[0])
+    assert second is not None
+    span, _ = span_of(front, second, vector, None)
+    test = Peeling(front, gradients, 0.5, second, span, [], vector, 4).test()
+    one = test(ids[2])
+    assert one is not None
+    alone = gradients.clipped_sum(x[None], ids[None, 2:3], y[None, 2:3], 0.5)[0]
+    torch.testing.assert_close(one.gradient, alone)
+    other = ids[2].clone()
+    other[3] = ids[1, 3]
+    assert test(other) is None
 
 
 def test_more_tokens_than_directions_are_refused_in_a_line(data: Dataset) -> None:
@@ -180,6 +204,7 @@ def test_tokens_are_recovered_from_adapters(steps: int, width: int) -> None:
     block = next(b for b in front.first if front.gradient(g, b).any())
     assert block.width == width
     observed = ObservedGradients(g[None], x[None], 1, None)
-    found = recovered(front, observed, 0, lambda done, total: None)
+    gradients = Gradients(module, None, torch.long)
+    found = recovered(front, observed, 0, gradients, lambda done, total: None)
     assert set(found.found.nonzero().flatten().tolist()) == set(ids.flatten().tolist())
     assert torch.equal(found.ids, ids)

@@ -14,6 +14,7 @@ from dpaudit.attack.scenario import attack_streams, finding_of, observed_gradien
 from dpaudit.attack.text_metrics import TextScores, blind, score
 from dpaudit.attack.victims import Scenario, derived_targets
 from dpaudit.data.datasets import Dataset
+from dpaudit.memory import available, size_text
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import step_of_part
 
@@ -59,8 +60,20 @@ class Dager(da.ReconstructionAttack):
             )
 
     def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
-        """Raises NotObservable: no linear layer of the network reads tokens one by one."""
+        """Raises NotObservable: no linear layer of the network reads tokens one by one.
+
+        ConfigError: not even the agents' models and gradients fit in memory.
+        """
         super().refuse(learned, setting)
+        need, free = 8 * setting.n_agents * setting.d, available()
+        if free is not None and need > free:
+            raise da.ConfigError(
+                "DPA021",
+                f"models and gradients of {setting.n_agents} agents with {setting.d:,} parameters "
+                f"take {size_text(need)} of memory, and {size_text(free)} is free",
+                "lower data.text.vocabulary, of which the embedding and the head have a row for "
+                "each token, or model.width",
+            )
         problem = learned.problem
         if isinstance(problem, da.Classification):
             _front(problem, problem.initial(da.Streams(0))[0])

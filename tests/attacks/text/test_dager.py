@@ -7,15 +7,18 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
+import dpaudit
 from dpaudit.attack.observed import ObservedGradients
 from dpaudit.attack.text_metrics import blind, rouge, score
+from dpaudit.attacks.text import attack
 from dpaudit.attacks.text.attack import RecoveredBatch, recovered
 from dpaudit.attacks.text.front import Front
 from dpaudit.attacks.text.peeling import Peeling
 from dpaudit.attacks.text.span import Span, members, span_of
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.text import load_text
-from dpaudit.errors import NotObservable
+from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.options import TextOptions
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import (
@@ -128,6 +131,20 @@ def test_rows_of_random_direction_have_the_stated_law() -> None:
     span = Span(basis, basis.new_zeros(d, 0), d, False)
     rows = torch.randn(4000, d, dtype=torch.float64, generator=generator)
     assert kstest(span.p_values(span.outside(rows)).numpy(), "uniform").pvalue > 1e-3
+
+
+def test_a_vocabulary_beyond_memory_is_refused_before_a_model_is_made(monkeypatch) -> None:
+    monkeypatch.setattr(attack, "available", lambda: 10**6)
+    options = {
+        "data": {"name": "text", "n_agents": 3, "text": {"vocabulary": 300, "length": 8}},
+        "graph": {"name": "ring"},
+        "model": {"name": "gpt-tiny", "width": 64},
+        "defense": {"name": "d-psgd", "n_rounds": 2, "batch_size": 2},
+        "attack": [{"name": "dager", "message": "gradient", "rounds": [2]}],
+        "seed": 1,
+    }
+    with pytest.raises(ConfigError, match="3 agents .* take 3.+ MB of memory, and 1 MB is free"):
+        dpaudit.audit(AuditConfig.from_dict(options), cores=1)
 
 
 class _Images(nn.Module):

@@ -87,7 +87,11 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
     if label is not None and label.ndim:
         label = None if np.array_equal(label, array) else label
     if label is not None and label.size != 1:
-        raise DataError("DPA030", f"data: item {i} has {label.size} labels; expected one")
+        raise DataError(
+            "DPA030",
+            f"data: item {i} has {label.size} labels; expected one, as a loss over all positions "
+            "is not built",
+        )
     return array, None if label is None else label.reshape(()).item()
 
 

@@ -84,9 +84,16 @@ def refuse_unknown_network(name: str) -> None:
 
 
 def architecture(
-    module: nn.Module, shape: Shape, n_classes: int, dtype: torch.dtype = torch.float32
+    module: nn.Module,
+    shape: Shape,
+    n_classes: int,
+    dtype: torch.dtype = torch.float32,
+    largest: int = 0,
 ) -> nn.Module:
     """A caller's own network without its numbers: a copy on the meta device.
+
+    On token ids, of which the data have some up to ``largest``, it may have more classes than the
+    data have, as a language model has a logit for every token.
 
     Parameters that are not to be trained are buffers of the copy, which keep their numbers: they
     are public constants, and no part of what agents clip and send. Parameters that are one keep
@@ -119,20 +126,22 @@ def architecture(
         ) from None
     _freeze(copy)
     try:
-        logits = outputs(copy, shape, dtype)
+        logits = outputs(copy, shape, dtype, largest)
         logits = (
             logits if dtype.is_floating_point and isinstance(logits, Tensor) else logits_of(logits)
         )
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        ids = f" with token ids up to {largest}" if largest else ""
         raise ConfigError(
-            "DPA034", f"{name} cannot take records of shape {list(shape)}: {reason}"
+            "DPA034", f"{name} cannot take records of shape {list(shape)}{ids}: {reason}"
         ) from None
     if not isinstance(logits, Tensor):
         raise ConfigError(
             "DPA035", f"{name} gives a {type(logits).__name__}; expected a tensor of logits"
         )
-    if tuple(logits.shape) != (2, n_classes):
+    spare = logits.ndim == 2 and not dtype.is_floating_point and logits.shape[1] > n_classes
+    if tuple(logits.shape) != (2, n_classes) and not (spare and len(logits) == 2):
         raise ConfigError(
             "DPA035",
             f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "

@@ -34,14 +34,16 @@ Build = Callable[[Shape, int], nn.Module]
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Of two records, where all numbers are 0: for its shape, or for what it raises.
+def outputs(
+    module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32, entry: int = 0
+) -> Tensor:
+    """Of two records of one entry, where all parameters are 0: for its shape, or what it raises.
 
     On the CPU: the meta device would import torch's compiler, which takes longer than all this.
     """
     named = (*module.named_parameters(), *module.named_buffers())
     zeros = {name: torch.zeros(t.shape, dtype=t.dtype, device="cpu") for name, t in named}
-    records = torch.zeros(2, *shape, dtype=dtype, device="cpu")
+    records = torch.full((2, *shape), entry, dtype=dtype, device="cpu")
     found: Tensor = call(module, zeros, records)
     return found
 

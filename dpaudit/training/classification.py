@@ -174,7 +174,11 @@ class Classification:
             if not self.replaced:
                 raise ConfigError("DPA013", "model.fix: the network has no BatchNorm")
         if own:
-            given, module = module, architecture(module, shape, n_classes, dataset.x.dtype)
+            dtype = dataset.x.dtype
+            largest = (
+                0 if dtype.is_floating_point else int(max(dataset.x.max(), dataset.x_test.max()))
+            )
+            given, module = module, architecture(module, shape, n_classes, dtype, largest)
             self._start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
             self._start = self._start.to(device)
             for constant in module.buffers():

@@ -105,6 +105,17 @@ def test_parameters_that_are_one_stay_one() -> None:
     assert Gradients(architecture(module, (LENGTH,), CLASSES, torch.long)).d == CLASSES * 4 + 20
 
 
+def test_a_network_may_have_more_classes_than_the_data_and_not_fewer_tokens() -> None:
+    """As a language model has a logit for every token, and data have labels of some."""
+    module = own("bert-tiny")
+    assert Gradients(architecture(module, (LENGTH,), CLASSES - 1, torch.long)).d
+    with pytest.raises(ConfigError, match=r"expected \[2, 4\], one logit for each class"):
+        architecture(module, (LENGTH,), CLASSES + 1, torch.long)
+    architecture(module, (LENGTH,), CLASSES, torch.long, N_TOKENS - 1)
+    with pytest.raises(ConfigError, match=f"token ids up to {N_TOKENS}: index out of range"):
+        architecture(module, (LENGTH,), CLASSES, torch.long, N_TOKENS)
+
+
 def test_frozen_parameters_are_no_part_of_message_or_clip() -> None:
     module = own("bert-tiny")
     for name, p in module.named_parameters():

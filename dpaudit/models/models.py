@@ -125,6 +125,14 @@ def architecture(
             "DPA035", f"{name} cannot be copied: {_why_not(module, reason)}"
         ) from None
     _freeze(copy)
+    _refuse_outputs(copy, name, shape, n_classes, dtype, largest)
+    return copy
+
+
+def _refuse_outputs(
+    copy: nn.Module, name: str, shape: Shape, n_classes: int, dtype: torch.dtype, largest: int
+) -> None:
+    """Raises ConfigError: it does not turn records into one logit for each class."""
     try:
         logits = outputs(copy, shape, dtype, largest)
         logits = (
@@ -147,7 +155,6 @@ def architecture(
             f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "
             "logit for each class",
         )
-    return copy
 
 
 def _refuse_masks(module: nn.Module, name: str) -> None:

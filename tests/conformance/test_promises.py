@@ -59,6 +59,11 @@ BUILT_IN = [  # name, options, exceptions that its algorithm needs
     ("pp-doagt", {"epsilon": 1.0}, {}),
     ("pedfl", {}, {}),
     ("ppsgd", {"noise_multiplier": 2.0}, {}),
+    (
+        "secure-aggregation",
+        {"noise_multiplier": 2.0, "late": 1},
+        {"graph": graph_options("server", participation=0.8)},
+    ),
     ("sensitivity-reduced", {}, {}),
     ("sgp", {"momentum": 0.5}, {}),
     ("sgpdp", {}, SYNC),

@@ -110,6 +110,7 @@ CASES = [
     Case("pp-doagt", {"epsilon": 1.0}),
     Case("ppsgd", LOUD),
     Case("ppsgd", LOUD, graph="server"),
+    Case("secure-aggregation", {**LOUD, "late": 1}, graph="server"),
     Case("sensitivity-reduced", {"step_size": 0.01, "correction": 20.0}),
     Case("wang-nedic", {"epsilon": 1.0}),
     Case("wang-nedic-tracking", {"epsilon": 1.0}),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
-from dpaudit.defense.correlated import Left, correlated_releases, laplacian, left_of
+from dpaudit.defense.correlated import Left, correlated_releases, laplacian, left_of_acting
 
 
 class Decor(dp.GaussianSGD):
@@ -94,17 +94,8 @@ def _own_noise(graph: Graph, ratio: float) -> float:
 
 @lru_cache(maxsize=256)
 def _left(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Left:
-    """Of the noises over C, less what the secrets of these agents reveal.
-
-    An agent that takes no step adds no noise, and nobody learns what it would have been.
-    """
+    """Of the noises over C, less what the secrets of these agents reveal."""
     s, planned = defense.own_noise(graph), graph.planned or graph
     own = torch.eye(graph.n_agents, dtype=torch.float64)
     covariance = s**2 * (own + defense.ratio**2 * laplacian(planned, without=agents))
-    if graph.active is None:
-        return left_of(covariance)
-    acting = list(graph.active)
-    alone, of_all = covariance.diagonal(), covariance.diagonal().clone()
-    if acting:
-        of_all[acting] = left_of(covariance[acting][:, acting]).of_all
-    return Left(of_all, alone)
+    return left_of_acting(covariance, graph)

@@ -37,6 +37,7 @@ class Muffliato(dp.GaussianDefense):
     ``perturb`` = "model" is how DPDL runs it: the noise is on the model, and not times nu.
     """
 
+    waits = True
     paper = "Cyffers, Even, Bellet, Massoulie: Muffliato"
     claims = "(epsilon, delta) pairwise network DP over the run, one record"
     messages = {
@@ -71,12 +72,17 @@ class Muffliato(dp.GaussianDefense):
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, nu, B, C = state.X, self.learning_rate, gradient.batch_size, self.clip_norm
         std = self.sigma * C / B
-        exact = gradient(X) if self.clip == "noisy" else gradient.clipped_sum(X, C) / B
+        noisy = self.clip == "noisy"
+        exact = dp.of_acting(
+            graph,
+            X,
+            lambda at, who: gradient(at, who) if noisy else gradient.clipped_sum(at, C, who) / B,
+        )
         if self.perturb == "gradient":
-            G = exact + noise.gaussian("gradient", std, exact)
-            Y = X - nu * (dp.clip(G, C) if self.clip == "noisy" else G)  # 1
+            G = exact + dp.stepping(graph, noise.gaussian("gradient", std, exact))
+            Y = X - nu * (dp.clip(G, C) if noisy else G)  # 1
         else:
-            Y = X - nu * exact + noise.gaussian("x", std, X)
+            Y = X - nu * exact + dp.stepping(graph, noise.gaussian("x", std, X))
         *steps, Y = gossip(graph, Y, self.steps(graph))  # 2
         sent = {f"x/{s}": dp.broadcast(graph, Y_s) for s, Y_s in enumerate(steps, start=1)}
         return Round(Models(Y), sent, {"gradient": exact})  # 3

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Models, Noise, Round, Setting, ThreatModel
-from dpaudit.defense.correlated import Left, correlated_releases, left_of
+from dpaudit.defense.correlated import Left, correlated_releases, left_of, left_of_acting
 
 UNHEARD = 1e-6  # of tr(Sigma), added to what is minimised
 
@@ -34,10 +34,16 @@ class Whisper(dp.GaussianSGD):
     The semidefinite program has [Sigma^-1]_ii <= 1 as [[Sigma, e_i], [e_i', 1]] >= 0. Independent
     noise and DECOR's, scaled to the same guarantee, are feasible points of it.
 
+    Under weather Sigma is that of the graph without it. An agent that takes no step adds no noise,
+    so that what others added to cancel it is left.
+
+    The second version of the paper calls it CorN-DSGD (arXiv:2501.14644).
+
     Readings: the noise is drawn in one place, as in the public code; how agents would draw it
     without a trusted party is open. Budgets follow from exact accounting, not from zCDP.
     """
 
+    waits = True
     paper = "Rodio, Chen, Larsson: Whisper D-SGD"
     claims = "(epsilon, delta)-DP over the run, one record, for an outsider"
     messages = {
@@ -53,8 +59,8 @@ class Whisper(dp.GaussianSGD):
 
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
-        S = gradient.clipped_sum(X, C)
-        N = self._noise(graph, S, noise)  # 1
+        S = dp.of_acting(graph, X, lambda at, who: gradient.clipped_sum(at, C, who))
+        N = dp.stepping(graph, self._noise(graph.planned or graph, S, noise))  # 1
         Y = X - eta * (S + N) / B  # 2
         return Round(Models(graph.mix(Y)), {"y": dp.broadcast(graph, Y)}, {"gradient": S / B})  # 3
 
@@ -74,14 +80,16 @@ class Whisper(dp.GaussianSGD):
             DpauditError: the solver is not installed, or finds no solution.
         """
         calibrated = super().calibrate(setting)
-        covariance(setting.network.at(1))
+        first = setting.network.at(1)
+        covariance(first.planned or first)
         return calibrated
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """What others' messages leave open of the victim's noise."""
 
         def left_in(graph: Graph) -> Left:
-            return Left(*(self.sigma**2 * part for part in _left(graph)))
+            Sigma = covariance(graph.planned or graph)
+            return Left(*(self.sigma**2 * part for part in left_of_acting(Sigma, graph)))
 
         said = "all agents share the initial model; no agent knows the common draws"
         return correlated_releases(self, setting, threat_model, victim, left_in, said)
@@ -127,12 +135,6 @@ def covariance(graph: Graph) -> Tensor:
             "DPA041", "whisper: the solver's covariance leaves an agent without noise"
         )
     return found / min(left, 1.0)
-
-
-@lru_cache(maxsize=32)
-def _left(graph: Graph) -> Left:
-    """Of noises of the covariance for one release of multiplier 1."""
-    return left_of(covariance(graph))
 
 
 def factor(covariance: Tensor) -> Tensor:

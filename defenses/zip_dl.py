@@ -24,12 +24,16 @@ class ZipDL(dp.GaussianSGD):
     cancels in the mean over agents. Without ``self_noise`` the mean of what an agent sends is Y,
     its model without any noise, for whoever reads all its links; its next model shows Y too.
 
+    Under weather an agent draws noises for all links of the graph without it. What is lost of them
+    does not cancel.
+
     Readings: the paper's public code has no clip and no budget for a record. Here records are
     clipped, and sigma is the noise of one link over what one record adds to it at most. A budget is
     that of one message: it is not composed over rounds, for no noise hides a gradient of an earlier
     round but that of later links.
     """
 
+    waits = True
     paper = "Biswas et al.: Zip-DL"
     reconstructed = (
         "the clip of records and the budget, of which the algorithm in its public code has none"
@@ -45,12 +49,16 @@ class ZipDL(dp.GaussianSGD):
     def step(self, state: Models, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
         X, eta, C, B = state.X, self.learning_rate, self.clip_norm, gradient.batch_size
         j, i = graph.senders.to(X.device), graph.receivers.to(X.device)
-        S = gradient.clipped_sum(X, C)
+        S = dp.of_acting(graph, X, lambda at, who: gradient.clipped_sum(at, C, who))
         Y = X - eta * S / B  # 1
-        on_links, kept = self._noises(graph, Y, noise, eta * self.sigma * C / B)  # 2
-        sent = Y[..., j, :] + on_links  # 3
+        planned = graph.planned or graph
+        on_links, kept = self._noises(planned, Y, noise, eta * self.sigma * C / B)  # 2
+        arrives = _places(graph, planned).to(X.device)
+        sent = Y[..., j, :] + on_links[..., arrives, :]  # 3
         w, own = graph.on_links.to(X), graph.own.to(X)
         heard = torch.zeros_like(Y).index_add(-2, i, w[:, None] * sent)  # 4
+        if graph.planned is not None:  # who sends nothing keeps no noise either
+            kept = (j.bincount(minlength=graph.n_agents) > 0)[:, None] * kept
         X = heard + own[:, None] * (Y + kept)
         return Round(Models(X), {"y": dp.unicast(graph, sent)}, {"gradient": S / B})
 
@@ -98,9 +106,12 @@ class ZipDL(dp.GaussianSGD):
         A later message holds the gradient of an earlier round again, which has no other noise.
         """
         graph, network = setting.network.at(1), setting.network
+        if graph.active is not None and victim not in graph.active:
+            relayed = np.zeros(self.n_rounds if self.n_rounds > 1 else 0)
+            return Bracket((), dp.batch_releases(self, setting.sizes[victim], relayed), (_SAID,))
         own = [(j, i) for j, i in graph.links if victim in (j, i)]
         r = sum(threat_model.sees(j, i) for j, i in own if j == victim)
-        m = int(_noises_of(graph, self.self_noise)[victim])
+        m = int(_noises_of(graph.planned or graph, self.self_noise)[victim])
         size = setting.sizes[victim]
         if r == 0:
             relayed = np.zeros(self.n_rounds if self.n_rounds > 1 else 0)
@@ -118,6 +129,15 @@ _SAID = (
     "fresh noise in every later round, for which no bound is stated; the lower end is of the first "
     "round"
 )
+
+
+def _places(graph: Graph, planned: Graph) -> Tensor:
+    """Which of the links of ``planned`` those of ``graph`` are, [n_edges]."""
+    if graph is planned:
+        return torch.arange(graph.n_edges)
+    n = graph.n_agents
+    at, of = (g.receivers * n + g.senders for g in (planned, graph))
+    return torch.searchsorted(at, of)
 
 
 def _noises_of(graph: Graph, self_noise: bool) -> Tensor:

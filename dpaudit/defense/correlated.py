@@ -51,6 +51,17 @@ def left_of(covariance: Tensor) -> Left:
     return Left(torch.where(fixed, 0.0, 1 / precision), alone)
 
 
+def left_of_acting(covariance: Tensor, graph: Graph) -> Left:
+    """The same in a round of this graph: who takes no step adds no noise, and nobody learns it."""
+    if graph.active is None:
+        return left_of(covariance)
+    acting = list(graph.active)
+    alone, of_all = covariance.diagonal(), covariance.diagonal().clone()
+    if acting:
+        of_all[acting] = left_of(covariance[acting][:, acting]).of_all
+    return Left(of_all, alone)
+
+
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
     """Of links in either direction, [n_agents, n_agents]; those of ``without`` agents left out.
 

@@ -25,7 +25,7 @@ from dpaudit.errors import ConfigError, nearest
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
-from . import images, learning, local_updates, recovered_text, sensor_fusion, xie_table4
+from . import images, learning, local_updates, recovered_text, sensor_fusion, weather, xie_table4
 from .experiment import (
     Experiment,
     ExperimentScale,
@@ -57,6 +57,7 @@ MEASURES: Mapping[str, Measure] = {
     "budgets": sensor_fusion.budgets,
     "sensitivities": sensor_fusion.sensitivities,
     "leaks": xie_table4.leaks,
+    "cancelled noise": weather.cancelled_noise,
 }
 
 

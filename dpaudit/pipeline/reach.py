@@ -70,7 +70,7 @@ def refuse_waiting(graph: GraphOptions, network: Network, defense: Defense) -> N
             "DPA039",
             f"graph {graph.name}: delay: some messages are mixed rounds after they were sent, and "
             "a step of this defense mixes those of its own round alone",
-            "leave delay out, or take dpsgd, dp-dpsgd, sgp or dyn-d2p",
+            "leave delay out, or take d-psgd, dp-dpsgd, sgp or dyn-d2p",
         )
 
 

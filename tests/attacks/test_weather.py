@@ -64,7 +64,7 @@ def test_median_and_ends_are_of_the_mu_of_each_draw() -> None:
         assert finding.metrics[name].n == 9
 
 
-@pytest.mark.parametrize("schema", ["once", "every-round"])
+@pytest.mark.parametrize("schema", ["every-round", pytest.param("once", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "defense"),
     [("ring", GOSSIP), ("exponential", DynD2P(n_rounds=ROUNDS, noise_multiplier=1.0))],

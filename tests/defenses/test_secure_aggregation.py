@@ -118,7 +118,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.8])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.8])
 @pytest.mark.parametrize("options", CASES, ids=lambda o: "-".join(map(str, o.values())) or "right")
 @pytest.mark.parametrize("view", [SERVER, PAIR], ids=lambda view: view.kind)
 def test_the_leak_is_that_of_the_covariance_by_hand(view, options, participation) -> None:

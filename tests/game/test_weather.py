@@ -124,9 +124,9 @@ WEATHERS = [
     ("name", "n", "defense"),
     [
         ("ring", 6, GOSSIP),
-        ("path", 5, GOSSIP),
+        pytest.param("path", 5, GOSSIP, marks=pytest.mark.slow),
         ("directed-ring", 5, PUSH),
-        ("exponential", 8, PUSH),
+        pytest.param("exponential", 8, PUSH, marks=pytest.mark.slow),
     ],
 )
 def test_the_leak_is_that_of_the_matrices(name, n, defense, weather, threat_model) -> None:

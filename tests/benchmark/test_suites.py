@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.benchmark.grid import BenchmarkPlan, PlannedCell, plan_of
 from dpaudit.benchmark.suites import benchmark_path, suites
-from dpaudit.benchmark.tuning import shared_choices
+from dpaudit.benchmark.tuning import refuse_unused, shared_choices
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.benchmark_file import BenchmarkFile
 from dpaudit.pipeline.run import Runtime, prepare
@@ -36,6 +36,10 @@ def by_defense(scale: str) -> dict[str, dict[str, set[float]]]:
         name, graph = cell.values["defense.name"], cell.values["graph.name"]
         found[name][graph].add(cell.values["claim.0.epsilon"])
     return found
+
+
+def test_what_the_full_scale_tunes_is_there() -> None:
+    refuse_unused(BenchmarkFile.read(benchmark_path(SUITE, "full")), plan("full"))
 
 
 def test_the_suite_is_there() -> None:
@@ -83,6 +87,7 @@ def test_at_equal_epsilon_every_defense_has_the_same_number_of_candidates(scale:
     file = BenchmarkFile.read(benchmark_path("equal-epsilon", scale))
     assert file.benchmark.tuning is not None
     found = plan_of(file, 1000)
+    refuse_unused(file, found)
     choices = shared_choices(found, file.benchmark.tuning)
     by_name = {one.cells[0].config.defense.name: len(one.candidates) for one in choices}
     assert by_name.pop(UNDEFENDED) == 3  # it has no clip norm

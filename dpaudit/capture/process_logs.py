@@ -111,7 +111,7 @@ def all_over(processes: Sequence[Process]) -> bool:
 def events_of(
     processes: Sequence[Process], about: Callable[[int, Record], Mapping[str, Any]]
 ) -> list[Event]:
-    """All messages, by time, each process's in their order.
+    """All messages, by time, each process's in their order; threads may log them in another.
 
     Args:
         about: the tensors of a message and whether it is inconsistent, given the number of its
@@ -128,7 +128,7 @@ def events_of(
                 **{key: record[key] for key in _OF_EVENT},
                 **about(number, record),
             )
-            for record in process.of_kind("sent")
+            for record in sorted(process.of_kind("sent"), key=lambda one: one["sequence"])
         ]
         for number, process in enumerate(processes)
     )

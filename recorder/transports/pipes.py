@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .channels import Channels
 
 _sending = threading.local()  # the object that this thread hands over
-_waiting: defaultdict[str, deque[Any]] = defaultdict(deque)  # by channel, for a queue's own thread
+# By channel: what was put into a queue, whose own thread sends it, and how its record begins.
+_waiting: defaultdict[str, deque[Any]] = defaultdict(deque)
 
 
 def hook_connections(connection: Any, channels: Channels) -> None:
@@ -44,13 +45,13 @@ def hook_connections(connection: Any, channels: Channels) -> None:
 
     def sent_bytes(self: Any, data: Any) -> Any:
         channel = channel_of(self.fileno())
-        held, site = getattr(_sending, "value", None), channels.site()
+        held, site, begun = getattr(_sending, "value", None), channels.site(), None
         if held is None and site == NOWHERE and _waiting[channel]:
-            *held, site = _waiting[channel].popleft()
+            *held, begun = _waiting[channel].popleft()
         parts = None if held is None else numbers_in(held[0])
         whole = bytes(data)
         contents = parts or [Content("0", (len(whole),), "uint8", whole)]
-        channels.posted("pipe", channel, contents, site, zlib.crc32(whole))
+        channels.posted("pipe", channel, contents, site, zlib.crc32(whole), begun=begun)
         with channels.within():
             return send_bytes(self, data)
 
@@ -72,7 +73,7 @@ def hook_connections(connection: Any, channels: Channels) -> None:
 
 
 def hook_queues(queues: Any, channels: Channels) -> None:
-    """Keep the lines at which objects are put into queues, whose own threads send them."""
+    """Keep when, and at which lines, objects are put into queues, whose own threads send them."""
 
     def putting(own: Any, is_later: bool) -> Callable[..., Any]:
         @functools.wraps(own)
@@ -84,7 +85,7 @@ def hook_queues(queues: Any, channels: Channels) -> None:
                 finally:
                     _sending.value = None
             waiting = _waiting[channel_of(self._writer.fileno())]
-            waiting.append((value, channels.site()))
+            waiting.append((value, channels.begun("pipe")))
             try:
                 return own(self, value, *given, **named)
             except BaseException:

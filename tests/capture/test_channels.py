@@ -44,6 +44,47 @@ def test_every_message_of_a_channel_is_on_its_link(
     assert recording.unseen == ()
 
 
+LATER = """
+import multiprocessing as mp
+import time
+from dpaudit_recorder import tap
+
+class Slow:
+    def __reduce__(self):  # in the thread that sends what was put
+        time.sleep(0.3)
+        return Slow, ()
+
+def putting(queue, done):
+    for k in range(2):
+        tap.batch(0, [[float(k)]])
+        queue.put((Slow(), [k + 0.5, k]))
+    done.get()
+
+if __name__ == "__main__":
+    fork = mp.get_context("fork")
+    queue, done = fork.Queue(), fork.Queue()
+    other = fork.Process(target=putting, args=(queue, done))
+    other.start()
+    got = [queue.get() for _ in range(2)]
+    done.put("done")
+    other.join()
+"""
+
+
+def test_a_message_is_sent_when_it_is_put_into_a_queue(
+    tmp_path: Path, numpy_alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own thread sends it later, when its agent has taken the next batch."""
+    monkeypatch.chdir(tmp_path)
+    Path("later.py").write_text(LATER)
+    options = Options(seconds=60, python=numpy_alone)
+    recording = capture(["python", "later.py"], tmp_path / "out", options)
+    sent = [event.sequence for event in recording.events if event.source == 0]
+    taken = [batch.sequence for batch in recording.batches]
+    assert len(sent) == len(taken) == 2
+    assert taken[0] < sent[0] < taken[1] < sent[1]
+
+
 def saved(array: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -135,6 +135,7 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     base, again = runs.loaded([replay, replay])
     for other in (plain, again):
         _refuse_difference(first_difference(base, other))
+        refuse_other_batches(config, base, other)
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
     digests = {victim: _digests(plain, victim) for victim in config.record.victims}
@@ -420,6 +421,19 @@ def _refuse_difference(message: MessageId | None) -> None:
             "something of the program is random and not seeded, not drawn by name, or depends on "
             "the time",
         )
+
+
+def refuse_other_batches(config: CapturedConfig, base: ProgramRun, other: ProgramRun) -> None:
+    """Raises RunError where a victim takes other batches before its messages of a round."""
+    for victim, k in product(config.record.victims, config.record.rounds):
+        places = [place_of(run, victim, k) for run in (base, other)]
+        one, two = (None if place is None else (place.batch, place.n_batches) for place in places)
+        if one != two:
+            raise RunError(
+                "DPA062",
+                f"agent {victim} takes other batches before its messages of round {k} in runs that "
+                "share every draw; something of the program depends on the time",
+            )
 
 
 def _refuse_other_shapes(base: ProgramRun, run: ProgramRun, messages: Sequence[MessageId]) -> None:

@@ -1,0 +1,34 @@
+"""Runs that share every draw, and what must be the same in them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpaudit.capture.runs import MessageId, TakenBatch
+from dpaudit.capture.worlds import refuse_other_batches
+from dpaudit.errors import RunError
+
+CONFIG: Any = SimpleNamespace(record=SimpleNamespace(victims=(0,), rounds=(1, 2)))
+
+
+def run(*taken: int) -> Any:
+    """One of two rounds, whose messages are the calls 10 and 20, and batches those that are given.
+
+    A thread that takes batches when it likes makes such runs.
+    """
+    return SimpleNamespace(
+        messages={MessageId(0, (1,), "x", k): None for k in (1, 2)},
+        summed=(),
+        draws=[],
+        batches=[TakenBatch(0, sequence, 1, ()) for sequence in taken],
+        span=lambda agent, k: ((-1, 10), (10, 20))[k - 1],
+    )
+
+
+def test_batches_of_other_rounds_in_equal_runs_are_refused() -> None:
+    refuse_other_batches(CONFIG, run(5, 15), run(6, 14))
+    for other in (run(5, 8), run(5, 6, 15)):
+        with pytest.raises(RunError, match="agent 0 takes other batches before its messages") as e:
+            refuse_other_batches(CONFIG, run(5, 15), other)
+        assert e.value.problems[0].code == "DPA062"

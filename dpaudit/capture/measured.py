@@ -109,7 +109,7 @@ def noise_of(
         for j, draw in enumerate(place.draws):
             is_own = place.victim in place.owners_of(draw)
             try:
-                response = _response(place, message, j, silent[j], *signed[j])
+                response = _response(place, message, j, base, silent[j], *signed[j])
             except RunError:
                 if not is_own:
                     continue
@@ -127,6 +127,7 @@ def _response(
     place: AgentRound,
     message: MessageId,
     j: int,
+    base: ProgramRun,
     silent: ProgramRun,
     one: ProgramRun,
     two: ProgramRun,
@@ -140,11 +141,15 @@ def _response(
         return None
     there = np.flatnonzero(np.maximum(*np.abs(moved)) > NOTHING * largest)
     number = _numbers_that_move([m[there] for m in moved], signs)
+    if number is None and len(there) < len(signs[0]):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = (base.messages[message] - mean)[there] / moved[0][there]
+        number = _numbers_by_value(times, base.tape[draw.key] / (draw.scale * signs[0]))
     if number is None:
         raise RunError(
             "DPA063",
             f'noise "{draw.name}" has {len(signs[0])} numbers and moves {len(there)} of {message}; '
-            "expected one each, or a part of them in their order",
+            "expected one each, or some of them",
             CLIPPED,
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
@@ -175,6 +180,26 @@ def _numbers_that_move(moved: Sequence[Array], signs: Sequence[Array]) -> Intege
     ]
     [first] = np.nonzero((np.abs(alike[0]) == m) & (alike[0] == alike[1]))
     return first[0] + np.arange(m) if len(first) == 1 else None
+
+
+def _numbers_by_value(times: Array, values: Array) -> Integers | None:
+    """Which number of a draw each of a message's is moved by, where it has some in any order.
+
+    Args:
+        times: by how much more each is moved by the draw as it is than by one scale.
+        values: of the draw's numbers, the same if it is that one.
+
+    Returns:
+        None where two numbers of the draw come too close, or one moves several of the message's.
+    """
+    order = np.argsort(values)
+    ordered = values[order]
+    middles = (ordered[1:] + ordered[:-1]) / 2
+    at = np.searchsorted(middles, times)
+    gaps = np.diff(ordered, prepend=-np.inf, append=np.inf)
+    gap = np.minimum(gaps[at], gaps[at + 1])
+    sure = np.abs(ordered[at] - times) < gap / 4
+    return order[at] if sure.all() and len({*at.tolist()}) == len(at) else None
 
 
 def leak(

@@ -107,3 +107,32 @@ def test_a_batch_that_moves_nothing_is_none_of_the_round(tmp_path: Path) -> None
     )
     result = run_captured(config, tmp_path / "out", cores=1)
     assert mu_of(result) == pytest.approx(2.0, rel=1e-9)
+
+
+SPARSE = """
+import numpy as np
+from dpaudit import tap
+
+rng = np.random.default_rng(3)
+for agent in range(2):
+    x = tap.batch(agent, np.diag(np.arange(1.0, 9.0))[:, ::-1].cumsum(axis=1)[1:4])
+    noise = tap.noise(agent, "z", rng.normal(0.0, 0.5, 8).astype(DTYPE), 0.5)
+    for name, kept in (("a", [6, 0, 5]), ("b", [7, 6])):  # number 6 is in both
+        tap.send(agent, 1 - agent, name, (x.sum(axis=0).astype(DTYPE) + noise)[kept])
+"""
+
+
+@pytest.mark.parametrize("dtype", [slow("float64"), "float32"])
+def test_noise_of_some_coordinates_is_measured_once_for_each(tmp_path: Path, dtype: str) -> None:
+    """As of random sparsification. The record moves numbers 6 and 7 by 2, and no others."""
+    (tmp_path / "sparse.py").write_text(SPARSE.replace("DTYPE", repr(dtype)))
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "sparse.py"), "folder": tmp_path},
+            "record": {"victims": (0,), "candidates": ("present",), "rounds": (1,)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "mu = 1", "mu": 1.0, "scope": "round"},),
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    assert mu_of(result) == pytest.approx(math.hypot(2, 2) / 0.5, rel=1e-5)

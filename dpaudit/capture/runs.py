@@ -233,6 +233,22 @@ class ProgramRun:
         }
         return dict(sorted(found.items()))
 
+    def refuse_agents_of_several_processes(self) -> None:
+        """Raises RunError where batches or draws of an agent are numbered anew in a process."""
+        first: dict[Hashable, int] = {}
+        for i, process in enumerate(self._processes):
+            for r in process.of_kind("batch", "noise"):
+                agent = r["agent"] if r["kind"] == "batch" else r["rank"]
+                what = r["kind"], agent, r.get("number"), r.get("site"), r.get("occurrence")
+                if first.setdefault(what, i) != i:
+                    raise RunError(
+                        "DPA060",
+                        f"agent {agent} is played by several processes, and each numbers its "
+                        "batches and draws anew; expected one process for all rounds of an agent",
+                        "record a run of one round, or keep the agent's process from round to "
+                        "round",
+                    )
+
     def known_before(self, message: MessageId, name: str) -> list[tuple[Event, Array]]:
         """What its agent had sent or been sent by a name, before round 1 too, in order of time."""
         end, agent = self._ids[message].time, message.source

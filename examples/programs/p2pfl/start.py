@@ -21,6 +21,7 @@ from p2pfl.node import Node
 from p2pfl.utils.utils import set_standalone_settings, wait_convergence, wait_to_finish
 
 NODES, RECORDS = 2, 4
+agents = {f"node-{i}": i for i in range(NODES)}  # by address
 here = threading.local()  # the agent whose model this thread sends
 
 
@@ -67,7 +68,7 @@ class Linear(P2PFLModel):
 class LeastSquares(Learner):
     def fit(self):
         model = self.get_model()  # after the first round a copy, made of the average
-        model.agent = int(self.addr.rpartition("-")[2])
+        model.agent = agents[self.addr]
         x, y = tap.batch(model.agent, (np.eye(RECORDS, 6), np.ones(RECORDS, int)))
         model.set_parameters([model.model - 10.0 * (x @ model.model - y) @ x])
         model.set_contribution([self.addr], RECORDS)
@@ -83,25 +84,26 @@ class LeastSquares(Learner):
         return "numpy"
 
 
+def node(address, protocol):
+    own = Node(
+        Linear(np.zeros(6), compression={"dp": {"epsilon": float(sys.argv[1])}}),
+        P2PFLDataset(Dataset.from_dict({"x": [0]})),
+        addr=address,
+        learner=LeastSquares(),
+        aggregator=FedAvg(disable_partial_aggregation=True),
+        protocol=protocol,
+    )
+    own.learner.get_model().agent = agents[address]
+    own.start()
+    return own
+
+
 if __name__ == "__main__":
     set_standalone_settings()
-    nodes = [
-        Node(
-            Linear(np.zeros(6), compression={"dp": {"epsilon": float(sys.argv[1])}}),
-            P2PFLDataset(Dataset.from_dict({"x": [0]})),
-            addr=f"node-{i}",
-            learner=LeastSquares(),
-            aggregator=FedAvg(disable_partial_aggregation=True),
-            protocol=MemoryCommunicationProtocol(),
-        )
-        for i in range(NODES)
-    ]
-    for i, node in enumerate(nodes):
-        node.learner.get_model().agent = i
-        node.start()
+    nodes = [node(address, MemoryCommunicationProtocol()) for address in agents]
     nodes[0].connect(nodes[1].addr)
     wait_convergence(nodes, NODES - 1, wait=60)
     nodes[0].set_start_learning(rounds=int(sys.argv[2]), epochs=1)
     wait_to_finish(nodes, timeout=120)
-    for node in nodes:
-        node.stop()
+    for one in nodes:
+        one.stop()

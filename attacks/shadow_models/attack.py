@@ -15,6 +15,7 @@ from dpaudit.attack.membership_rates import Rates, membership_rates
 from .scores import (
     Mask,
     References,
+    Variances,
     is_scored,
     lira_offline,
     lira_online,
@@ -43,6 +44,7 @@ class ShadowModels(da.Attack):
 
     shadows: Annotated[int, Field(ge=8)] = 64  # reference runs
     targets: Annotated[int, Field(ge=2)] = 16  # runs that are attacked
+    variances: Variances = "pooled"  # of LiRA: one for all records; "own": one for each
     message: str | None = None  # that carries models on links; None: "x"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = (
         None  # whose models on links are the sequence; None: 8, evenly spaced
@@ -120,8 +122,8 @@ class ShadowModels(da.Attack):
 
         every = some.reshape(*some.shape[:2], -1)
         of_all = every[n:], References(every[:n], truth[:n])
-        yield "LiRA, online", scored(lira_online(*of_all))
-        yield "LiRA, offline", scored(lira_offline(*of_all))
+        yield "LiRA, online", scored(lira_online(*of_all, self.variances))
+        yield "LiRA, offline", scored(lira_offline(*of_all, self.variances))
         odds, public = some[..., 0], seen.public[..., 0]  # which are those of probabilities
         of_odds = odds[n:], References(odds[:n], truth[:n]), public[n:], public[:n]
         yield "RMIA, online", scored(rmia(*of_odds))

@@ -8,7 +8,7 @@ Sources: LiRA, Carlini et al. 2022, arXiv:2112.03570; RMIA, Zarifzadeh, Liu and 
 arXiv:2312.03262.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.membership_rates import auc
 
 Mask = NDArray[np.bool_]
+Variances = Literal["pooled", "own"]  # one for all records, or one for each
 
 FEWEST = 2  # reference runs of a kind, by which a record's mean is estimated
 LEAST_VARIANCE = 1e-12  # relative, of a statistic that reference runs show to be constant
@@ -41,12 +42,16 @@ def is_scored(included: Mask) -> Mask:
     return np.asarray((n_in >= FEWEST) & (len(included) - n_in >= FEWEST))
 
 
-def lira_online(statistics: Array, references: References) -> Array:
+def lira_online(
+    statistics: Array, references: References, variances: Variances = "pooled"
+) -> Array:
     """log N(s; m_in, S_in) - log N(s; m_out, S_out) of each record.
 
     Means are a record's own. Covariances of its K statistics are pooled over records, as Carlini et
     al. do with few reference runs, and shrunk (``pooled_covariance``). With K = 1 it is their
-    online attack with fixed variances; with more it is the likelihood ratio of the sequence.
+    online attack with fixed variances; with more it is the likelihood ratio of the sequence. With
+    ``variances`` "own" each record has its own, as they take them from 64 reference runs on, and
+    the correlations are pooled.
 
     Args:
         statistics: [n, n_records, K], of n runs that are attacked.
@@ -57,14 +62,16 @@ def lira_online(statistics: Array, references: References) -> Array:
     """
     log_density = []
     for included in (references.included, ~references.included):
-        means, covariance = _fitted(references.statistics, included)
-        distances = _whitened(statistics - means, covariance)
-        _, log_volume = np.linalg.slogdet(covariance)
+        means, scale, covariance = _fitted(references.statistics, included, variances)
+        distances = _whitened((statistics - means) / scale, covariance)
+        log_volume = np.linalg.slogdet(covariance)[1] + 2 * np.log(scale).sum(axis=-1)
         log_density.append(-(np.square(distances).sum(axis=-1) + log_volume) / 2)
     return np.asarray(log_density[0] - log_density[1])
 
 
-def lira_offline(statistics: Array, references: References) -> Array:
+def lira_offline(
+    statistics: Array, references: References, variances: Variances = "pooled"
+) -> Array:
     """How far a record's statistic lies above those of runs without it, in standard deviations.
 
     With K = 1 this is (s - m_out) / std_out, which orders records as the offline attack does. With
@@ -73,11 +80,11 @@ def lira_offline(statistics: Array, references: References) -> Array:
 
     Arguments and what is returned are as of ``lira_online``.
     """
-    means, covariance = _fitted(references.statistics, ~references.included)
-    apart = _whitened(statistics - means, covariance)
+    means, scale, covariance = _fitted(references.statistics, ~references.included, variances)
+    apart = _whitened((statistics - means) / scale, covariance)
     if statistics.shape[-1] == 1:
         return np.asarray(apart[..., 0])
-    own = _fitted(references.statistics, references.included)[0] - means
+    own = (_means(references.statistics, references.included) - means) / scale
     others = (own.sum(axis=0) - own) / max(1, len(own) - 1)
     direction = _whitened(others, covariance)
     length = np.linalg.norm(direction, axis=-1, keepdims=True)
@@ -155,11 +162,20 @@ def pooled_covariance(residuals: Array, degrees: int, n_runs: int) -> Array:
     return np.asarray((1 - weight) * covariance + weight * diagonal + least * np.eye(k))
 
 
-def _fitted(statistics: Array, which: Mask) -> tuple[Array, Array]:
-    """Each record's mean over some of the runs, [n_records, K], and the pooled covariance."""
+def _fitted(statistics: Array, which: Mask, variances: Variances) -> tuple[Array, Array, Array]:
+    """Each record's mean over some of the runs and its scale, [n_records, K], and the covariance.
+
+    The covariance is that of statistics in units of the scale, which is 1 where it is pooled.
+    """
     means = _means(statistics, which)
-    residuals = (statistics - means)[which]
-    return means, pooled_covariance(residuals, len(residuals) - len(means), len(which))
+    scale = np.ones_like(means)
+    if variances == "own":
+        of_each = _means(np.square(statistics - means), which)
+        least = np.maximum(LEAST_VARIANCE * of_each.max(axis=0), LEAST_VARIANCE**2)
+        scale = np.sqrt(np.maximum(of_each, least))
+    residuals = ((statistics - means) / scale)[which]
+    covariance = pooled_covariance(residuals, len(residuals) - len(means), len(which))
+    return means, scale, covariance
 
 
 def _means(values: Array, which: Mask) -> Array:

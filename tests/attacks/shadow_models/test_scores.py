@@ -59,6 +59,27 @@ def test_online_lira_is_a_ratio_of_normal_densities(k: int) -> None:
             assert found[t, r] == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_own_variances_are_those_of_each_record(k: int) -> None:
+    """Of one statistic normal densities with them; of several, of one record, the same as pooled."""
+    statistics, references = drawn(k)
+    if k > 1:
+        one = References(references.statistics[:, :1], references.included[:, :1])
+        pooled, own = (lira_online(statistics[:, :1], one, v) for v in ("pooled", "own"))
+        assert own == pytest.approx(pooled, rel=1e-6)
+        return
+    (m_in, _), (m_out, _) = (moments(references, wanted, k) for wanted in (True, False))
+    found = lira_online(statistics, references, "own")
+    for r in range(RECORDS):
+        expected, s = 0.0, statistics[0, r, 0]
+        for wanted, sign, mean in ((True, 1, m_in[r][0]), (False, -1, m_out[r][0])):
+            here = references.included == wanted
+            rows = references.statistics[here[:, r], r, 0]
+            variance = np.square(rows - mean).mean() * here.sum() / (here.sum() - RECORDS)
+            expected += sign * norm.logpdf(s, mean, sqrt(variance))
+        assert found[0, r] == pytest.approx(expected, rel=1e-6)
+
+
 def test_offline_lira_is_the_distance_from_runs_without_the_record() -> None:
     statistics, references = drawn(1)
     means, covariance = moments(references, False, 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dpaudit.errors import ConfigError
 from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Metric
-from dpaudit.files.published import ResultTables
+from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.verdict import SEVERITY
 from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
@@ -94,7 +94,7 @@ class Leaderboard:
         seconds = duration(sum(of.timing.values()))
         about = f"{len(of.cells)} cells, dpaudit {of.version}: {seconds} of all cells together."
         axes = dict(zip(of.axes, self.axes, strict=True))
-        equal = equal_epsilon_table(axes, self.standings)
+        equal = self.equal_epsilon
         tables = (*([equal] if equal else []), as_table(axes, self.standings, about))
         title = f"Leaderboard: {of.name}"
         return ResultTables(title=title, command=command, date=date, tables=tables)
@@ -119,6 +119,12 @@ class Leaderboard:
         for ending, data in content.items():
             write_whole(self.folder / f"leaderboard{ending}", data)
         return [self.folder / f"leaderboard{ending}" for ending in content]
+
+    @cached_property
+    def equal_epsilon(self) -> ResultTable | None:
+        """Accuracy at equal measured epsilon; None: nothing was measured or classified."""
+        axes = dict(zip(self.benchmark.axes, self.axes, strict=True))
+        return equal_epsilon_table(axes, self.standings)
 
     @property
     def columns(self) -> dict[str, str]:

@@ -48,6 +48,9 @@ def test_a_level_has_the_row_that_comes_nearest_from_below(
     }
     assert shown["one"]["epsilon 2: measured"] == 2.03
     assert shown["three"]["any epsilon: measured"] == "inf"
+    page = Leaderboard(benchmark(*cells), tmp_path).html()
+    assert 'href="#equal"' in page
+    assert "accuracy at any epsilon" in page
     tables = Leaderboard(benchmark(*cells), tmp_path).published("dpaudit", "2026-11-28").tables
     assert [table.title for table in tables] == ["Accuracy at equal measured epsilon", "All cells"]
 
@@ -55,3 +58,4 @@ def test_a_level_has_the_row_that_comes_nearest_from_below(
 def test_without_a_measured_epsilon_there_is_no_table(golden: AuditResult, tmp_path: Path) -> None:
     written(tmp_path, {"a": audited(golden)})
     assert equal_epsilon_table(COLUMNS, standings(benchmark(cell("a")), tmp_path)) is None
+    assert 'href="#equal"' not in Leaderboard(benchmark(cell("a")), tmp_path).html()

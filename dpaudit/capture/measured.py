@@ -140,6 +140,14 @@ def _response(
     if largest <= 1e-12 * float(np.abs(mean).max(initial=0.0)):
         return None
     there = np.flatnonzero(np.maximum(*np.abs(moved)) > NOTHING * largest)
+    if message in base.as_bytes:
+        raise RunError(
+            "DPA063",
+            f'noise "{draw.name}" moves {message}, which is bytes (uint8) in which no numbers were '
+            "recognised",
+            "send npy, npz, safetensors or JSON; or show the numbers to tap.send, and name the "
+            "line of the bytes in messages.ignore",
+        )
     number = _numbers_that_move([m[there] for m in moved], signs)
     if number is None and len(there) < len(signs[0]):
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -24,6 +24,7 @@ from .rounds import RoundsFound, numbered, rounds_of
 from .simulated import batches_begin_rounds, with_counted_rounds
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
+BYTES = {"uint8"}
 SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
 
 
@@ -176,6 +177,11 @@ class ProgramRun:
     def summed(self) -> frozenset[MessageId]:
         """Messages of which others see the sum alone."""
         return frozenset(m for m, event in self._ids.items() if self._is_summed(event))
+
+    @cached_property
+    def as_bytes(self) -> frozenset[MessageId]:
+        """Messages of bytes, in which no numbers were recognised."""
+        return frozenset(m for m, e in self._ids.items() if {t.dtype for t in e.tensors} == BYTES)
 
     @cached_property
     def draws(self) -> list[NamedDraw]:

@@ -25,6 +25,7 @@ SIGNS = [RNG.choice([-1.0, 1.0], D) for _ in range(4)]
 class Run(NamedTuple):
     messages: dict[MessageId, np.ndarray]
     tape: dict[str, np.ndarray]
+    as_bytes: tuple[MessageId, ...] = ()
 
 
 def draw(name: str, family: str = "gaussian") -> NamedDraw:
@@ -143,6 +144,16 @@ def test_noise_that_is_not_added_number_by_number_is_refused() -> None:
         measured(lambda z: {A: np.roll(z["z"], 1)}, [draw("z")], {A: CHANGE})
     with pytest.raises(RunError, match="6 numbers and moves 12"):
         measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
+
+
+def test_bytes_that_noise_moves_are_refused_as_such() -> None:
+    """As what `tobytes` made of an array; its numbers cannot be told apart."""
+    place = AgentRound(0, 1, (A,), (draw("z"),), 1)
+    run = Run({A: np.arange(D)}, {}, as_bytes=(A,))
+    moved = Run({A: np.arange(D) + 1.0}, {draw("z").key: np.ones(D)})
+    with pytest.raises(RunError, match="which is bytes") as error:
+        noise_of(place, run, [run], [(moved, moved)])
+    assert "tap.send" in (error.value.problems[0].help or "")
 
 
 def test_a_line_twice_in_a_round_asks_for_what_starts_rounds() -> None:

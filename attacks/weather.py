@@ -74,6 +74,12 @@ class Weather(da.Attack):
                 f'{threat_model.name}" has agents of its own',
                 "set loss, delay, churn or stragglers in [graph], or drawn in [[threat_model]]",
             )
+        if threat_model.drawn is None and self.victim in threat_model.agents:
+            raise da.ConfigError(
+                "DPA051",
+                f'weather: victim {self.victim} is an agent of "{threat_model.name}"; expected '
+                "another agent",
+            )
 
     def measure(
         self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep

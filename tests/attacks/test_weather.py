@@ -117,3 +117,8 @@ def test_every_agent_cannot_be_drawn() -> None:
         ThreatModel(name="x", kind="curious", drawn=2)
     with pytest.raises(ValueError, match='drawn is 1 for kind "curious"'):
         ThreatModel(name="x", drawn=2)
+
+
+def test_an_adversary_that_is_the_victim_is_refused() -> None:
+    with pytest.raises(ConfigError, match='weather: victim 0 is an agent of "agent 0"'):
+        measured(setting_of("ring", 6, loss=0.2), CURIOUS, victim=0)

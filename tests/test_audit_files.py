@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dpaudit.data.partition import split
 from dpaudit.defense.contract import Setting
 from dpaudit.files.config import SENSORS, AuditConfig
 from dpaudit.files.published import ResultTables
@@ -43,3 +45,10 @@ def test_the_audit_of_sensor_fusion_is_valid() -> None:
     assert config.data.name == SENSORS
     graph = build_graph(config.graph, 100, Streams(config.seed).numpy("graph"))
     config.defense.create("defenses").calibrate(Setting(graph, (1,) * 100, 2))
+
+
+def test_the_audit_of_ten_thousand_agents_is_valid() -> None:
+    config = AuditConfig.from_toml(ROOT / "benchmarks" / "ten-thousand-agents.toml")
+    assert config.data.n_agents == 10_000
+    parts = split(np.zeros(1438), 10_000, config.data.partition, np.random.default_rng(0))
+    assert (parts.sizes > 0).sum() == 1_000

@@ -121,7 +121,7 @@ def test_local_steps_have_batches_of_their_own_that_depend_on_the_seed_alone() -
 
 
 def test_an_agent_without_data_has_no_gradient() -> None:
-    for sampling in ("fixed", "poisson"):
+    for sampling in ("fixed", "poisson", "cyclic"):
         given, X = oracle(sampling, servers=1), models(N)
         assert not given(X)[0].any()
         assert bool((given(X)[1:] != 0).any(1).all())

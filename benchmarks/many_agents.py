@@ -1,6 +1,6 @@
 """What one agent, and an eavesdropper of a region, learn in a network of ten thousand agents.
 
-    python benchmarks/many_agents.py [--agents 10000] [--rounds 10] [--region 10] [--dense 1000]
+    python benchmarks/many_agents.py [--agents 10000] [--rounds 10] [--region 3] [--dense 400]
 
 On a ring, a 10-regular graph and a power law: what an adversary learns of a record of the nearest
 agent that it does not hear. By "W": mu of a record that is used in every round of gossip under
@@ -113,8 +113,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--region", type=int, default=10, help="agents whose links are read")
-    parser.add_argument("--dense", type=int, default=1000, help="agents of the dense algebra")
+    parser.add_argument("--region", type=int, default=3, help="agents whose links are read")
+    parser.add_argument("--dense", type=int, default=400, help="agents of the dense algebra")
     asked = parser.parse_args()
     print(f"{asked.rounds} rounds, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'graph':>10}{'adversary':>10}{'agents':>8}{'by':>15}{'figure':>12}{'s':>8}{'GiB':>7}")

@@ -119,7 +119,12 @@ def over_declared(coupled: Coupled, moves: Mapping[int, Moved], adjacency: Adjac
 def _allowed(
     coupled: Coupled, agent: int, family: NoiseFamily, adjacency: Adjacency
 ) -> list[float]:
-    """What each batch may move noise of a family by, in units of it, the largest first."""
+    """What each batch may move noise of a family by, in units of it, the largest first.
+
+    An agent without records has no batch that may.
+    """
+    if agent not in coupled.setting.holders:
+        return []
     records = CHANGED_RECORDS[adjacency]
     declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, agent).most
     losses = sorted(

@@ -97,7 +97,7 @@ class ReconstructionAttack(Attack):
             )
         self.refuse_records(learned.dataset)
         largest = max((size for size in self.batch_sizes if size != "training"), default=0)
-        fewest = min(setting.sizes)
+        fewest = min(filter(None, setting.sizes))  # an agent without records draws none
         if largest > fewest:
             raise DataError(
                 "DPA032",

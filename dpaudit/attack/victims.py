@@ -235,6 +235,8 @@ def _of_observable(
     rank = {agent: place for place, agent in enumerate(order)}
     edges = view.edges(observable.links, k)
     links = [(j, i) for j, i in edges if j in rank and j not in scenario.threat_model.agents]
+    idle = {i for _, i in links if i not in rank}  # receivers without records come last
+    rank |= {agent: len(order) + place for place, agent in enumerate(sorted(idle))}
     links.sort(key=lambda link: (rank[link[0]], rank[link[1]]))
     chosen: list[tuple[int, int, int]] = []  # how many of this victim before, victim, receiver
     for victim, receiver in links:

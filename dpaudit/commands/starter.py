@@ -31,6 +31,7 @@ def starter(name: str) -> str:
         options=_options(defense),
         packages={} if chosen is None else chosen.packages,
         noiseless=chosen is not None and chosen.without_noise() == chosen,
+        graph=_graph(defense),
         toml=_toml,
     )
 
@@ -41,6 +42,14 @@ def missing_package(name: str) -> str | None:
 
     chosen = _with_options(load_plugin("defenses", name))
     return None if chosen is None else requirements.missing_package(name, chosen)
+
+
+def _graph(defense: Any) -> str:
+    """The complete one, unless the defense needs a server."""
+    from dpaudit.graphs.graph import build_graph
+
+    needed = defense.needs_graph
+    return "complete" if needed is None or needed.holds(build_graph("complete", 4)) else "server"
 
 
 def _options(defense: Any) -> dict[str, Any]:

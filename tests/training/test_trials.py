@@ -218,10 +218,12 @@ OPTIONS = {
 
 
 def test_every_defense_names_its_private_quantities_and_plays_trials(
-    setting_of, own_defense
+    drawn_setting, own_defense
 ) -> None:
-    problem, setting = setting_of("ring", 4)
     kind = load_plugin("defenses", own_defense)
+    on_ring = kind.needs_graph is None or kind.needs_graph.holds(build_graph("ring", 4))
+    problem, setting = drawn_setting("ring" if on_ring else "server", 4)
+    agent = setting.holders[0]
     noise = {"noise_multiplier": 1.0} if issubclass(kind, GaussianDefense) else {}
     options = {"n_rounds": 2, "batch_size": 4, **noise, **OPTIONS.get(own_defense, {})}
     defense = kind(**options).calibrate(setting)
@@ -231,10 +233,10 @@ def test_every_defense_names_its_private_quantities_and_plays_trials(
         assert set(round.private) == set(defense.private)
         for quantity in round.private.values():
             assert quantity.shape[:2] == (3, 4)
-            own = len(quantity[:, 0].unique(dim=0)) == 3  # each trial has a batch of its own
+            own = len(quantity[:, agent].unique(dim=0)) == 3  # each trial has a batch of its own
             assert own or not quantity.any()  # what agents with one model exchange is nothing
         gradients = round.private[next(iter(round.private))]
-        assert len(gradients[:, 0].unique(dim=0)) == 3
+        assert len(gradients[:, agent].unique(dim=0)) == 3
 
 
 def test_trials_of_a_perceptron_record_nothing_for_autograd_and_play_the_same_runs(

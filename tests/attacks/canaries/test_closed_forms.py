@@ -139,6 +139,6 @@ def test_canaries_of_the_second_set_are_in_every_batch(rate: float, drawn: int) 
 
 def test_evidence_on_records_is_beside_their_median(context_of) -> None:
     context = context_of("sgp", graph="directed-ring", n_rounds=3)
-    found = train_with_records(context, EAVESDROPPER, 1, "crafted", 21, 3, lambda *_: None)
+    found = train_with_records(context, EAVESDROPPER, 1, "crafted", 21, 3, 0, lambda *_: None)
     assert np.median(found.log_ratios) == 0.0
     assert found.log_ratios.min() < 0 < found.log_ratios.max()

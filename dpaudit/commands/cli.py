@@ -294,7 +294,7 @@ def list_(
 
 
 def init(
-    defense: Annotated[str, Option(help="The defense to start from.")] = "dpdl",
+    defense: Annotated[str, Option(help="The defense to start from.")] = "dp-dpsgd",
     out: Annotated[Path, Option(help="The file to write.")] = Path("audit.toml"),
     force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:

@@ -212,7 +212,7 @@ FINDINGS = PrintedStudy(
     lines=lines,
     scales={
         "quick": ExperimentScale(1, 120, 10**9),
-        "paper": ExperimentScale(1, 7200, 3 * 10**9),
+        "paper": ExperimentScale(1, 2400, 5 * 10**9),
     },
     n_blocks=2 * len(CASES),
 )

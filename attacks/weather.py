@@ -93,21 +93,30 @@ class Weather(da.Attack):
             return [finding(notes=(nonlinear.note,))]
         schema = Participation.of(self.participation, n_rounds)
         learned: list[Learned] = []
-        left_out = 0
+        left_out = own = 0  # draws that disconnect the graph, and that leave no honest victim
         for setting_i, view in _drawn(context, threat_model):
             if setting_i is None:
                 left_out += 1
+                if left_out + own > ATTEMPTS * self.draws:
+                    break
                 continue
             victims = [self.victim] if self.victim is not None else list(setting.holders)
             if honest := [v for v in victims if v not in view.agents]:
                 learned.append(learned_by(view, defense, setting_i, n_rounds, schema, honest))
                 on_step(len(learned), self.draws)
-            if len(learned) == self.draws or left_out > ATTEMPTS * self.draws:
+            else:
+                own += 1
+            if len(learned) == self.draws or left_out + own > ATTEMPTS * self.draws:
                 break
+        dropped = []
+        if left_out:
+            dropped.append(f"{left_out} draws disconnect the graph and are left out")
+        if own:
+            dropped.append(f"{own} draws in which the victim itself colludes are left out")
         if not learned:
-            return [finding(notes=("in every draw some agent never hears of another",))]
+            return [finding(notes=("no draw has a leak", *dropped))]
         bound = bound_of(threat_model, defense, setting, n_rounds, schema, self.victim)
-        return [self._finding(finding, learned, bound, n_rounds, schema, left_out)]
+        return [self._finding(finding, learned, bound, n_rounds, schema, dropped)]
 
     def _finding(
         self,
@@ -116,7 +125,7 @@ class Weather(da.Attack):
         bound: "Bound",
         n_rounds: int,
         schema: Participation,
-        left_out: int,
+        dropped: list[str],
     ) -> da.Finding:
         mus = sorted(one.mu for one in learned)
         n = len(mus)
@@ -124,19 +133,19 @@ class Weather(da.Attack):
         whose = (
             "the agent about which most is learned"
             if self.victim is None
-            else (f"agent {self.victim}")
+            else f"agent {self.victim}"
         )
         how = (
             "in the worst round"
             if schema.times == 1
-            else (f"{schema.times} times, every {schema.every} rounds")
+            else f"{schema.times} times, every {schema.every} rounds"
         )
         notes = [
             f"mu of one record of {whose}, used {how}, from {n_rounds} rounds, under {n} draws",
             "the worst of the draws is no bound: another weather may reveal more",
             bound.why,
             *([reacting_note(reacts)] if reacts is not None else []),
-            *([f"{left_out} draws disconnect the graph and are left out"] if left_out else []),
+            *dropped,
         ]
         metrics = {
             da.Name.MEDIAN_MU: da.Metric(value=mus[(n - 1) // 2], n=n),
@@ -229,13 +238,20 @@ def bound_of(
 ) -> Bound:
     """mu over all weathers, of whichever agent it is largest if no victim is given.
 
-    It is what every release of the run reveals by itself.
+    It is what every release of the run reveals by itself. Where colluders are drawn, any agent may
+    be honest in some draw. Who colludes with whom changes nothing then: draws of noise are shared
+    by nobody, and each release shows by itself.
     """
-    victims = [v for v in setting.holders if victim in (None, v) and v not in threat_model.agents]
     largest = 0.0
-    for v in victims:
+    for v in (v for v in setting.holders if victim in (None, v)):
+        view = threat_model
+        if threat_model.drawn is not None:
+            others = [agent for agent in range(setting.n_agents) if agent != v]
+            view = view.model_copy(update={"agents": tuple(others[: threat_model.drawn])})
+        elif v in threat_model.agents:
+            continue
         game = _game(defense, setting, v)
-        whole = every_release(game, threat_model, n_rounds, setting.network.calm)
+        whole = every_release(game, view, n_rounds, setting.network.calm)
         if isinstance(whole, str):
             return Bound(None, f"no bound over all weathers is proven: {whole}")
         largest = max(largest, _learned(whole, schema, [v], 1).mu)

@@ -122,3 +122,26 @@ def test_every_agent_cannot_be_drawn() -> None:
 def test_an_adversary_that_is_the_victim_is_refused() -> None:
     with pytest.raises(ConfigError, match='weather: victim 0 is an agent of "agent 0"'):
         measured(setting_of("ring", 6, loss=0.2), CURIOUS, victim=0)
+
+
+def test_a_victim_that_colludes_in_some_draws_is_bounded_and_counted() -> None:
+    """The bound is of a release by itself, whoever colludes in the draw that others take."""
+    setting = setting_of("ring", 5, loss=0.2)
+    two = ThreatModel(name="two", kind="colluding", drawn=2).with_agents(0, 5)
+    finding = measured(setting, two, draws=12, victim=two.agents[0])
+    bound = finding.metrics["mu in any weather, at most"].value
+    assert bound == pytest.approx(1 / SIGMA, rel=1e-6)
+    assert 0 < finding.metrics["worst mu of the draws"].value <= bound * (1 + 1e-9)
+    assert any("in which the victim itself colludes are left out" in n for n in finding.notes)
+
+
+def test_weather_that_always_disconnects_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = setting_of("ring", 5, loss=0.2)
+
+    def refused(*_: Any) -> None:
+        raise ConfigError("DPA038", "agent 0 never hears of agent 3")
+
+    monkeypatch.setattr(type(setting.network.weather), "draw", refused)
+    finding = measured(setting, CURIOUS, draws=2)
+    assert finding.metrics == {}
+    assert finding.notes[0] == "no draw has a leak"

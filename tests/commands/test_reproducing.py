@@ -9,6 +9,7 @@ from dpaudit.commands import terminal
 from dpaudit.commands.cli import app
 from dpaudit.files.published import ExperimentRuns
 from dpaudit.papers import declared, five_papers
+from dpaudit.papers.experiment import ExperimentScale
 from dpaudit.papers.frameworks import FRAMEWORKS
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help
@@ -102,14 +103,15 @@ def test_the_option_of_before_names_the_new_one() -> None:
     assert "give --results" in done.stderr
 
 
-@pytest.mark.parametrize("scale", ["quick", "paper"])
-def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch, scale) -> None:
-    studies = {"findings": five_papers.FINDINGS}
+def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch) -> None:
+    scales = {"quick": ExperimentScale(1, 120, 10**9), "paper": ExperimentScale(1, 7200, 3 * 10**9)}
+    studies = {"findings": five_papers.FINDINGS._replace(scales=scales)}
     monkeypatch.setattr(declared, "EXPERIMENTS", studies)
-    done = reproduce("findings", "--scale", scale, "--dry-run")
-    assert done.exit_code == 0, done.output
-    takes = {"quick": "2 min on two cores, 1 GB", "paper": "2 h on two cores, 3 GB"}[scale]
-    assert done.stdout == f"all of it, scale {scale}: about {takes}\n"
+    takes = {"quick": "2 min on two cores, 1 GB", "paper": "2 h on two cores, 3 GB"}
+    for scale, cost in takes.items():
+        done = reproduce("findings", "--scale", scale, "--dry-run")
+        assert done.exit_code == 0, done.output
+        assert done.stdout == f"all of it, scale {scale}: about {cost}\n"
     assert not (tmp_path / "runs").exists()
 
 

@@ -6,14 +6,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ("pyproject.toml", "README.md", "dpaudit", "attacks", "defenses", "reports", "action.yml")
-PACKAGE += ("constraints.txt",)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGE = ("pyproject.toml", "README.md", "action.yml", "constraints.txt")
+PACKAGE += tuple(PROJECT["tool"]["setuptools"]["package-dir"].values())
 WORKFLOW_STEPS = ("Install", "Check the claims", "Summary")
 
 yaml = pytest.importorskip("yaml")

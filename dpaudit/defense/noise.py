@@ -6,6 +6,7 @@ from torch import Tensor
 from dpaudit.rng import Streams
 
 Scale = float | Tensor
+SIGNED = 16  # draws that have signs of their own; those of more agree in pairs
 
 
 class Noise:
@@ -55,6 +56,21 @@ class Noise:
 
     def _stream(self, message: str) -> torch.Generator:
         return self._streams("noise", self._round, message)
+
+
+def turnings(n_draws: int) -> range:
+    """Ways to give draws other signs, of which the first leaves all as they are.
+
+    They are the rows of a Hadamard matrix: over all of them the squares of what several draws add
+    to a message have the mean that independent draws give them, whether they are added or
+    subtracted.
+    """
+    return range(1 << (min(n_draws, SIGNED) - 1).bit_length() if n_draws else 1)
+
+
+def turned_sign(number: int, turning: int) -> int:
+    """The sign of the draw of this number, from 0, in one of ``turnings``."""
+    return -1 if (number & turning).bit_count() % 2 else 1
 
 
 def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpaudit.defense.noise import turnings
+
 from .fine_changes import fine_changes
 from .noise_rounds import LOUD, RoundMessage
 from .quiet_directions import QuietDirection, paired, quiet_direction
@@ -92,9 +94,9 @@ class _Listener:
         linear, loudly = self._is_linear(QUIET), self._is_linear((loudness / 2,))
         own = not near(noise, alone, self._tolerance)
         data, size = self._data(alone[0], linear)
-        signs, unit, loud = self._signs(alone[0], linear, loudly)
+        signs, unit, loud, stays = self._signs(alone[0], linear, loudly)
         loudly = loudly and not own and (linear or self._moves_alike())
-        moved, stays = bool(noise.any()), near(signs[0], signs[1], self._tolerance)
+        moved = bool(noise.any())
         one_draw = linear and stays and not own and len(message.real.draws) == 1
         in_directions = moved and size is not None and (linear or loudly or own)
         seldom = base.numel() > LARGE and not message.real.looks_closely
@@ -116,7 +118,7 @@ class _Listener:
             data_stays=near(
                 data[0].abs(), data[1].abs(), self._tolerance if size == self._moves else 0.0
             ),
-            asked=torch.where(unit > 0, signs[0] / unit, 0.0),
+            asked=torch.where(unit > 0, signs / unit, 0.0),
             per_draw=self._per_draw() if one_draw else None,
             finer=fine_changes(message) if moved else None,
             quiet=quiet,
@@ -164,23 +166,36 @@ class _Listener:
 
     def _signs(
         self, noise: Tensor, linear: bool, loudly: bool
-    ) -> tuple[list[Tensor], Tensor, float]:
-        """What two patterns of signs in the place of draws do to a message [rows, d], and the first
-        of them by ``LOUD`` times 1, whatever scale is asked; by as little as the noise where loud
-        noise passes by what a step is linear in. With the size of that 1 which was played.
+    ) -> tuple[Tensor, Tensor, float, bool]:
+        """What signs in the place of draws do to a message [rows, d], and what ``LOUD`` times 1
+        does, whatever scale is asked; by as little as the noise where loud noise passes by what a
+        step is linear in. With the size of that 1 which was played, and whether noise of one
+        coordinate stays in it: another pattern of signs does the same.
         """
-        base, loudness = self._base[0], self._loudness
-        up = LOUD / loudness
 
-        def play(size: float) -> Tensor:
-            return (self._play(Way(weight=size, signs="unit"))[0] - base).abs()
+        def unit(size: float) -> Tensor:
+            return self._of_independent_draws(Way(weight=size, signs="unit"))
 
-        signs = [(self._play(way)[0] - base).abs() * up for way in _sign_ways(loudness)]
-        if loudly or not linear:
-            return signs, play(loudness) * up, loudness
-        size = self._size_like(noise, play, loudness) or loudness
-        quiet = [self._play(way)[0] - base for way in _sign_ways(1.0)]
-        return [LOUD * s.abs() for s in quiet], play(size) * (LOUD / size), size
+        quiet = linear and not loudly
+        size = (quiet and self._size_like(noise, unit, self._loudness)) or self._loudness
+        way, other = _sign_ways(1.0 if quiet else self._loudness)
+        up = LOUD / way.weight
+        one, two = ((self._play(w)[0] - self._base[0]).abs() * up for w in (way, other))
+        stays = near(one, two, self._tolerance)
+        asked = self._of_independent_draws(way) * up
+        return asked, unit(size) * (LOUD / size), size, stays
+
+    def _of_independent_draws(self, way: Way) -> Tensor:
+        """What signs in the place of draws do, [rows, d]: root mean square over signs of the draws.
+
+        Of several draws some may be subtracted: alike in all of them, signs would cancel.
+        """
+        found = [(self._play(way)[0] - self._base[0]).square()]
+        for turning in turnings(len(self._message.real.draws))[1:]:
+            first = self._message.play_first(way._replace(turning=turning))
+            if first is not None:
+                found.append((first - self._base[0]).square())
+        return torch.stack(found).mean(dim=0).sqrt()
 
     def _per_draw(self) -> Tensor | None:
         """What a draw as large as the scale that is asked adds, [rows, d].

@@ -104,6 +104,7 @@ class RealRound:
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
         self._played: dict[Way, Payloads] = {}
+        self._first: dict[Way, Payloads] = {}
         self._fresh: dict[Way, tuple[Payloads, Any]] = {}
         self._room = FRESH
         self.draws = set[str]()  # names of the draws of noise that it asks for
@@ -144,6 +145,17 @@ class RealRound:
         messages, state = self._step(way, shift)
         return messages | self._following_step(way, state) if self._later_too else messages
 
+    def play_first(self, way: Way) -> Payloads:
+        """The same of the first stream, [1, rows, d] each, which is all that is kept."""
+        if way not in self._first:
+            try:
+                self._first[way] = {name: m[:1].clone() for name, m in self.play_once(way).items()}
+            except (ArithmeticError, RuntimeError, ValueError) as error:
+                if is_out_of_memory(error):
+                    raise
+                self._first[way] = {}
+        return self._first[way]
+
     def play_fresh(self, way: Way, later: bool) -> Payloads:
         """The same of this round, or of the round after it, for one message after another.
 
@@ -167,7 +179,7 @@ class RealRound:
         oracle = self._oracle.again(way)
         with global_randomness(way.seed):
             round = run.step(self._state, k, oracle, noise)
-        self.draws |= noise.names
+        self.draws |= noise.names.keys()
         messages = self._read(round.sent)
         refuse_other_messages(k, self._sent, round.sent)
         return messages, round.state
@@ -225,6 +237,11 @@ class RoundMessage:
 
     def play(self, way: Way) -> Tensor:
         return self.real.play(way)[self._key]
+
+    def play_first(self, way: Way) -> Tensor | None:
+        """The same of the first stream, [rows, d]; None if it is not of finite numbers."""
+        first = self.real.play_first(way).get(self._key)
+        return None if first is None or not first.isfinite().all() else first[0]
 
     def play_fresh(self, way: Way) -> Tensor:
         """The same in a way that the other messages of the round are played in, too."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.contract import Gradient
-from dpaudit.defense.noise import Noise, Scale
+from dpaudit.defense.noise import Noise, Scale, turned_sign
 from dpaudit.rng import Streams
 
 
@@ -35,6 +35,7 @@ class Way(NamedTuple):
     signs: Literal["asked", "unit"] | None = None
     pattern: int = 0  # which signs, or which numbers are spread
     spread: Spread | None = None  # normal numbers in the place of signs
+    turning: int = 0  # of ``turnings``: which signs of draws are other ones
     added: float = 0.0  # signs times the scale that is asked, beside the draws
     move: float = 0.0  # of the gradients, times their own size, in a pattern of signs
     gone: bool = False  # whether gradients are 0 but for that
@@ -63,7 +64,7 @@ class Woven(Noise):
         super().__init__(streams, round)
         self._way, self._other, self._shift = way, other, shift
         self._drawn = 0  # numbers of a row of all draws so far
-        self.names = set[str]()  # of the draws that were asked for
+        self.names = dict[str, int]()  # of the draws that were asked for, and their numbers
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._woven("gaussian", message, std, like)
@@ -73,10 +74,11 @@ class Woven(Noise):
 
     def _woven(self, law: str, message: str, scale: Scale, like: Tensor) -> Tensor:
         way, first = self._way, self._drawn
-        self.names.add(message)
+        number = self.names.setdefault(message, len(self.names))
         self._drawn += like.shape[-1]
         if way.signs is not None:
-            size = way.weight * (scale if way.signs == "asked" else 1.0)
+            turn = turned_sign(number, way.turning)
+            size = way.weight * turn * (scale if way.signs == "asked" else 1.0)
             signs = (
                 spread_of(like, like.shape[:-2], way.pattern, way.spread, first)
                 if way.spread

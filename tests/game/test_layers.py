@@ -122,6 +122,52 @@ def test_nothing_is_said_where_noise_of_one_coordinate_reaches_another() -> None
     assert told(LessItsMean()) is None
 
 
+class LouderAtFirst(PrivateGossip):
+    """Twice the noise, or a quarter of the record, at the first two coordinates of the model."""
+
+    noise_there: float = 1.0
+    record_there: float = 1.0
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        return super().summed(gradient, X) * self._there(X, self.record_there)
+
+    def noise(self, like: Tensor, k: int, noise) -> Tensor:
+        return super().noise(like, k, noise) * self._there(like, self.noise_there)
+
+    def _there(self, like: Tensor, factor: float) -> Tensor:
+        return 1 + (factor - 1) * (torch.arange(like.shape[-1]) < 2).to(like)
+
+
+@pytest.mark.parametrize("given, times", [({"noise_there": 2.0}, 2.0), ({"record_there": 0.25}, 4)])
+def test_a_coordinate_that_leaks_more_than_the_first_takes_the_upper_end(given, times) -> None:
+    found = told(LouderAtFirst(noise_multiplier=2.0, **given))
+    assert found is not None
+    assert found.times == pytest.approx(times, rel=1e-9)
+    assert found.release is None
+    assert "at other coordinates" in found.note
+
+
+def test_coordinates_of_one_gain_for_record_and_noise_leak_alike() -> None:
+    assert told(LouderAtFirst(noise_there=2.0, record_there=2.0)) is None
+
+
+class SubtractedInFirst(PrivateGossip):
+    """Noise of 1.7 times the scale is subtracted in the first layer: sqrt(1 + 1.7^2) in all."""
+
+    def noise(self, like: Tensor, k: int, noise) -> Tensor:
+        n = like.shape[-1]
+        first = (torch.arange(n) < (20 if n == 60 else 1)).to(like)
+        other = noise.gaussian("other", 1.7 * self._scale, like)
+        return super().noise(like, k, noise) - first * other
+
+
+def test_draws_that_are_subtracted_count_by_their_squares() -> None:
+    """Of L = 4 layers, 3 have less noise than the one coordinate: mu^2 (1 + 3 (1 + 1.7^2)) / 4."""
+    found = told(SubtractedInFirst(noise_multiplier=2.0))
+    assert found is not None
+    assert found.times == pytest.approx(sqrt((1 + 3 * (1 + 1.7**2)) / 4), rel=1e-9)
+
+
 def test_of_many_agents_some_layers_stand_for_all(monkeypatch) -> None:
     monkeypatch.setattr(layers, "ENTRIES", 15 * 2**2)  # a ring of five has ten links
     game = game_of(FedCDP(noise_multiplier=3.0, n_rounds=2, batch_size=8))

@@ -346,6 +346,32 @@ class TiledBeside(PrivateGossip):
         return super().noise(like, k, noise) + half.repeat_interleave(2, -1)[..., : like.shape[-1]]
 
 
+class DifferenceOfDraws(PrivateGossip):
+    """One draw less another: 0.6^2 + 0.8^2 = 1. Signs that are alike in both nearly cancel."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        one = noise.gaussian("one", 0.6 * self._scale, like)
+        return one - noise.gaussian("other", 0.8 * self._scale, like)
+
+
+class SumsLessSums(PrivateGossip):
+    """Of 20 draws, more than have signs of their own, half are subtracted."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        scale = self._scale / 20**0.5
+        draws = [noise.gaussian(f"{i}", scale, like) for i in range(20)]
+        return sum(draws[:10], -sum(draws[10:]))
+
+
+class LessNoiseBeside(PrivateGossip):
+    """In every third coordinate further noise is subtracted."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        third = (torch.arange(like.shape[-1]) % 3 == 0).to(like)
+        other = noise.gaussian("other", 1.7 * self._scale, like)
+        return super().noise(like, k, noise) - third * other
+
+
 class LaplaceBeside(PrivateGossip):
     """A Laplace number in all coordinates, the same in all rounds, beside Gaussian noise."""
 
@@ -482,6 +508,9 @@ CORRECT = [
     Projected(),
     NoiseBySize(),
     MoreAlongOne(),
+    DifferenceOfDraws(),
+    SumsLessSums(),
+    LessNoiseBeside(),
     *FURTHER,
     OwnNoise(),
     Masks(),

@@ -19,7 +19,8 @@ a given norm in all and not in each coordinate, does otherwise. So the first rou
 real dimension with record and noise on one coordinate alone, and with a coordinate for each layer,
 all of which a record of the same length fills. Where the record then weighs more in its noise than
 it does in the game, what that message alone reveals is a lower end of the leak, and the algebra of
-the game has no upper one.
+the game has no upper one. Nor has it where, of record and noise on all coordinates, the record
+weighs more at some than at the first of their layer.
 
 A step may mix coordinates, and show at one of them less than at several, as one that takes the mean
 over coordinates away shows nothing there. So the round is also played at a few coordinates, with
@@ -36,6 +37,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import Messages, Release, Scale, ThreatModel
+from dpaudit.defense.noise import turned_sign, turnings
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import COORDINATES, fewest_coordinates
 from dpaudit.game.probing.observer import visible_rows
@@ -99,12 +101,14 @@ def _are_copies(one: Moved, several: Moved) -> bool:
 
 def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], Moved]:
     found, apart = {}, torch.eye(d, dtype=torch.bool)[:, None]
-    plays = (
+    asked = ChosenNoise()
+    _sent(game, d, 0.0, asked)
+    plays = [
         (0.0, 1, ChosenNoise()),
         (0.0, 1, ChosenNoise()),
         (1.0, 1, ChosenNoise()),
-        (0.0, d, _OneByOne(d)),
-    )
+        *((0.0, d, _OneByOne(d, turning)) for turning in turnings(len(asked.draws))),
+    ]
     states = [game.start(trials, coordinates=d) for _, trials, _ in plays]
     for k in range(1, min(ROUNDS, game.defense.n_rounds) + 1):
         rounds = [
@@ -112,10 +116,11 @@ def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], Moved]:
             for state, (times, trials, noise) in zip(states, plays, strict=True)
         ]
         states = [round.state for round in rounds]
-        still, again, drawn, noisy = (round.sent for round in rounds)
+        still, again, drawn, *noisy = (round.sent for round in rounds)
         for name, sent in still.items():
             record = drawn[name].payload - sent.payload
-            noise = noisy[name].payload - sent.payload  # [d, rows, d], of one coordinate in each
+            each = torch.stack([way[name].payload - sent.payload for way in noisy])
+            noise = each.square().mean(dim=0).sqrt()  # [d, rows, d], of one coordinate in each
             if sent.payload.shape[-1] != d or not torch.equal(sent.payload, again[name].payload):
                 raise _NotPlayed
             if not bool((noise.abs() <= STAYS * noise.abs().amax()).logical_or(apart).all()):
@@ -127,17 +132,22 @@ def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], Moved]:
 
 
 class _OneByOne(ChosenNoise):
-    """Trial l has noise on coordinate l alone, of each row in a size of its own."""
+    """Trial l has noise on coordinate l alone, of each row in a size of its own.
 
-    def __init__(self, d: int) -> None:
+    All draws have it, with one of ``turnings`` of their signs: some may be subtracted.
+    """
+
+    def __init__(self, d: int, turning: int) -> None:
         super().__init__()
-        self._d = d
+        self._d, self._turning = d, turning
+        self._numbers: dict[str, int] = {}
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         if like.shape[-1] != self._d:
             raise _NotPlayed
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
+        sizes *= turned_sign(self._numbers.setdefault(message, len(self._numbers)), self._turning)
         trials = like.shape[0] if like.ndim > 2 else self._d
         self._units = {message: sizes.to(like) * torch.eye(trials, self._d).to(like)[:, None]}
         return super()._played(family, message, scale, like)
@@ -176,7 +186,7 @@ def wider(game: Game, threat_model: ThreatModel) -> Wider | None:
     The real model is not played where noise or record of one coordinate reach others. No round is
     of which a play, or noise on each number of all its messages, is larger than ``ENTRIES``.
     """
-    ways = _by_dimension, _by_layers, _by_mixing
+    ways = _by_dimension, _by_layers, _by_coordinate, _by_mixing
     found = [w for w in (way(game, threat_model) for way in ways) if w]
     return max(found, key=lambda wide: wide.times, default=None)
 
@@ -240,6 +250,62 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
         return None
     alone = _release(game, threat_model, d, at)
     return Wider(at[0], times[at], d, f"at the model's {d} coordinates", alone)
+
+
+def _by_coordinate(game: Game, threat_model: ThreatModel) -> Wider | None:
+    """Of a record in every coordinate of the real model: where it weighs more in its noise than at
+    the first coordinate of that layer. No lower end: it was not played there alone."""
+    d, graph = game.coordinates, game.setting.network.at(1)
+    if d == 1 or game.held is not None or (graph.n_edges + game.setting.n_agents) * d > ENTRIES:
+        return None
+    every = replace(game, setting=game.setting.stand_in(d), width=d, spread=d)
+    asked = ChosenNoise()
+    base = every.first_sent(asked)
+    record = _change(base, every.first_sent(ChosenNoise(), 1.0))
+    squares: dict[str, Tensor] = {}
+    for turning in turnings(len(asked.draws)):
+        plain, signed = (
+            _change(base, every.first_sent(ChosenNoise(_everywhere(asked, turning, signs))))
+            for signs in (False, True)
+        )
+        for name, noise in plain.items():
+            if not (signed[name] - noise).abs().amax() <= RELATIVE * noise.amax():
+                return None  # coordinates are mixed
+            squares[name] = squares.get(name, 0.0) + noise.square()
+    times = {}
+    for name, row in _visible(base, threat_model):
+        weights = record[name][row] / squares[name][row].sqrt()
+        times[name, row] = max(map(_unevenness, _layers_of(game, weights)), default=0.0)
+    at = _heaviest(times)
+    return None if at is None else Wider(at[0], times[at], d, "at other coordinates", None)
+
+
+def _change(base: Messages, other: Messages) -> dict[str, Tensor]:
+    """How far each number of each message moves, [rows, d]."""
+    return {name: (other[name].payload - sent.payload)[0].abs() for name, sent in base.items()}
+
+
+def _everywhere(asked: ChosenNoise, turning: int, signs: bool) -> Units:
+    """All draws together on all coordinates, in a size for each row: alike, or of random signs."""
+    generator, units = torch.Generator().manual_seed(0), asked.zeros(1)
+    for number, drawn in enumerate(units.values()):
+        drawn += turned_sign(number, turning)
+        drawn *= torch.rand(drawn.shape[-2], 1, generator=generator) + 0.5
+        if signs:
+            one = torch.Generator().manual_seed(1)
+            drawn *= 2 * torch.randint(0, 2, (drawn.shape[-1],), generator=one) - 1
+    return units
+
+
+def _layers_of(game: Game, weights: Tensor) -> tuple[Tensor, ...]:
+    sizes = [size for _, size in game.layers]
+    return weights.split(sizes) if sum(sizes) == len(weights) else (weights,)
+
+
+def _unevenness(weights: Tensor) -> float:
+    """The largest of a layer's weights over its first; 0 if nothing is known of the first."""
+    first = float(weights[0]) if len(weights) else 0.0
+    return float(weights.nan_to_num(0.0).max()) / first if 0 < first < inf else 0.0
 
 
 def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:

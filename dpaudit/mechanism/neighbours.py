@@ -23,6 +23,8 @@ OTHERS = {  # what the records are that do not change, in units of the one that 
     "its like and its opposite": [-1.0, 1.0],
 }
 SCALES = 10.0 ** np.arange(-3.0, 7.0)  # lengths at which a clip is looked for
+# Lengths far beyond these: in between, and where squares overflow in single precision.
+BEYOND = {"float64": (1e12, 1e22, 1e40), "float32": (1e12, 1e22, 1e37)}
 NEAR = (0.5, 0.999, 1.001, 2.0)  # times the length at which a function clips
 PLAIN_SCALES = (1.0, 1e3)  # lengths that are tried where no clip can be found
 LARGEST_HALF = 60_000.0  # below the largest number of float16
@@ -155,6 +157,12 @@ class Neighbours:
         ramp = FAR * distance * np.arange(n)
         alone = np.where(np.arange(n) == 0, FAR * distance, 0.0)
         bases = {"": np.zeros(n), " of values far apart": ramp, " beside a large one": alone}
+        part = distance / 3  # of which a grid of steps as wide as the distance shows the rest
+        yield Pair(
+            f"{self.directions[0].name}, at distance {part:g}",
+            self.zero,
+            self.value(part * self.directions[0].flat),
+        )
         for name, base in bases.items():
             for direction in self.directions if not name else self.directions[:3]:
                 change = distance * direction.flat / _length(direction.flat, self.options.norm)

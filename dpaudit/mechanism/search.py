@@ -16,8 +16,8 @@ import numpy as np
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.statistics.bounds import Scores, from_scores
 
-from .function import AuditedFunction
-from .neighbours import NEAR, PLAIN_SCALES, SCALES, Neighbours, Pair
+from .function import AuditedFunction, FunctionError
+from .neighbours import BEYOND, NEAR, PLAIN_SCALES, SCALES, Direction, Neighbours, Pair
 from .scores import Score, best, promise, scores
 from .shifts import SEEDS, Noise, recognised, shift
 
@@ -30,6 +30,7 @@ MOST_PAIRS = 64  # that are played in short
 FINALISTS = 3
 ALPHA = 0.05  # of a false bound
 ROUNDING = 1e-6  # relative: sizes of moves that differ by less are one
+FURTHER = 1e-3  # relative: by which a value far beyond moves the output further than a clip lets it
 OnRun = Callable[[int, int], None]  # runs that are done, of all
 
 
@@ -121,8 +122,29 @@ class Search:
             lengths: list[float] = list(PLAIN_SCALES)
             if len(known) == len(moved):
                 lengths = [*SCALES, *(times * max(known) for times in NEAR if 0 < max(known) < 1e6)]
+                lengths += self._unclipped(direction, known[-1])
             for pair in self.neighbours.along(direction, lengths):
                 yield self._measured(pair)
+
+    def _unclipped(self, direction: Direction, clipped: float) -> Iterator[float]:
+        """Lengths far beyond, where a clip is left out, as where a norm overflows.
+
+        A function may fail there.
+
+        Args:
+            clipped: how far the largest of the plain lengths moves the output.
+        """
+        if clipped > 0.5 * SCALES[-1]:
+            return
+        for length in BEYOND.get(self.function.options.dtype, ()):
+            value = self.neighbours.at(direction, length)
+            try:
+                with np.errstate(all="ignore"):
+                    moved = shift(self.function, self.start, value)
+            except FunctionError:
+                continue
+            if moved is None or np.linalg.norm(moved) > (1 + FURTHER) * clipped:
+                yield length
 
     def _measured(self, pair: Pair) -> Move:
         try:

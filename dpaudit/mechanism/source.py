@@ -16,7 +16,7 @@ from dpaudit.defense.claim_accounting import Accounted, claimed_delta
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency, Claim
 from dpaudit.files.file_problems import dotted, problems_of
-from dpaudit.files.finding import Finding
+from dpaudit.files.finding import Finding, Role
 from dpaudit.files.mechanism_file import READER, MechanismConfig, MechanismOptions, claim_problems
 from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, Note
 from dpaudit.inputs.recorder import recording
@@ -41,6 +41,7 @@ from .function import (
 from .neighbours import SCALES, Neighbours
 from .probes import probed
 from .search import Search
+from .shifts import Noise
 
 SEARCH = "search for the worst pair of inputs"
 SAYS = (
@@ -50,6 +51,8 @@ SAYS = (
 EXAMINED = 24  # inputs on which the function is examined before
 REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
 OVERHEAD = 5_000  # calls beside the counted ones, about
+OTHER_INPUTS = "Other inputs than those that were tried may leak more."
+RARE = " Noise was compared in {:,} calls: what is rarer than that is not seen."
 FROM_PYTHON = "# This function was audited from Python; its config is in audit.json.\n"
 
 
@@ -207,8 +210,15 @@ def examined(
         search = Search(called, neighbours, claimed_delta(claim), config.seed)
     findings, accounted = _findings(claim, search, on_progress)
     because = tuple(bearing_on(0, claim, READER, findings))
-    premise = "Other inputs than those that were tried may leak more."
+    premise = OTHER_INPUTS
+    if search.noise is not None and any(one.role is Role.MEASURED for one in findings):
+        premise += RARE.format(replayed(search.noise, options.runs))
     return Judging(0, claim, READER, accounted, because, premise=premise), findings, search
+
+
+def replayed(noise: Noise, runs: int) -> int:
+    """How many calls are compared with recognised noise, half with either input of a pair."""
+    return 2 * min(runs // 2, noise.draw.most)
 
 
 def _findings(
@@ -216,23 +226,23 @@ def _findings(
 ) -> tuple[list[Finding], Accounted]:
     """All evidence on the claim, and what was measured."""
     runs, worst = search.function.options.runs, search.moves[0].pair
-    exceptions, replayed = 0, 0
+    exceptions, n_calls = 0, 0
     if search.noise is not None:
-        seeds = range(REPLAYED, REPLAYED + min(runs // 2, search.noise.draw.most))
-        replayed = 2 * len(seeds)
-        values = (worst.having, worst.without)
-        exceptions = sum(search.noise.exceptions(search.function, v, seeds) for v in values)
-    found = measured(claim, search, exceptions, replayed)
+        n_calls = replayed(search.noise, runs)
+        for i, value in enumerate((worst.having, worst.without)):
+            seeds = range(REPLAYED + i * n_calls // 2, REPLAYED + (i + 1) * n_calls // 2)
+            exceptions += search.noise.exceptions(search.function, value, seeds)
+    found = measured(claim, search, exceptions, n_calls)
     played = search.played(lambda done, total: on_progress("runs", done, total))
     several = [
         found.finding,
         tested(claim, played),
         null_control(claim, search, played),
         distance(claim, search),
-        *between_calls(search, played, exceptions, replayed),
+        *between_calls(search, played, exceptions, n_calls),
     ]
     if found.finding is not None:
-        several += alignment(claim, search, found.finding, replayed)
+        several += alignment(claim, search, found.finding, n_calls)
     return [finding for finding in several if finding is not None], found.accounted
 
 

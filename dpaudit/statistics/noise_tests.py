@@ -26,6 +26,7 @@ SILENT = 1e-9  # of the largest variance: a direction with less has no noise
 POOLED = 400_000  # numbers of all coordinates together
 BINS = 400  # of a density
 WIDEST = 6.0  # standard deviations that a density is estimated over
+RESOLVED = 1e-12  # relative: bins about a number are as wide at least
 SMOOTH = 1.5  # bins
 
 
@@ -204,7 +205,8 @@ def _log_spherical(y: Array) -> Score:
 def _log_density(values: Array) -> Score:
     """By a smoothed histogram, with atoms left sharp, and never -inf."""
     centre, width = float(np.median(values)), float(values.std())
-    edges = centre + np.linspace(-WIDEST, WIDEST, BINS + 1) * (width or 1.0)
+    width = max(width or 1.0, RESOLVED * abs(centre))
+    edges = centre + np.linspace(-WIDEST, WIDEST, BINS + 1) * width
     counts = np.histogram(values, edges)[0].astype(float)
     smooth = gaussian_filter1d(counts, SMOOTH, mode="nearest")
     is_atom = counts > 3 * smooth / (SMOOTH * 1.5) + 30

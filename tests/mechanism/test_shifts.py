@@ -101,7 +101,7 @@ def test_neighbours_at_a_distance_are_that_far_apart() -> None:
         options = MechanismOptions(function="a:b", shape=(4,), sensitivity=0.5, norm=norm)
         for pair in Neighbours(options, "replace-one", 0).fixed():
             gap = np.linalg.norm(pair.having[0] - pair.without[0], order)
-            assert gap == pytest.approx(0.5)
+            assert gap == pytest.approx(0.5 / 3 if pair.name.endswith("0.166667") else 0.5)
 
 
 def test_removed_records_are_fewer_rows() -> None:
@@ -128,3 +128,20 @@ def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
             assert value[0].dtype == np.int64
             assert value[0].min() >= 0
             assert value[0].max() <= 3
+
+
+def test_a_clip_that_is_left_out_where_the_norm_overflows_is_found() -> None:
+    def overflowing(x: np.ndarray) -> np.ndarray:
+        norm = np.sqrt(np.square(x.astype(np.float32)).sum())
+        return (clipped(x) if np.isfinite(norm) else x) + np.random.normal(0, 2.0, x.shape)
+
+    assert searched(overflowing).moves[0].size > 1e20
+
+
+def test_a_value_far_out_at_which_a_function_fails_is_left_out() -> None:
+    def failing(x: np.ndarray) -> np.ndarray:
+        if np.abs(x).max() > 1e20:
+            raise OverflowError
+        return clipped(x) + np.random.normal(0, 2.0, x.shape)
+
+    assert searched(failing).moves[0].size == pytest.approx(1.0, rel=1e-6)

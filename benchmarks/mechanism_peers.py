@@ -5,7 +5,8 @@
 With ``--folder`` outputs and answers are kept as they come, and the same command goes on where it
 stopped. FOLDER has a virtual environment for each peer, by the names of ``PEERS``; a peer without
 one is left out. Of these the packages are ``jax-privacy==2.0.0`` and ``opake-auditing==0.16.1``;
-the others are public repositories at the commits below, of which the package is copied in.
+the others are public repositories at the commits below, of which the package is copied in. Of
+DP-Auditorium the ``__init__`` files are emptied, which import what its tester does without.
 
 A peer gets from dpaudit what it has no search for: the pair of inputs on which a search in short
 ends, and the outputs of 24,000 calls, half with either input. An audit makes 23,000 to 84,000

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import threading
 import time
+import zlib
 from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,7 @@ _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvisio
 _MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
 _MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
+MOST_OF_TEXT = 1_000  # characters of one that are written down
 MOST_AT_A_SITE = 10_000  # draws of single numbers at one line that are written down
 
 
@@ -97,6 +99,12 @@ class Log:
         """Something that could not be hooked, said once."""
         if not self.count(("unseen", text)):
             self.note("unseen", text)
+
+    def beside(self, text: str) -> None:
+        """What a message holds beside numbers."""
+        if len(text) > MOST_OF_TEXT:
+            text = f"{text[:MOST_OF_TEXT]} {zlib.crc32(text.encode('utf-8', 'replace')):08x}"
+        self.write({"kind": "beside", "text": text})
 
     def note(self, kind: str, text: str) -> None:
         """Something about the process itself."""

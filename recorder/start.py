@@ -29,8 +29,10 @@ from .transports import (
     sockets,
 )
 from .transports.channels import Channels
+from .transports.decoding import tell_beside
 from .transports.mpi import hook_mpi
 from .transports.ray_objects import WORKER, RayObjects
+from .transports.unseen import UnseenWays
 from .transports.zeromq import OtherTransport, record_sockets
 
 if TYPE_CHECKING:
@@ -75,12 +77,18 @@ class Hooks:
         self._log, self._options = log, options
         self._sites, self._player = Sites(options["origin"]), begun(log, options["world"])
         draws = PythonDraws(log, self._sites, self._player)
+        tell_beside(log.beside)
+        self._unseen = UnseenWays(log)
+        self._unseen.watch()
         self.then: dict[str, Callable[[ModuleType], None]] = {
             "torch": self._torch,
             "numpy.random": draws.hook_numpy,
             "random": draws.hook_random,
             "jax.random": self._jax,
-            "subprocess": lambda found: keep_on_path(found, options["start"]),
+            "subprocess": self._subprocess,
+            "multiprocessing.shared_memory": self._unseen.hook_shared_memory,
+            "multiprocessing.sharedctypes": self._unseen.hook_shared_values,
+            "torch.distributed.rpc": self._unseen.hook_rpc,
             "zmq": lambda zmq: record_sockets(zmq, log, self._sites),
             "mpi4py.MPI": lambda mpi: hook_mpi(mpi, log, self._sites, self._player),
         }
@@ -158,8 +166,13 @@ class Hooks:
 
         torch_draws.TorchDraws(self._log, self._sites, self._player).hook()
         encoders.hook_saving(torch)
+        self._unseen.hook_torch(torch)
         torch_distributed.record(self._log, self._sites, self._player)
         loaders.hook_loaders(_players[0])
+
+    def _subprocess(self, subprocess: ModuleType) -> None:
+        keep_on_path(subprocess, self._options["start"])
+        self._unseen.hook_starting(subprocess)
 
     def _jax(self, jax_random: ModuleType) -> None:
         from .draws.jax_draws import hook_jax

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from .forks import adopt, children, ended
 from .player import World
+from .transports.unseen import begin_anew
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ class ForkPoint:
                     if child == 0:
                         os.setpgid(0, 0)
                         random.setstate(state)
+                        begin_anew()
                         self._make_positions_own()
                         os.close(self._answers)
                         return Path(line.rstrip("\n"))

@@ -90,7 +90,7 @@ class EqualRuns(NamedTuple):
     """What runs show that share every draw."""
 
     trace: Trace
-    printed: tuple[tuple[str, ...], ...]  # what is printed, of a run and of one that was forked
+    printed: tuple[tuple[str, ...], ...]  # also as texts of messages, of a run and of a forked one
 
     @classmethod
     def of(cls, program: Program, replay: World, is_simulation: bool) -> "EqualRuns":
@@ -109,7 +109,7 @@ class EqualRuns(NamedTuple):
             least, *more = sorted(printed, key=len)
             forked = is_simulation and len(more) == 1 and {*least} < {*more[0]}
             if more and not forked:  # at the first tap, and what is printed before is printed once
-                why = "what is printed differs between equal runs, and cannot be compared"
+                why = "what is printed or sent as text differs between equal runs"
                 raise NotExamined("completeness", why)
             return cls(same[0], tuple(printed))
         raise NotExamined("state", "the order of messages differs between equal runs")
@@ -402,7 +402,10 @@ class Alignments:
         if other is not None:
             return "completeness", f"{other} depends on the record"
         if not any(are_alike(own.printed, printed) for printed in self.equal.printed):
-            return "completeness", "what the program prints depends on the record"
+            return (
+                "completeness",
+                "what the program prints, or sends as text, depends on the record",
+            )
         changes = {
             m: b - a
             for m, a, b in zip(base.ids, base.contents, own.contents, strict=True)

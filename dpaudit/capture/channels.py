@@ -14,9 +14,9 @@ from .process_logs import Process, Record
 from .process_ranks import ranks_of
 
 SOCKET = "socket"  # the operator of bytes of TCP
-BESIDE = "{} messages of {} beside those of torch.distributed, MPI, ZeroMQ or the tap are left out"
-NOBODY = "{} messages went to processes that were not recorded: {}"
-INSIDE = "{} messages stayed in one process, and are shown by tap.send alone: {}"
+BESIDE = "{} of {} left out, beside those of torch.distributed, MPI, ZeroMQ or the tap"
+NOBODY = "{} went to processes that were not recorded: {}"
+INSIDE = "{} stayed in one process, where tap.send alone shows messages: {}"
 
 
 def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
@@ -28,7 +28,7 @@ def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
     """
     posted = [record for process in processes for record in process.of_kind("posted")]
     kinds = ", ".join(sorted({_kind(record) for record in posted}))
-    left_out = [BESIDE.format(len(posted), kinds)] if posted else []
+    left_out = [BESIDE.format(_counted(len(posted)), kinds)] if posted else []
     if any(process.of_kind("addressed") for process in processes):
         processes = addressed(processes, ranks_of(processes))
     if not posted or any(process.of_kind("sent") for process in processes):
@@ -62,7 +62,12 @@ def _on_channels(
 
 
 def _said(text: str, kinds: Counter[str]) -> str:
-    return text.format(kinds.total(), ", ".join(f"{n} by {kind}" for kind, n in kinds.items()))
+    by = ", ".join(f"{n} by {kind}" for kind, n in kinds.items())
+    return text.format(_counted(kinds.total()), by)
+
+
+def _counted(n: int) -> str:
+    return f"{n} message{'' if n == 1 else 's'}"
 
 
 def _kind(record: Record) -> str:

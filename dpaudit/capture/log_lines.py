@@ -50,6 +50,14 @@ class NoteLine(TypedDict):
     time: NotRequired[float]
 
 
+@with_config(_STRICT)
+class BesideLine(TypedDict):
+    """What a message holds beside numbers."""
+
+    kind: Literal["beside"]
+    text: _Name
+
+
 class CallLine(TypedDict):
     """What messages and draws have in common."""
 
@@ -178,6 +186,7 @@ _LINE: TypeAdapter[Any] = TypeAdapter(
     Annotated[
         ProcessLine
         | NoteLine
+        | BesideLine
         | SentLine
         | AddressedLine
         | HeardLine

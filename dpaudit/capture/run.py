@@ -53,8 +53,8 @@ SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
 LOST = "what a process sent and drew after that is not recorded"
 LEFT_RUNNING = (
-    "{} processes were still running when the command ended, and were ended: start the program so "
-    "that it waits for them"
+    "{} still ran when the command ended, and had to be ended: start the program so that it waits "
+    "for what it starts"
 )
 _PAUSE = 0.1  # seconds
 
@@ -237,7 +237,10 @@ def _run(
         )
         return Ended(0, too_much[0] if too_much else late)
     lost = [f"{one_line(path.read_text())}: {LOST}" for path in sorted(raw.glob("*.lost"))]
-    return Ended(code, None, (*lost, *([LEFT_RUNNING.format(len(left))] if left else [])))
+    if left:
+        n = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        lost.append(LEFT_RUNNING.format(n))
+    return Ended(code, None, tuple(lost))
 
 
 def status_of(

@@ -167,6 +167,11 @@ class ProgramRun:
         begin = max((sequence for of, sequence in sent if of < k), default=-1)
         return begin, max((sequence for of, sequence in sent if of == k), default=-1)
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Texts, and the identity of bytes, that messages hold beside numbers."""
+        return tuple(r["text"] for p in self._processes for r in p.of_kind("beside"))
+
     @cached_property
     def seen_by_receivers(self) -> frozenset[int]:
         """Agents of which a message was seen where it was received, and not where it was sent."""

@@ -1,7 +1,7 @@
 """All that one run of a program shows to others, so that two runs can be held side by side.
 
-That is every message in its order, with those before round 1, and what is printed. The draws of
-noise and the batches are there too: which are made may not depend on a record.
+That is every message in its order, with those before round 1, texts in them, and what is printed.
+The draws of noise and the batches are there too: which are made may not depend on a record.
 """
 
 import re
@@ -56,7 +56,7 @@ class Trace(NamedTuple):
             tuple(ids.get((e.process, e.sequence)) for e, _ in sent),
             tuple((d.key, d.scale, d.family) for d in drawn),
             tuple((t.agent, t.records) for t in taken),
-            printed(run.world.out / SAID),
+            printed(run.world.out / SAID, run.beside),
             by_source,
         )
 
@@ -79,9 +79,13 @@ def _rounded(draws: tuple[tuple[str, float, str], ...]) -> list[tuple[str, str, 
     return [(key, f"{scale:.9g}", family) for key, scale, family in draws]
 
 
-def printed(path: Path) -> tuple[str, ...]:
-    """The lines that a run printed, in order of their texts, without warnings of Python."""
-    found, warned = [], False
+def printed(path: Path, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The lines that a run printed, in order of their texts, without warnings of Python.
+
+    Args:
+        beside: texts that are sent, as if they were printed.
+    """
+    found, warned = list(beside), False
     for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
         if WARNED.match(line):
             warned = True

@@ -22,14 +22,26 @@ from ..values import content_of, library, parts_of
 from . import encoders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 NPY = b"\x93NUMPY"
 MOST_BYTES = 2**31  # that an archive may be unpacked to
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
 _XZ = b"\xfd7zXZ\x00"
+_tell: list[Callable[[str], None]] = []  # whom texts and bytes beside numbers are told
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+
+
+def tell_beside(tell: Callable[[str], None]) -> None:
+    """Call something with each text, and with the identity of the bytes, beside numbers."""
+    _tell[:] = [tell]
+
+
+def _beside(texts: Iterable[str]) -> None:
+    for text in texts:
+        if text and _tell:
+            _tell[0](text)
 
 
 def contents_in(data: bytes, name: str = "0") -> list[Content]:
@@ -43,16 +55,19 @@ def contents_in(data: bytes, name: str = "0") -> list[Content]:
 
 def numbers_in(value: Any, name: str = "") -> list[Content]:
     """The numbers that an object holds; none if it holds more than these and texts."""
-    found = []
+    found, texts = [], []
     for within, part in parts_of(value):
         key = f"{name}.{within}" if name else within
         if isinstance(part, (str, type(None))):
+            texts.append(f"{key}: {part}")
             continue
         try:
             held = isinstance(part, bytes)
             found += contents_in(part, key) if held else [content_of(part, key)]
         except RecorderError:
             return []
+    if found:
+        _beside(texts)
     return found
 
 
@@ -75,8 +90,21 @@ def _arrays_in(data: bytes, name: str) -> Iterator[Content]:
     elif data[:1] in (b"[", b"{") and len(data) < MOST_OF_JSON:
         yield from numbers_in(json.loads(data), name)
     else:
-        for i, found in enumerate(re.finditer(re.escape(NPY), data)):
-            yield _npy_at(data, found.start(), f"{name}.{i}" if i else name)
+        yield from _npys_in(data, name)
+
+
+def _npys_in(data: bytes, name: str) -> Iterator[Content]:
+    """The arrays inside of other bytes, which are told apart from them."""
+    end, rest = 0, b""
+    for i, found in enumerate(re.finditer(re.escape(NPY), data)):
+        if found.start() < end:
+            continue  # inside of an array
+        content, after = _npy_at(data, found.start(), f"{name}.{i}" if i else name)
+        rest, end = rest + data[end : found.start()], after
+        yield content
+    rest += data[end:]
+    if end and rest:
+        _beside([f"{name}: {len(rest)} bytes {zlib.crc32(rest):08x}"])
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -111,20 +139,24 @@ def _of_arrow(data: bytes, name: str) -> Iterator[Content]:
             yield content_of(column.to_numpy(), f"{name}.{field}")
         elif hasattr(column.type, "value_type"):  # lists
             yield content_of(column.combine_chunks().flatten().to_numpy(False), f"{name}.{field}")
+        else:
+            _beside([f"{name}.{field}: {column.to_pylist()}"])
 
 
 def _of_safetensors(data: bytes, name: str) -> Iterator[Content]:
     begin = 8 + int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8:begin])
     for key, about in header.items():
-        if key != "__metadata__":
+        if key == "__metadata__":
+            _beside(f"{name}.{one}: {text}" for one, text in about.items())
+        else:
             at, end = about["data_offsets"]
             held = data[begin + at : begin + end]
             yield Content(f"{name}.{key}", tuple(about["shape"]), DTYPES[about["dtype"]], held)
 
 
-def _npy_at(data: bytes, at: int, name: str) -> Content:
-    """The array whose file begins at a place: numpy.lib.format describes it."""
+def _npy_at(data: bytes, at: int, name: str) -> tuple[Content, int]:
+    """The array whose file begins at a place, and where it ends: see numpy.lib.format."""
     wide = 2 if data[at + 6] == 1 else 4
     begin = at + 8 + wide
     n = int.from_bytes(data[at + 8 : begin], "little")
@@ -139,4 +171,4 @@ def _npy_at(data: bytes, at: int, name: str) -> Content:
     held = data[begin + n : begin + n + items * size]
     if len(held) != items * size:
         raise ValueError("an array that ends early")
-    return Content(name, shape, dtype, held)
+    return Content(name, shape, dtype, held), begin + n + len(held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .channels import Channels
+
+_STANDARD = sysconfig.get_path("stdlib")
 
 
 def hook_sockets(socket: Any, channels: Channels) -> None:
@@ -53,6 +56,8 @@ def hook_sending(kind: Any, channels: Channels) -> None:
             outermost = outermost and not _is_of_asyncio()
             channel = channel_of(self) if outermost else None
             if channel is None:
+                if outermost and not _is_of_python():
+                    channels.unseen("what passes UDP or Unix sockets is not recorded")
                 return result
             whole = b"".join(map(bytes, data)) if name == "sendmsg" else bytes(memoryview(data))
             sent = whole if result is None else whole[:result]
@@ -64,6 +69,15 @@ def hook_sending(kind: Any, channels: Channels) -> None:
 
         return send
 
+    def sent_to(own: Any) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def send(self: Any, *given: Any) -> Any:
+            channels.unseen("what passes UDP or Unix sockets is not recorded")
+            return own(self, *given)
+
+        return send
+
+    kind.sendto = sent_to(kind.sendto)
     for name in ("send", "sendall", "sendmsg"):
         if hasattr(kind, name):
             setattr(kind, name, sending(getattr(kind, name), name))
@@ -72,6 +86,12 @@ def hook_sending(kind: Any, channels: Channels) -> None:
 def _is_of_asyncio() -> bool:
     """Whether a loop writes what a transport of asyncio was handed, which is recorded there."""
     return str(sys._getframe(2).f_globals.get("__name__")) == "asyncio.selector_events"
+
+
+def _is_of_python() -> bool:
+    """Whether the caller is a module of Python, as where a loop wakes itself up."""
+    file = sys._getframe(2).f_code.co_filename
+    return file.startswith(_STANDARD) and "site-packages" not in file
 
 
 def note_end(socket: Any, channels: Channels) -> None:

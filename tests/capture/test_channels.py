@@ -211,14 +211,16 @@ def test_messages_to_nobody_and_beside_the_tap_are_counted() -> None:
     alone = [process("a", posted("1.2.3.4:5>6.7.8.9:80", operator="socket"))]
     found, left_out = routed(alone)
     assert sent_in(found) == []
-    assert left_out == ["1 messages went to processes that were not recorded: 1 by socket"]
+    assert left_out == ["1 message went to processes that were not recorded: 1 by socket"]
     beside = [process("a", posted("pipe:1"), {"kind": "sent"}), process("b", took("pipe:1"))]
     found, [said] = routed(beside)
     assert len(found[0].of_kind("sent")) == 1
-    assert said.startswith("1 messages of pipe beside those of torch.distributed, MPI, ZeroMQ")
+    assert said.startswith(
+        "1 message of pipe left out, beside those of torch.distributed, MPI, ZeroMQ"
+    )
     both = [{"kind": "batch", "agent": agent} for agent in (0, 1)]  # of a simulation
     found, [said] = routed([process("a", posted("pipe:1"), {"kind": "sent"}, *both)])
-    assert said.startswith("1 messages of pipe beside")
+    assert said.startswith("1 message of pipe left out, beside")
 
 
 def shown(channel: str, crc32: int, back: bool, operator: str = "http.POST") -> dict[str, Any]:

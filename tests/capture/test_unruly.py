@@ -79,11 +79,15 @@ tap.send(0, 1, "w", list(map(float, range(1000))))
 @pytest.mark.parametrize(
     ("code", "expected", "said"),
     [
-        (DAEMON, [1, 2], ["1 processes were still running when the command ended, and were ended"]),
+        (
+            DAEMON,
+            [1, 2],
+            ["what passes by os.pipe", "1 process still ran when the command ended, and had to be"],
+        ),
         (
             ELSEWHERE + ENDS,
             [1, 2],
-            ["sleep is started with another environment", "1 processes were still running"],
+            ["sleep is started with another environment", "1 process still ran"],
         ),
         (ALONE + ENDS, [1, 2], ["is started with -I, and is not", "with another environment"]),
         (FULL + ENDS, [1], ["File too large: what a process sent and drew after that is not"]),

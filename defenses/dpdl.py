@@ -85,13 +85,13 @@ class DPDL(dp.BudgetDefense):
         holders = torch.cat([graph.senders, agents]).to(X.device)
         w = torch.cat([graph.on_links, graph.own]).to(X)  # w_ij, then w_ii
 
-        sums = gradient.clipped_sum(X[..., to, :], C, holders)  # 7-8, 13-14
+        sums = gradient.clipped_sum(X.index_select(-2, to), C, holders)  # 7-8, 13-14
         cross, own = sums.split([graph.n_edges, N], dim=-2)
         G_cross = (cross + noise.gaussian("cross_gradient", std, cross)) / B  # 9
         e = own / B  # 15
         G_own = (own + noise.gaussian("self_gradient", std, own)) / B  # 16
         G_all = torch.cat([G_cross, G_own], dim=-2)
-        K = torch.sigmoid(-_cosine(G_all, e[..., to, :]))  # 19-20
+        K = torch.sigmoid(-_cosine(G_all, e.index_select(-2, to)))  # 19-20
         G = _to_agents(G_all / (w.sqrt() * N)[:, None], to, N)  # 21-22
         G = G + self.calibration * _to_agents((w * K)[..., None], to, N) * e
         V = self.momentum * V + G  # 24

@@ -153,6 +153,7 @@ class Examination:
     def next_state(self, state: Any, k: int) -> Any:
         """The state after round k, whose noise is counted."""
         played = self.coupled.play(state, k, self.coupled.oracle(k))
+        self.coupled.note_noise(k, played)
         if k == 1:
             self._first_played = played
         for family, (total, n) in played.drawn.items():
@@ -432,7 +433,8 @@ class Pair:
         here = self._world(self.present).play(silent).sent
         stated = examination.stated(self.k + self.lag, self.adjacency, here)
         own = {name: coupled.own(sent) for name, sent in here.items()}
-        without = placed(self.oracle, coupled.victim, None)
+        emptied = placed(self.oracle, coupled.victim, None)
+        without = KeptAnswers.of(emptied, self._shared, coupled.victim)
 
         def moved(inputs: Tensor, labels: Tensor) -> Tensor:
             """Of the messages of m worlds that each hold one candidate, [m]."""
@@ -454,6 +456,11 @@ class Pair:
             chosen = int(values.argmax())
             found.append((values[chosen].item(), Record(best[chosen], labels[chosen])))
         return max(found, key=lambda pair: pair[0])[1]
+
+    @cached_property
+    def _shared(self) -> KeptAnswers:
+        """What agents beside the victim are answered in all these worlds."""
+        return KeptAnswers.of(self.oracle)
 
     @property
     def _problem(self) -> Classification:
@@ -482,7 +489,8 @@ class Pair:
 
     def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
         coupled = self.examination.coupled
-        oracle = KeptAnswers.of(placed(self.oracle, coupled.victim, record, alone))
+        own = placed(self.oracle, coupled.victim, record, alone)
+        oracle = KeptAnswers.of(own, self._shared, coupled.victim)
         return PlayedWorld(coupled, self.state, self.k, oracle, self.lag)
 
     def _noiseless(self, world: PlayedWorld) -> frozenset[str]:

@@ -15,15 +15,21 @@ KEPT_ANSWERS = 4  # the last ones of an oracle to one question, at other models 
 class KeptAnswers(BatchGradient):
     """The oracle of a world that is played with noise, without, and with its noise moved.
 
-    Each play begins from the same models, so that what they were answered is kept.
+    Each play begins from the same models, so that what they were answered is kept. Worlds whose
+    batches differ at the victim alone share what the others are answered.
     """
 
     answers: dict[Any, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
     steps: dict[int, BatchGradient] = field(default_factory=dict)
+    shared: "KeptAnswers | None" = None  # an oracle with the same batches, but for the victim's
+    victim: int = 0
 
     @classmethod
-    def of(cls, oracle: BatchGradient) -> "KeptAnswers":
-        return cls(**{f.name: getattr(oracle, f.name) for f in fields(BatchGradient)})
+    def of(
+        cls, oracle: BatchGradient, shared: "KeptAnswers | None" = None, victim: int = 0
+    ) -> "KeptAnswers":
+        own = {f.name: getattr(oracle, f.name) for f in fields(BatchGradient)}
+        return cls(**own, shared=shared, victim=victim)
 
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
@@ -35,9 +41,21 @@ class KeptAnswers(BatchGradient):
         for models, answer in kept:
             if torch.equal(models, X):
                 return answer.clone()
-        answer = super().clipped_sum(X, clip_norm, holders, norm)
+        answer = self._answered(X, clip_norm, holders, norm)
         kept.append((X.clone(), answer.clone()))
         del kept[:-KEPT_ANSWERS]
+        return answer
+
+    def _answered(self, X: Tensor, clip_norm: float, holders: Tensor | None, norm: int) -> Tensor:
+        """Where others' batches are shared, the victim's alone are gone through."""
+        if self.shared is None or X.ndim > 2:
+            return super().clipped_sum(X, clip_norm, holders, norm)
+        whose = torch.arange(len(X), device=X.device) if holders is None else holders
+        rows = (whose == self.victim).nonzero().flatten()
+        answer = self.shared.clipped_sum(X, clip_norm, holders, norm)
+        if len(rows):
+            own = super().clipped_sum(X[rows], clip_norm, whose[rows], norm)
+            answer = answer.index_copy(0, rows, own)
         return answer
 
     def at_step(self, s: int) -> BatchGradient:

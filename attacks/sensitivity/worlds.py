@@ -15,8 +15,8 @@ real noise, so a draw that is used twice, or a value that is sent without noise 
 All is computed in float64, where rounding is far below any effect.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -320,31 +320,20 @@ class Coupled:
         What is left of them may hide a later message that carries no noise of its round. A message
         that repeats the one of the round before is not new.
         """
-        rounds, after = self._noise_kept
-        while len(after) < before:
-            after.append(next(rounds))
-        return after[before - 1]
+        run = self._noise_kept
+        while len(run.kept) < before:
+            k = len(run.kept)
+            run.note(self, self.play(run.state, k, self.oracle(k)))
+        return run.kept[before - 1]
+
+    def note_noise(self, k: int, played: Played) -> None:
+        """A round of the run, so that ``keeps_noise`` need not play it again."""
+        if len(self._noise_kept.kept) == k:
+            self._noise_kept.note(self, played)
 
     @cached_property
-    def _noise_kept(self) -> tuple[Iterator[bool], list[bool]]:
-        """Of the rounds to come, and of those that were played: before round 1, 2, ..."""
-        return self._played_for_noise(), [False]
-
-    def _played_for_noise(self) -> Iterator[bool]:
-        state, drawn, sent = self.start(), 0, 0
-        last: dict[str, Tensor] = {}
-        for k in range(1, self.defense.n_rounds + 1):
-            played = self.play(state, k, self.oracle(k))
-            state = played.state
-            own = {name: self.own(message) for name, message in played.sent.items()}
-            drawn += sum(draw.shape[-1] for draw in played.draws)
-            sent += sum(
-                payload.numel()
-                for name, payload in own.items()
-                if name not in last or not torch.equal(payload, last[name])
-            )
-            last = own
-            yield drawn > sent
+    def _noise_kept(self) -> "NoiseKept":
+        return NoiseKept(self.start())
 
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
         """This world's state after round k, had its messages been the observed ones.
@@ -365,6 +354,29 @@ class Coupled:
             _close(played.sent[name].payload, sent.payload) for name, sent in observed.items()
         )
         return played.state if same else None
+
+
+@dataclass
+class NoiseKept:
+    """Of each round of the run: whether more noise was drawn before it than new numbers sent."""
+
+    state: Any  # after the rounds so far
+    kept: list[bool] = field(default_factory=lambda: [False])  # before round 1, 2, ...
+    drawn: int = 0
+    sent: int = 0
+    last: dict[str, Tensor] = field(default_factory=dict)
+
+    def note(self, coupled: Coupled, played: Played) -> None:
+        """The first round that was not noted yet."""
+        own = {name: coupled.own(message) for name, message in played.sent.items()}
+        self.drawn += sum(draw.shape[-1] for draw in played.draws)
+        self.sent += sum(
+            payload.numel()
+            for name, payload in own.items()
+            if name not in self.last or not torch.equal(payload, self.last[name])
+        )
+        self.state, self.last = played.state, own
+        self.kept.append(self.drawn > self.sent)
 
 
 class Watched(NamedTuple):

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ class _Trained:
         if say is not None:
             for line in costs.lines(runtime.workers):
                 say(line)
-        for job in (*WORLDS, *names_of_attacks(self.prepared), *CONCLUSION):
+        for job in (*WORLDS, *_longest_first(names_of_attacks(self.prepared)), *CONCLUSION):
             on_progress(_said(job), 0, 0)
         workers = costs.workers(costs.training, 1 if alone else runtime.workers)
         arguments = (self.prepared.config, run, run.binding, runtime, self.own)
@@ -191,7 +191,7 @@ class _Trained:
         jobs = names_of_attacks(prepared)
         arguments = (prepared.config, run, binding, runtime, self.own)
         workers = costs.workers(costs.attacks, runtime.workers)
-        run_jobs(worker, arguments, jobs, workers, on_progress, alone)
+        run_jobs(worker, arguments, _longest_first(jobs), workers, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
         with one_step(on_progress, CONCLUSION[0]):
@@ -216,6 +216,11 @@ class _Trained:
             prepared.defense.model_dump(mode="json"),
             curves,
         )
+
+
+def _longest_first(jobs: Sequence[str]) -> list[str]:
+    """The order to begin in. The noise of the run is one long job: last, it would run alone."""
+    return sorted(jobs, key=lambda job: job != NOISE_OF_THE_RUN)
 
 
 def _said(job: str) -> str:

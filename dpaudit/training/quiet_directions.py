@@ -206,8 +206,9 @@ class _Directions:
             at = (noise @ along.mT).permute(2, 1, 0)  # [n_along, rows, samples]
             observed += at @ at.mT
             if n < 16:  # there are d as many numbers in it
+                by_row = noise.transpose(0, 1).contiguous()
                 for u, E in zip(along, expected, strict=True):
-                    weighted = (noise * u).transpose(0, 1).flatten(1)
+                    weighted = (by_row * u).flatten(1)
                     E += weighted @ weighted.mT
             n += len(noise)
             if n >= max(16, 2 * r):

@@ -85,9 +85,11 @@ class Woven(Noise):
                 else pattern_of(like, way.pattern)
             )
             return (signs * size).to(like.dtype).expand_as(like)
-        drawn = torch.zeros_like(like)
         if way.weight:
-            drawn = getattr(super(), law)(message, scale, like) * way.weight
+            drawn: Tensor = getattr(super(), law)(message, scale, like)
+            drawn = drawn if way.weight == 1.0 else drawn * way.weight
+        else:
+            drawn = torch.zeros_like(like)
         if way.other and self._other is not None:
             again = getattr(Noise(self._other, self._round), law)(message, scale, like)
             drawn = drawn + way.other * again
@@ -124,8 +126,10 @@ def spread_of(
     between = like.shape[len(streams) : -1]
     rows = between[0] if spread.by_row and between else 1
     numbers = torch.randn(n, rows, spread.d, generator=generator)
-    places = (first + torch.arange(like.shape[-1])) % spread.d
-    numbers = numbers[..., places].expand(math.prod(streams), -1, -1)
+    if first or like.shape[-1] != spread.d:
+        places = (first + torch.arange(like.shape[-1])) % spread.d
+        numbers = numbers.index_select(-1, places)
+    numbers = numbers.expand(math.prod(streams), -1, -1)
     ones = [1] * (len(between) - 1)
     return numbers.reshape(*streams, *([rows] if between else []), *ones, -1).to(like)
 

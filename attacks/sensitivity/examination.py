@@ -1,6 +1,6 @@
 """How far the messages of a round move between neighbouring worlds, beside what is stated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
@@ -433,8 +433,7 @@ class Pair:
         here = self._world(self.present).play(silent).sent
         stated = examination.stated(self.k + self.lag, self.adjacency, here)
         own = {name: coupled.own(sent) for name, sent in here.items()}
-        emptied = placed(self.oracle, coupled.victim, None)
-        without = KeptAnswers.of(emptied, self._shared, coupled.victim)
+        without = self._kept(placed(self.oracle, coupled.victim, None))
 
         def moved(inputs: Tensor, labels: Tensor) -> Tensor:
             """Of the messages of m worlds that each hold one candidate, [m]."""
@@ -458,9 +457,10 @@ class Pair:
         return max(found, key=lambda pair: pair[0])[1]
 
     @cached_property
-    def _shared(self) -> KeptAnswers:
-        """What agents beside the victim are answered in all these worlds."""
-        return KeptAnswers.of(self.oracle)
+    def _kept(self) -> Callable[[BatchGradient], KeptAnswers]:
+        """Of an oracle; agents beside the victim are answered alike in all these worlds."""
+        shared, victim = KeptAnswers.of(self.oracle), self.examination.coupled.victim
+        return partial(KeptAnswers.of, shared=shared, victim=victim)
 
     @property
     def _problem(self) -> Classification:
@@ -489,9 +489,8 @@ class Pair:
 
     def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
         coupled = self.examination.coupled
-        own = placed(self.oracle, coupled.victim, record, alone)
-        oracle = KeptAnswers.of(own, self._shared, coupled.victim)
-        return PlayedWorld(coupled, self.state, self.k, oracle, self.lag)
+        own = self._kept(placed(self.oracle, coupled.victim, record, alone))
+        return PlayedWorld(coupled, self.state, self.k, own, self.lag)
 
     def _noiseless(self, world: PlayedWorld) -> frozenset[str]:
         """Messages that no noise of the round changes, unless earlier noise may hide them."""

@@ -1,5 +1,6 @@
-"""An oracle that keeps its answers, for worlds that are played again and again."""
+"""What is kept of worlds that are played again and again: answers, and how much noise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -62,3 +63,25 @@ class KeptAnswers(BatchGradient):
         if s > 0 and self.draw is not None and s not in self.steps:
             self.steps[s] = KeptAnswers.of(super().at_step(s))
         return self.steps.get(s, self)
+
+
+@dataclass
+class NoiseKept:
+    """Of each round of the run: whether more noise was drawn before it than new numbers sent."""
+
+    state: Any  # after the rounds so far
+    kept: list[bool] = field(default_factory=lambda: [False])  # before round 1, 2, ...
+    drawn: int = 0
+    sent: int = 0
+    last: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def note(self, state: Any, drawn: int, own: Mapping[str, Tensor]) -> None:
+        """The first round that was not noted yet: what it leaves, draws and sends by name."""
+        self.drawn += drawn
+        self.sent += sum(
+            payload.numel()
+            for name, payload in own.items()
+            if name not in self.last or not torch.equal(payload, self.last[name])
+        )
+        self.state, self.last = state, own
+        self.kept.append(self.drawn > self.sent)

@@ -16,7 +16,7 @@ All is computed in float64, where rounding is far below any effect.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .beside import watched as watched_beside
-from .kept import KeptAnswers
+from .kept import KeptAnswers, NoiseKept
 
 KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
 LATER_ROUNDS = 3  # whose oracles are kept
@@ -323,16 +323,17 @@ class Coupled:
         run = self._noise_kept
         while len(run.kept) < before:
             k = len(run.kept)
-            run.note(self, self.play(run.state, k, self.oracle(k)))
+            self.note_noise(k, self.play(run.state, k, self.oracle(k)))
         return run.kept[before - 1]
 
     def note_noise(self, k: int, played: Played) -> None:
         """A round of the run, so that ``keeps_noise`` need not play it again."""
         if len(self._noise_kept.kept) == k:
-            self._noise_kept.note(self, played)
+            own = {name: self.own(message) for name, message in played.sent.items()}
+            self._noise_kept.note(played.state, sum(d.shape[-1] for d in played.draws), own)
 
     @cached_property
-    def _noise_kept(self) -> "NoiseKept":
+    def _noise_kept(self) -> NoiseKept:
         return NoiseKept(self.start())
 
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
@@ -354,29 +355,6 @@ class Coupled:
             _close(played.sent[name].payload, sent.payload) for name, sent in observed.items()
         )
         return played.state if same else None
-
-
-@dataclass
-class NoiseKept:
-    """Of each round of the run: whether more noise was drawn before it than new numbers sent."""
-
-    state: Any  # after the rounds so far
-    kept: list[bool] = field(default_factory=lambda: [False])  # before round 1, 2, ...
-    drawn: int = 0
-    sent: int = 0
-    last: dict[str, Tensor] = field(default_factory=dict)
-
-    def note(self, coupled: Coupled, played: Played) -> None:
-        """The first round that was not noted yet."""
-        own = {name: coupled.own(message) for name, message in played.sent.items()}
-        self.drawn += sum(draw.shape[-1] for draw in played.draws)
-        self.sent += sum(
-            payload.numel()
-            for name, payload in own.items()
-            if name not in self.last or not torch.equal(payload, self.last[name])
-        )
-        self.state, self.last = played.state, own
-        self.kept.append(self.drawn > self.sent)
 
 
 class Watched(NamedTuple):

@@ -7,9 +7,10 @@ from dpaudit.version import __version__
 
 if TYPE_CHECKING:
     from .commands.api import audit
+    from .errors import DpauditError
     from .files.result import AuditResult
 
-__all__ = ["AuditResult", "__version__", "audit"]
+__all__ = ["AuditResult", "DpauditError", "__version__", "audit"]
 
 _HERE = Path(__file__).parent
 if not (_HERE / "defenses").is_dir():
@@ -28,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from .files.result import AuditResult
 
         return AuditResult
+    if name == "DpauditError":
+        from .errors import DpauditError
+
+        return DpauditError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress, unreported
 
 from .running import in_notebook, notebook_progress
-from .step_function import Step, config_of
+from .step_function import Step, config_of, refuse_missing
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
@@ -73,7 +73,10 @@ def audit(
     if data is not None and not isinstance(data, Dataset):
         data = from_records(data, seed=int(content.get("seed", 0)))
     own = CallerObjects(step or defense, data, model)
-    checked = _checked(own.fill(content), text, path, own.defense, fix_model)
+    filled = own.fill(content)
+    if step is not None:
+        refuse_missing(filled)
+    checked = _checked(filled, text, path, own.defense, fix_model)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
@@ -93,12 +96,19 @@ def _read(
     config: str | Path | Mapping[str, Any] | AuditConfig | Step, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str, Path | None, Defense | None]:
     """The content of a config, its text, the file that it comes from, and a function's defense."""
+    if isinstance(config, Defense) or (isinstance(config, type) and issubclass(config, Defense)):
+        name = getattr(config, "__name__", type(config).__name__)
+        help = f"dpaudit.audit({{...}}, defense={name}(...)) takes an object of it"
+        raise ConfigError("DPA005", f"{name} is a defense; expected a config before it", help)
     if callable(config):
         content, defense = config_of(config, settings)
         return content, _FROM_PYTHON, None, defense
     if settings:
         said = f"{next(iter(settings))}: this is an option of an audit of a function"
         raise ConfigError("DPA013", said, "write it into the config")
+    if not isinstance(config, str | Path | Mapping | AuditConfig):
+        expected = "expected a path, a dictionary, an AuditConfig or a function"
+        raise ConfigError("DPA005", f"config: {expected}, got {type(config).__name__}")
     if isinstance(config, str | Path):
         path = Path(config)
         return *read_toml(path), path, None

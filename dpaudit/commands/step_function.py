@@ -1,5 +1,6 @@
 """A step that is a function, as one writes it in a notebook, and the defense it stands for."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,11 +10,16 @@ from torch import Tensor
 from dpaudit.defense import Round, Setting, broadcast
 from dpaudit.defense.budget import GaussianDefense
 from dpaudit.defense.returned import kind
-from dpaudit.errors import ConfigError, PluginError
+from dpaudit.errors import ConfigError, PluginError, Problem
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import dotted, problems_of
 
 Step = Callable[..., Any]
+ARGUMENTS = ("self", "x", "k", "graph", "gradient", "noise")  # of a function
+MISSING = {
+    "graph": ("ring", "dpaudit list graphs names them"),
+    "model": ("logistic", "model= takes a torch module, too; dpaudit list models names them"),
+}  # without a default: an example, and what there is
 
 
 class State(NamedTuple):
@@ -62,7 +68,8 @@ def config_of(step: Step, settings: Mapping[str, Any]) -> tuple[dict[str, Any], 
     Raises:
         ConfigError: a line for each option that is wrong.
     """
-    name = step.__name__
+    name = getattr(step, "__name__", type(step).__name__)  # functools.partial has none
+    _refuse_other_arguments(step, name)
     members = {"function": staticmethod(step), "__module__": step.__module__}
     defense = type(name, (StepFunction,), {**members, "__qualname__": name})
     known = {*AuditConfig.model_fields, "n_agents"}
@@ -72,7 +79,7 @@ def config_of(step: Step, settings: Mapping[str, Any]) -> tuple[dict[str, Any], 
         made = defense(**options)
     except ValidationError as error:
         found = problems_of(error, defense, options)
-        lines = (one._replace(text=f"{dotted(key)}: {one.text}") for key, one in found)
+        lines = (one._replace(text=f"{dotted(key) or name}: {one.text}") for key, one in found)
         raise ConfigError.of(lines) from None
     if "n_agents" in content:
         content["data"] = {"n_agents": content.pop("n_agents")}
@@ -82,3 +89,30 @@ def config_of(step: Step, settings: Mapping[str, Any]) -> tuple[dict[str, Any], 
     if isinstance(claim := content.get("claim"), Mapping):
         content["claim"] = [{"text": name, **claim}]
     return content, made
+
+
+def _refuse_other_arguments(step: Step, name: str) -> None:
+    """Raises PluginError: it cannot be called as a step is."""
+    try:
+        own = inspect.signature(step)
+    except ValueError:  # of a function that is compiled, nothing is known
+        return
+    try:
+        own.bind(*ARGUMENTS)
+    except TypeError:
+        expected = f"expected {name}({', '.join(ARGUMENTS)})"
+        said = f"{name}: its arguments are {own}; {expected}"
+        raise PluginError(
+            "DPA043", said, "self has clip_norm, sigma and the other options"
+        ) from None
+
+
+def refuse_missing(content: Mapping[str, Any]) -> None:
+    """Raises ConfigError: an audit of a function names no graph or no network."""
+    lines = [
+        Problem("DPA005", f"{table}: missing; expected a name, as {table}={name!r}", help)
+        for table, (name, help) in MISSING.items()
+        if table not in content
+    ]
+    if lines:
+        raise ConfigError.of(lines)

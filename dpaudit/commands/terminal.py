@@ -252,6 +252,9 @@ def _usage_problem(error: Any) -> str:
     """What is wrong with a command line, and of an unknown option which one may be meant."""
     if not isinstance(error, _NoSuchOption) or error.ctx is None:
         text = error.format_message().replace("Value error, ", "")  # of typer and pydantic
+        meant = getattr(getattr(error, "param", None), "help", None)
+        if type(error).__name__ == "MissingParameter" and meant:
+            text = f"{text.strip().rstrip('.')}: {meant[0].lower()}{meant[1:]}"
         return " ".join(text.split()).rstrip(".")
     option: str = error.option_name
     known = [name for parameter in error.ctx.command.params for name in parameter.opts]

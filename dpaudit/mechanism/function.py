@@ -348,13 +348,13 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
             raise FunctionError(
                 "DPA075",
                 f"the function returned shape {array.shape}; expected {shape}",
-                "give output_shape, if that is meant",
+                "give output_shape (--output-shape), if that is meant",
             )
         if dtype != expected:
             raise FunctionError(
                 "DPA075",
                 f"the function returned {dtype}; expected {expected}",
-                "give output_dtype, if that is meant",
+                "give output_dtype (--output-dtype), if that is meant",
             )
         found.append(array.astype(np.float64).ravel())
     joined = found[0] if len(found) == 1 else np.concatenate(found)

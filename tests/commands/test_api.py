@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -271,12 +272,45 @@ def test_a_function_without_noise_is_found() -> None:
         (my_step, {"n_round": 2}, 'n_round: unknown key (did you mean "n_rounds"?)'),
         (my_step, {"noise_multiplier": -1.0}, "noise_multiplier: "),
         (my_step, {"graph": "rign"}, "graph"),
+        (my_step, {"noise_multiplier": None}, "my_step: give either epsilon or noise_multiplier"),
         (lambda *given: given[1], {}, "<lambda> returns a Tensor; expected"),
+        (partial(my_step, noise=0), {}, "partial: its arguments are (self, x, k, graph, gradient"),
     ],
 )
 def test_what_is_wrong_with_a_function_is_a_line(step, options, line: str) -> None:
     with pytest.raises(DpauditError, match=re.escape(line)):
         dpaudit.audit(step, own_arrays(), **{**OF_A_FUNCTION, **options})
+
+
+def test_arguments_that_a_function_lacks_are_named() -> None:
+    def without_self(x, k, graph, gradient, noise):
+        return x, x
+
+    expected = "expected without_self(self, x, k, graph, gradient, noise)"
+    with pytest.raises(DpauditError, match=re.escape(expected)):
+        dpaudit.audit(without_self, own_arrays(), **OF_A_FUNCTION)
+
+
+def test_tables_that_an_audit_of_a_function_lacks_are_named() -> None:
+    given = {key: x for key, x in OF_A_FUNCTION.items() if key not in ("graph", "model")}
+    with pytest.raises(dpaudit.DpauditError) as caught:
+        dpaudit.audit(my_step, own_arrays(), **given)
+    assert [problem.text for problem in caught.value.problems] == [
+        "graph: missing; expected a name, as graph='ring'",
+        "model: missing; expected a name, as model='logistic'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (DPDPSGD, "DPDPSGD is a defense; expected a config before it"),
+        (None, "config: expected a path, a dictionary, an AuditConfig or a function, got NoneType"),
+    ],
+)
+def test_what_is_no_config_is_a_line(config, line: str) -> None:
+    with pytest.raises(DpauditError, match=re.escape(line)):
+        dpaudit.audit(config)
 
 
 def test_options_of_a_function_belong_to_no_config() -> None:

@@ -22,7 +22,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnProgress, unreported
 
 from .running import in_notebook, notebook_progress
-from .step_function import Step, config_of, refuse_missing
+from .step_function import Step, StepFunction, config_of, refuse_missing
 
 _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json.\n"
 
@@ -73,10 +73,7 @@ def audit(
     if data is not None and not isinstance(data, Dataset):
         data = from_records(data, seed=int(content.get("seed", 0)))
     own = CallerObjects(step or defense, data, model)
-    filled = own.fill(content)
-    if step is not None:
-        refuse_missing(filled)
-    checked = _checked(filled, text, path, own.defense, fix_model)
+    checked = _checked(own.fill(content), text, path, own.defense, fix_model)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
@@ -120,6 +117,8 @@ def _checked(
     content: dict[str, Any], text: str, path: Path | None, defense: Defense | None, fix_model: bool
 ) -> AuditConfig:
     content = with_fixed_model(content, "fix_model") if fix_model else content
+    if isinstance(defense, StepFunction):
+        refuse_missing(content)
     if path is None:
         return AuditConfig.from_dict(content, defense)
     return AuditConfig.from_table(content, path, text, (), defense)

@@ -13,9 +13,9 @@ several, are columns like others; draws that the adversary knows are left out. A
 messages in a direction in which B moves nothing is shown: mu is infinite.
 
 Rests on: messages are linear in the noise drawn for them, number by number, which two worlds with
-other signs test; and the agent's state is known once its messages, their noise and its data are,
-which holds where the messages determine the draws. Records that were not tried may move a message
-further: a lower bound on the release.
+other signs and the draw itself test; and the agent's state is known once its messages, their noise
+and its data are, which holds where the messages determine the draws. Records that were not tried
+may move a message further: a lower bound on the release.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -161,7 +161,10 @@ def _response(
             CLIPPED,
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
-    if not np.allclose(a, b, rtol=AGREE, atol=AGREE * largest):
+    drawn = base.messages[message][there] - mean[there]  # on a grid, one scale may be whole steps
+    own = (a + b) / 2 * base.tape[draw.key][number] / draw.scale
+    least = AGREE * largest
+    if not all(np.allclose(x, y, AGREE, least) for x, y in ((a, b), (own, drawn))):
         own_round = (
             f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
         )

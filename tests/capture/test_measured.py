@@ -43,7 +43,7 @@ def measured(messages, draws: list[NamedDraw], change) -> RoundLeak:
     n = len(draws)
     silent = [run(j, np.zeros(D)) for j in range(n)]
     signed = [(run(j, SIGNS[0]), run(j, SIGNS[1])) for j in range(n)]
-    without = Run(messages(zero), {})
+    without = Run(messages(zero), {d.key: np.zeros(D) for d in draws})
     place = AgentRound(0, 1, tuple(without.messages), tuple(draws), 1)
     having = Run({m: v + change.get(m, 0.0) for m, v in without.messages.items()}, {})
     noised = noise_of(place, without, silent, signed)
@@ -51,6 +51,17 @@ def measured(messages, draws: list[NamedDraw], change) -> RoundLeak:
 
 
 CHANGE = RNG.standard_normal(D)
+
+
+def test_a_message_on_a_grid_is_refused_where_a_scale_is_whole_steps() -> None:
+    """Signs alone move it by exactly that, and the record by up to a step more."""
+    own, none = RNG.standard_normal(D), np.zeros(D)
+    base, silent, *signed = (
+        Run({A: np.round(z, 1)}, {"0/0/z": z}) for z in (own, none, *SIGNS[:2])
+    )
+    place = AgentRound(0, 1, (A,), (draw("z"),), 1)
+    with pytest.raises(RunError, match="is not linear in noise"):
+        noise_of(place, base, [silent], [tuple(signed)])
 
 
 def test_a_part_of_a_draw_is_known_by_its_signs() -> None:

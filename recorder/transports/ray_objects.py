@@ -20,7 +20,7 @@ from ..log import Content
 from .decoding import numbers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from ..log import Log
     from .channels import Channels
@@ -138,9 +138,8 @@ class RayObjects:
             if inspect.isgenerator(result):
                 return yielding(result, task)
             if inspect.isasyncgen(result):
-                self._log.unseen(f"{site}: what asynchronous generators of Ray yield is not seen")
-            else:
-                returned(result, task)
+                return yielding_later(result, task)
+            returned(result, task)
             return result
 
         async def finish(running: Any, task: str) -> Any:
@@ -150,6 +149,13 @@ class RayObjects:
 
         def yielding(results: Any, task: str) -> Iterator[Any]:
             for i, part in enumerate(results, 2):  # the first one is the generator itself
+                post(part, task, i)
+                yield part
+
+        async def yielding_later(results: Any, task: str) -> AsyncIterator[Any]:
+            i = 1
+            async for part in results:
+                i += 1
                 post(part, task, i)
                 yield part
 

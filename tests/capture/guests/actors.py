@@ -1,8 +1,9 @@
-"""Three actors of Ray, and the process that makes them; each prints what it got, and from whom.
+"""Four actors of Ray, and the process that makes them; each prints what it got, and from whom.
 
     python actors.py
 
-Actor i sends to the next one the object that it returned, which the process passes on by its name.
+Each of three sends to the next one the object that it returned, which the process passes on by its
+name. The fourth yields asynchronously.
 """
 
 import os
@@ -11,7 +12,7 @@ import numpy as np
 import ray
 
 N, ROUNDS = 3, 2
-ME = N  # the process that makes them comes last
+ME = N + 1  # the process that makes them comes last
 
 
 def got(to, source, value):
@@ -39,9 +40,18 @@ class Agent:
         return {"w": 10 * self.w}  # which the one who asked prints
 
 
+@ray.remote(num_cpus=0)
+class Later:
+    async def parts(self, start):
+        got(N, ME, start)
+        for i in range(2):
+            yield start + i
+
+
 def main():
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     agents = [Agent.remote(number, np.full(2, 7.0 + number)) for number in range(N)]
+    later = Later.remote()
     for _ in range(ROUNDS):
         models = [agent.model.remote() for agent in agents]
         found = [agents[i].mix.remote((i - 1) % N, models[(i - 1) % N]) for i in range(N)]
@@ -53,6 +63,8 @@ def main():
     for number, agent in enumerate(agents):
         for part in agent.parts.options(num_returns="streaming").remote(ME, np.full(2, 4.5)):
             got(ME, number, ray.get(part))
+    for part in later.parts.options(num_returns="streaming").remote(np.full(2, 5.5)):
+        got(ME, N, ray.get(part))
     ray.shutdown()
 
 

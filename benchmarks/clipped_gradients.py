@@ -29,6 +29,7 @@ import torch
 from limits import Limits, measured, operations
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from dpaudit.models.gradients import Gradients
@@ -36,6 +37,7 @@ from dpaudit.models.models import build_network, initial_parameters, parameters_
 
 C = 2.0  # clip norm
 NETWORKS = ("lenet", "lenet-5", "cnn-dpdl", "cnn-dyn-d2p", "mlp", "logistic", "resnet-18")
+COLOUR = ("resnet-18", "vit", "vit-tiny")
 ROUNDING = 2e-5  # of a clipped sum's largest entry, in float32
 PEER_ROUNDING = 3e-2  # vmap's, of ResNet-18: its convolutions of one record round that coarsely
 
@@ -49,10 +51,16 @@ class Case(NamedTuple):
     inputs: Tensor  # [n, b, *shape]
     labels: Tensor  # [n, b]
     holders: Tensor  # [m]
+    n_words: int = 0  # of a vocabulary; 0: records are images
 
     @property
     def module(self) -> nn.Module:
-        return build_network(self.network, self.inputs.shape[2:], 10)
+        shape, n_classes = tuple(self.inputs.shape[2:]), self.n_words or 10
+        return build_network(self.network, shape, n_classes, self.n_words)
+
+    def to(self, device: torch.device) -> "Case":
+        X, *data = (t.to(device) for t in self[2:6])
+        return self._replace(X=X, inputs=data[0], labels=data[1], holders=data[2])
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for x, row in zip(self.X, self.holders.tolist(), strict=True):
@@ -84,24 +92,34 @@ def trials(network: str) -> Case:
     return Case(title, network, models, images, labels, torch.arange(512))
 
 
-def resnet_round() -> Case:
+def colour_round(network: str) -> Case:
     """4 agents, each with a model and a batch of 8 images of 32x32 of its own."""
     generator = torch.Generator().manual_seed(3)
     images = torch.rand(4, 8, 3, 32, 32, generator=generator) * 2 - 1
     labels = torch.randint(10, (4, 8), generator=generator)
-    models = _models("resnet-18", (3, 32, 32), 4)
-    title = "resnet-18, 4 gradients of 8 images of 32x32"
-    return Case(title, "resnet-18", models, images, labels, torch.arange(4))
+    models = _models(network, (3, 32, 32), 4)
+    title = f"{network}, 4 gradients of 8 images of 32x32"
+    return Case(title, network, models, images, labels, torch.arange(4))
 
 
-def _models(network: str, shape: tuple[int, ...], m: int) -> Tensor:
+def text_round(network: str, n_words: int = 600, length: int = 16) -> Case:
+    """4 agents, each with a model and a batch of 32 records of its own; the next word is told."""
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(n_words, (4, 32, length), generator=generator)
+    labels = torch.randint(n_words, (4, 32), generator=generator)
+    models = _models(network, (length,), 4, n_words)
+    title = f"{network}, 4 gradients of 32 records of {length} words"
+    return Case(title, network, models, ids, labels, torch.arange(4), n_words)
+
+
+def _models(network: str, shape: tuple[int, ...], m: int, n_words: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    module = build_network(network, shape, 10)
+    module = build_network(network, shape, n_words or 10, n_words)
     return torch.stack([initial_parameters(module, generator) for _ in range(m)])
 
 
 def ours(case: Case) -> Callable[[], Tensor]:
-    gradients = Gradients(case.module)
+    gradients = Gradients(case.module, None, case.inputs.dtype)
     arguments = (case.X, case.inputs, case.labels, C)
     return lambda: gradients.clipped_sum(*arguments, holders=case.holders)
 
@@ -120,7 +138,11 @@ def by_vmap(case: Case) -> Callable[[], Tensor]:
     def clipped(G: Tensor) -> Tensor:
         return (C / (G.norm(dim=1) + 1e-12)).clamp(max=1) @ G
 
-    return lambda: torch.stack([clipped(per_record(*pair)) for pair in case.pairs()])
+    def sums() -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop
+            return torch.stack([clipped(per_record(*pair)) for pair in case.pairs()])
+
+    return sums
 
 
 def by_opacus(case: Case) -> Callable[[], Tensor]:
@@ -129,7 +151,7 @@ def by_opacus(case: Case) -> Callable[[], Tensor]:
 
     modules = []
     for x in case.X:
-        module = case.module.to_empty(device="cpu")
+        module = case.module.to_empty(device=x.device)
         for layer in module.modules():
             if isinstance(layer, nn.ReLU):
                 layer.inplace = False  # which Opacus' hooks forbid
@@ -155,7 +177,7 @@ def without_clipping(case: Case) -> Callable[[], Tensor]:
     """PyTorch's gradient of each batch as a whole, a loop over the models: what no norm costs."""
     modules = []
     for x in case.X:
-        module = case.module.to_empty(device="cpu")
+        module = case.module.to_empty(device=x.device)
         nn.utils.vector_to_parameters(x.clone(), module.parameters())
         modules.append(module)
 
@@ -177,14 +199,15 @@ def one_by_one(case: Case) -> Tensor:
     """The first clipped sum in float64, by one backward pass for each record."""
     x, images, labels = next(case.pairs())
     x, total = x.double().requires_grad_(), torch.zeros_like(x, dtype=torch.float64)
-    for image, label in zip(images.double(), labels, strict=True):
+    images = images.double() if images.is_floating_point() else images
+    for image, label in zip(images, labels, strict=True):
         logits = functional_call(case.module, parameters_of(case.module, x), (image[None],))
         (g,) = torch.autograd.grad(cross_entropy(logits, label[None]), x)
         total += g * (C / g.norm()).clamp(max=1)
     return total
 
 
-def _error(actual: Tensor, exact: Tensor) -> float:
+def error_of(actual: Tensor, exact: Tensor) -> float:
     return float((actual - exact).abs().max() / exact.abs().max())
 
 
@@ -206,7 +229,7 @@ def compare(case: Case, repeats: int, limits: Limits) -> None:
     except ImportError:
         print("opacus is not installed: pip install 'dpaudit[bench]'")
     exact = one_by_one(case)
-    errors = {name: _error(method()[0], exact) for name, method in methods.items()}
+    errors = {name: error_of(method()[0], exact) for name, method in methods.items()}
     if errors["ours"] > ROUNDING or max(errors.values()) > PEER_ROUNDING:
         raise SystemExit(f"{case.title}: the errors of the first sum are {errors}")
     methods["no clipping"] = without_clipping(case)
@@ -279,8 +302,8 @@ def main() -> None:
     limits = measured()
     print(limits, flush=True)
     for network in arguments.only:
-        if network == "resnet-18":
-            compare(resnet_round(), arguments.repeats, limits)
+        if network in COLOUR:
+            compare(colour_round(network), arguments.repeats, limits)
             continue
         compare(dpdl_round(network, images, labels), arguments.repeats, limits)
         if network in ("lenet", "lenet-5"):

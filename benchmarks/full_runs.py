@@ -25,7 +25,7 @@ from copy import deepcopy
 from functools import lru_cache
 
 import torch
-from limits import measured, operations
+from limits import CPU, measured, operations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -61,7 +61,7 @@ class Score:
 
     def __call__(self, k: int, round: Round) -> None:
         payload = round.sent["x"].payload  # [..., n_agents, d]
-        self.total = self.total + payload[..., VICTIM, :] @ self.direction
+        self.total = self.total + payload[..., VICTIM, :] @ self.direction.to(payload.device)
 
 
 def batched(
@@ -88,7 +88,7 @@ def by_opacus(
     agents = [_agent(defense, problem, streams, i) for i in range(setting.n_agents)]
     W = setting.network.at(1).W.float()
     X = torch.stack([nn.utils.parameters_to_vector(a.parameters()) for a, _ in agents]).detach()
-    V, score, direction = W @ X, torch.zeros(()), canary(setting.d)
+    V, score, direction = W @ X, torch.zeros(()), canary(setting.d).to(X.device)
     for k in range(1, defense.n_rounds + 1):
         for i, (module, optimizer) in enumerate(agents):
             inputs, labels = batches(k, i)
@@ -132,8 +132,8 @@ def _agent(
     from opacus.optimizers import DPOptimizer
 
     architecture = problem.gradients.module
-    module = deepcopy(architecture).to_empty(device="cpu")
     x = problem.initial(streams)[i]
+    module = deepcopy(architecture).to_empty(device=x.device)
     start = parameters_of(architecture, x)
     for name, parameter in module.named_parameters():
         parameter.data = start[name].clone()
@@ -217,9 +217,9 @@ def on_all_cores(cores: int, trials: int, blocks: int) -> float:
 
 
 @lru_cache
-def prepared_here() -> tuple[Defense, Classification, Setting]:
+def prepared_here(device: torch.device = CPU) -> tuple[Defense, Classification, Setting]:
     torch.set_num_threads(1)
-    prepared = prepare(AuditConfig.from_dict(CONFIG), Runtime())
+    prepared = prepare(AuditConfig.from_dict(CONFIG), Runtime(device))
     assert isinstance(prepared.learned.problem, Classification)
     return prepared.defenses["defense"], prepared.learned.problem, prepared.setting
 

@@ -67,10 +67,10 @@ def case(
     images, labels = (t.unflatten(0, (-1, batch_size)) for t in data)
     draw = _uniform if peer == "deepleakage" else initial_parameters
     models = torch.stack([draw(module, STREAMS("model", i)) for i in range(len(images))])
-    gradients = Gradients(module)
+    models, gradients = models.to(images.device), Gradients(module)
     task = Task(gradients, tuple(images.shape[2:]), 10, RANGE)
     sent = gradients.mean(models, images, labels)
-    observed = ObservedGradients(sent, models, batch_size, None, torch.zeros(len(images)))
+    observed = ObservedGradients(sent, models, batch_size, None, sent.new_zeros(len(images)))
     return Case(title, task, observed, images, peer, overrides)
 
 
@@ -106,7 +106,8 @@ def theirs(case: Case, n: int) -> Row:
 def _breach(breaching: SimpleNamespace, settings: object, case: Case, i: int) -> Tensor:
     from omegaconf import OmegaConf
 
-    module, observed = case.task.gradients.module.to_empty(device="cpu"), case.observed
+    observed, device = case.observed, case.observed.models.device
+    module = case.task.gradients.module.to_empty(device=device)
     public = {"shape": list(case.task.shape), "classes": 10, "modality": "vision"}
     metadata = OmegaConf.create(public | {"task": "classification"})
     weights, sent = (
@@ -114,7 +115,8 @@ def _breach(breaching: SimpleNamespace, settings: object, case: Case, i: int) ->
         for vectors in (observed.models, observed.gradients)
     )
     about = {"num_data_points": observed.batch_size, "labels": None, "local_hyperparams": None}
-    attacker = breaching.attacks.prepare_attack(module, nn.CrossEntropyLoss(), settings)
+    setup = {"device": device, "dtype": torch.float32}
+    attacker = breaching.attacks.prepare_attack(module, nn.CrossEntropyLoss(), settings, setup)
     for term in attacker.regularizers:  # its total variation is written for three channels
         term.groups = case.task.shape[0]
         term.weight = term.weight[: 2 * term.groups]

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class Limits(NamedTuple):
-    """Of one thread, in CPU time."""
+    """Of one thread, in CPU time; on another device, of the whole of it, on the clock."""
 
     products: float  # floating-point operations a second, in a product of 1024 x 1024 matrices
     copies: float  # bytes a second read and written, by a copy of 64 MiB
@@ -34,31 +34,54 @@ class Limits(NamedTuple):
         """What part of these seconds each amount of work, by its name above, takes at its limit."""
         parts = {name: amount / getattr(self, name) / seconds for name, amount in work.items()}
         each = ", ".join(f"{name} {part:.1%}" for name, part in parts.items())
-        return f"at the limits of the machine: {each}, in all {sum(parts.values()):.0%} of the time"
+        whole = self.share(seconds, work)
+        return f"at the limits of the machine: {each}, in all {whole:.0%} of the time"
+
+    def share(self, seconds: float, work: dict[str, float]) -> float:
+        """The part of these seconds that the work takes at its limits, one after the other."""
+        return sum(amount / getattr(self, name) for name, amount in work.items()) / seconds
 
 
-def measured(dtype: torch.dtype = torch.float32, repeats: int = 9) -> Limits:
+CPU = torch.device("cpu")
+
+
+def measured(
+    dtype: torch.dtype = torch.float32, repeats: int = 9, device: torch.device = CPU
+) -> Limits:
     """Medians on one thread; leaves torch with one thread."""
     torch.set_num_threads(1)
-    square, long = torch.ones(1024, 1024, dtype=dtype), torch.ones(2**23, dtype=torch.float64)
-    product, copy, draws = torch.empty_like(square), torch.ones_like(long), torch.ones(2**20)
-    draws = draws.to(dtype)
+    square = torch.ones(1024, 1024, dtype=dtype, device=device)
+    long = torch.ones(2**23, dtype=torch.float64, device=device)
+    draws = torch.ones(2**20, dtype=dtype, device=device)
+    product, copy = torch.empty_like(square), torch.ones_like(long)
+
+    def seconds(method: Callable[[], object]) -> float:
+        return cpu_seconds(method, repeats, device)
+
     return Limits(
-        2 * 1024**3 / cpu_seconds(lambda: torch.mm(square, square, out=product), repeats),
-        2 * 8 * len(long) / cpu_seconds(lambda: copy.copy_(long), repeats),
-        len(draws) / cpu_seconds(draws.normal_, repeats),
-        len(draws) / cpu_seconds(draws.uniform_, repeats),
+        2 * 1024**3 / seconds(lambda: torch.mm(square, square, out=product)),
+        2 * 8 * len(long) / seconds(lambda: copy.copy_(long)),
+        len(draws) / seconds(draws.normal_),
+        len(draws) / seconds(draws.uniform_),
     )
 
 
-def cpu_seconds(method: Callable[[], object], repeats: int) -> float:
+def clock(device: torch.device = CPU) -> float:
+    """Seconds of this process's CPU time; on another device, on the clock, once it is idle."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize(device)
+    return time.perf_counter()
+
+
+def cpu_seconds(method: Callable[[], object], repeats: int, device: torch.device = CPU) -> float:
     """The median, after one call that is not timed."""
     method()
     times = []
     for _ in range(repeats):
-        start = time.process_time()
+        start = clock(device)
         method()
-        times.append(time.process_time() - start)
+        times.append(clock(device) - start)
     return statistics.median(times)
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from limits import CPU
 from scipy.special import expit
 from torch import nn
 
@@ -70,6 +71,7 @@ def context(
     n_rounds: int | None = None,
     adversary: ThreatModel = MEAN,
     rate: float = 0.5,
+    device: torch.device = CPU,
 ) -> AttackContext:
     defense = {"name": "dp-dpsgd", "n_rounds": n_rounds or ROUNDS, "batch_size": BATCH}
     config = {
@@ -81,7 +83,7 @@ def context(
         "threat_model": [adversary.model_dump(mode="json")],
         "attack": [{"name": "shadow-models"}],
     }
-    prepared = prepare(AuditConfig.from_dict(config), Runtime(cores=1))
+    prepared = prepare(AuditConfig.from_dict(config), Runtime(device, cores=1))
     return context_of(prepared, RunDirectory(Path()), next(jobs_of(prepared)))
 
 

@@ -25,6 +25,7 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "mutual_information": ("--rounds 1 --trials 50 --workers 1", {}),
     "network_accounting": ("--readers 1", {"SIZES": ((16, 8),)}),
     "partpsp": ("--rounds 1 --repeats 1", {}),
+    "performance": ("--pairs 1 --only network", {"GOSSIP": (16, 8), "LEAST": 1}),
     "power": ("--seeds 2 --runs 100", {}),
     "scores": ("--seeds 1", {"SIZES": (100,), "SHIFTS": (1.0,)}),
     "sensor_fusion": (
@@ -96,6 +97,21 @@ def test_it_runs_with_its_smallest_sizes(name, monkeypatch, capsys) -> None:
     printed = capsys.readouterr().out
     assert printed
     assert "nan" not in printed
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_performance_names_what_is_missing_in_a_line(monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    performance = module_of("performance")
+    assert performance.peer("no-such-peer", "no-such-peer>=2") is None
+    assert capsys.readouterr().out == (
+        "no-such-peer is not installed: pip install 'no-such-peer>=2'\n"
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["performance", "--device", "cuda"])
+    with pytest.raises(SystemExit) as ended:
+        performance.main()
+    assert str(ended.value) == "error: --device cuda: this torch sees no CUDA device"
 
 
 @pytest.mark.parametrize("name", APART)

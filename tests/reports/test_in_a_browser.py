@@ -6,18 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit.files.published import ExperimentRuns
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports import captured
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from dpaudit.reports.leaderboard import Leaderboard
+from dpaudit.reports.published import render_experiment
 from tests.reports.benchmarks import benchmark, cell, written
 from tests.reports.browser import PHONE, WIDE, Browser, started
 from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile, with_premises
 
 SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-PAGES = pytest.mark.parametrize("name", ["report", "comparison", "captured", "leaderboard"])
+NAMES = ["report", "comparison", "captured", "leaderboard", "experiment"]
+PAGES = pytest.mark.parametrize("name", NAMES)
+EXPERIMENT = Path(__file__).parents[2] / "docs" / "results" / "dpdl-figures1-2-quick.json"
 THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
@@ -35,6 +39,8 @@ def folder(
     (folder / "report.html").write_text(html)
     (folder / "comparison.html").write_text(comparison)
     (folder / "leaderboard.html").write_text(leaderboard)
+    experiment = ExperimentRuns.model_validate_json(EXPERIMENT.read_text()).runs[0]
+    (folder / "experiment.html").write_text(render_experiment(experiment))
     (folder / "captured.html").write_text(captured.render("torchrun train.py", [EVENT] * 3, [DRAW]))
     return folder
 

@@ -337,7 +337,7 @@ def main() -> None:
             title="Hot paths beside peers",
             about=f"CPU time of one thread in turns, on {device}; the load of {os.cpu_count()} "
             f"cores was {loads}. A ratio is the peer's time over ours, the median over pairs.",
-            command="python benchmarks/performance.py",
+            command=f"python benchmarks/performance.py --pairs {given.pairs}",
             date=f"{datetime.now(UTC):%Y-%m-%d}",
             tables=(ResultTable(title="In turns", columns=COLUMNS, rows=tuple(rows)),
                     limits_of(setting)),

@@ -24,6 +24,7 @@ OF_TABLES = (
     "local-steps",
     "mechanism-peers",
     "mechanisms",
+    "performance",
     "programs",
     "recorder",
     "scores",

@@ -1,5 +1,6 @@
 """The command that reads code for mistakes of privacy, without running it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,6 +9,7 @@ from typer import Argument, Option
 from dpaudit.errors import ConfigError, Problem
 
 from . import terminal
+from .running import progress_bars
 from .terminal import complain, say
 
 Paths = Annotated[
@@ -24,7 +26,8 @@ def lint(paths: Paths, format: Format = "text") -> int:
     from dpaudit.lint.lint import lint as linted
     from dpaudit.reports import hints
 
-    found = linted(paths)
+    with progress_bars(quiet=False) as on_progress:
+        found = linted(paths, partial(on_progress, "reading files"))
     if not found.n_files and not found.unread:
         where = ", ".join(map(str, paths))
         raise ConfigError("DPA085", f"{where}: no Python file and no notebook is below it")

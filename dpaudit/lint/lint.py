@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dpaudit.files.hint import Hint, Linted, Unread
+from dpaudit.progress import OnStep, silent
 
 from .flow import Flow
 from .imports import imported_numbers, numbers_in
@@ -19,7 +20,7 @@ from .vocabulary import WORTH_READING
 _IGNORED = re.compile(r"#\s*dpaudit:\s*ignore\[([\w\s,]*)\]")
 
 
-def lint(paths: Sequence[Path]) -> Linted:
+def lint(paths: Sequence[Path], on_step: OnStep = silent) -> Linted:
     """What the Python files and notebooks at some paths, or below them, may do wrong.
 
     No file is imported or executed. One that cannot be read or parsed is listed with the reason.
@@ -28,7 +29,9 @@ def lint(paths: Sequence[Path]) -> Linted:
     unread: list[Unread] = []
     n_files = 0
     numbers_in.cache_clear()  # of files that may have changed
-    for source in sources(paths):
+    every = list(sources(paths))
+    for i, source in enumerate(every):
+        on_step(i, len(every))
         if isinstance(source, Unread):
             unread.append(source)
             continue

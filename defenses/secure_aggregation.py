@@ -84,7 +84,7 @@ class SecureAggregation(dp.GaussianSGD):
         after = X
         if self.is_recovered(len(U), n - 1):
             sent |= self._recovered(graph, U, b, P)  # 2
-            others = [i for i in range(n) if i not in U and i != graph.server]
+            others = _not_in(U, graph)
             left = P[..., others, :, :][..., U, :].sum(dim=(-3, -2))
             total = (Y - b)[..., U, :].sum(dim=-2) + left  # 3
             step = torch.zeros_like(X)
@@ -119,8 +119,8 @@ class SecureAggregation(dp.GaussianSGD):
         The first of U also sends the masks that an agent shares with others that are not in U.
         """
         assert graph.server is not None
-        n, server = graph.n_agents, graph.server
-        others = [i for i in range(n) if i not in U and i != server]
+        server = graph.server
+        others = _not_in(U, graph)
         late = [i for i in others if graph.active is None or i in graph.active]
         asked = U + late if self.recovery == "both-masks" else U
         sent = {"self": _to_server(b, asked, server)}
@@ -157,7 +157,11 @@ class SecureAggregation(dp.GaussianSGD):
 
     def moved_by_record(self, k: int, setting: Setting, victim: int) -> dict[str, float]:
         """C; masks do not depend on records."""
-        return {"y": self.clip_norm, "self": 0.0, "pair": 0.0}
+        graph = setting.network.at(k)
+        U = self.in_time(graph, k)
+        sent = ["self", *(f"pair/{i}" for i in _not_in(U, graph))]
+        recovered = self.is_recovered(len(U), setting.n_agents - 1)
+        return {"y": self.clip_norm, **dict.fromkeys(sent * recovered, 0.0)}
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
         """A sum in each round in which the victim is in time, and masked messages.
@@ -200,6 +204,11 @@ def _to_server(payload: Tensor, senders: list[int], server: int) -> dp.Message:
     rows = torch.tensor(senders, dtype=torch.long, device=payload.device)
     to = torch.full_like(rows, server)
     return dp.Message(payload, rows, to, rows, to)
+
+
+def _not_in(U: list[int], graph: dp.Graph) -> list[int]:
+    """The agents whose pair masks the server recovers."""
+    return [i for i in range(graph.n_agents) if i not in U and i != graph.server]
 
 
 @lru_cache(maxsize=16)

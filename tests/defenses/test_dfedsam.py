@@ -111,7 +111,7 @@ def test_an_ascent_for_each_record_moves_the_sum_by_c_and_one_for_the_batch_by_m
 def test_a_batch_ascent_is_declared_up_to_2_b_c_and_the_budget_is_not_kept() -> None:
     setting = Setting(build_graph("ring", 4), (100,) * 4, 10)
     options = {"epsilon": 2.0, "n_rounds": 5, "batch_size": 10, "local_steps": 2}
-    for sampling, times in (("fixed", 10), ("poisson", 200)):
+    for sampling, times in (("fixed", 20), ("poisson", 200)):
         safe = DPDFedSAM(**options, sampling=sampling).calibrate(setting)
         unsafe = DPDFedSAM(**options, sampling=sampling, sam="batch").calibrate(setting)
         assert safe.sigma == unsafe.sigma

@@ -254,18 +254,20 @@ def test_the_command_prints_or_writes_and_fails_on_a_miss(monkeypatch, tmp_path)
     quick = replace(bug, planted=Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1})))
     monkeypatch.setattr(module, "selftest", lambda seed: selftest(seed, [quick]))
     few = [m for m in MECHANISMS if m.name in ("the norm sent along", "noise in another order")]
-    monkeypatch.setattr(catalogue, "ordinary_audits", lambda seed: ordinary_audits(seed, few))
+    monkeypatch.setattr(
+        catalogue, "ordinary_audits", lambda seed, some=few, **of: ordinary_audits(seed, some, **of)
+    )
     quiet = [m for m in WITHOUT_ATTACKS if m.name in ("agent 0 bare", "private gossip")]
     monkeypatch.setattr(
         catalogue, "audits_without_attacks", lambda seed: audits_without_attacks(seed, quiet)
     )
     done = CliRunner().invoke(app, ["selftest", "--results", str(tmp_path)])
-    assert done.exit_code == 0
+    assert done.exit_code == 0, done.output
     assert bug.name in done.stdout
     assert "1 of 1 bugs caught" in done.stdout
     assert "ordinary audits: 1 of 1 faults found" in done.stdout
     assert (
-        "without attacks: 1 of 1 faults found (1 by noise), 0 of 1 correct mechanisms accused and "
+        "without attacks: 1 of 1 faults found (1 by exact-leak), 0 of 1 correct mechanisms accused and "
         "1 supported" in done.stdout
     )
     [row] = ResultTables.read(tmp_path / "selftest.json").tables[0].rows

@@ -14,8 +14,6 @@ from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, Thr
 
 Numbers = NDArray[np.float64]  # [n_agents]
 
-PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
-
 
 class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], biased by the push-sum weights
@@ -45,19 +43,6 @@ class ADPVRSGP(dp.Defense):
     Xi, K and c2 are not given. p is 1/2 - 2 s (the sign of the printed -1/2 - 2 s is a slip).
     """
 
-    paper = "Wu, Liu, Wang, Yang, Yu: ADP-VRSGP"
-    claims = "(epsilon_i, delta)-DP of agent i over the run, one record (Theorem 1)"
-    messages = {
-        "v": "the biased model after the local step; holds the sender's clipped gradient under "
-        "Gaussian noise of standard deviation A(T-t) sigma_i, fused with those of the plateau",
-        "w": "push-sum weight; depends on the graph alone",
-    }
-    private = {
-        "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise"
-    }
-
-    needs_graph = dp.column_stochastic("ADP-VRSGP")
-
     n_rounds: PositiveInt = 1_000  # T
     batch_size: PositiveInt = 64  # B
     clip: Literal["sample", "batch"] = "sample"
@@ -77,6 +62,26 @@ class ADPVRSGP(dp.Defense):
     c1: PositiveFloat = 1.0  # of Theorem 1, which leaves it open
     c2: PositiveFloat = 2.0  # of Theorem 1, which leaves it open; its proof gives at least sqrt(2)
     noise_multipliers: tuple[Annotated[float, Field(ge=0)], ...] | None = None  # sigma_i / G_0
+
+    def start(self, X: Tensor, setting: Setting) -> State:
+        return State(X, torch.ones_like(X[..., :1]), torch.zeros_like(X))
+
+    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
+        X, w, F = state
+        t, theta, B = k - 1, self.theta, gradient.batch_size
+        sigma = X.new_tensor(self._sigmas(graph.n_agents))[:, None]
+
+        u = noise.gaussian("v", self.relative_noise(t) * sigma, X)
+        if self.clip == "sample":
+            g = gradient.clipped_sum(X / w, self.clip_norm_at(t)) / B
+            G = g + u / B  # 1
+        else:
+            g = dp.clip(gradient(X / w), self.clip_norm_at(t))
+            G = g + u
+        F = G if self.starts_plateau(t) else (1 - theta) * G + theta * F  # 2
+        V = X - self.eta(graph.n_agents) / self.beta(t) * F  # 3
+        sent = {"v": dp.broadcast(graph, V), "w": dp.broadcast(graph, w)}
+        return Round(State(graph.mix(V), graph.mix(w), F), sent, {"gradient": g})  # 4
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -125,25 +130,18 @@ class ADPVRSGP(dp.Defense):
         """Whether round t does not fuse, because the noise level is new."""
         return t == 0 or self.level(self.n_rounds - t) != self.level(self.n_rounds - t + 1)
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X, torch.ones_like(X[..., :1]), torch.zeros_like(X))
+    paper = "Wu, Liu, Wang, Yang, Yu: ADP-VRSGP"
+    claims = "(epsilon_i, delta)-DP of agent i over the run, one record (Theorem 1)"
+    messages = {
+        "v": "the biased model after the local step; holds the sender's clipped gradient under "
+        "Gaussian noise of standard deviation A(T-t) sigma_i, fused with those of the plateau",
+        "w": "push-sum weight; depends on the graph alone",
+    }
+    private = {
+        "gradient": "the batch's mean gradient, clipped as a mean or each record's, no noise"
+    }
 
-    def step(self, state: State, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        X, w, F = state
-        t, theta, B = k - 1, self.theta, gradient.batch_size
-        sigma = X.new_tensor(self._sigmas(graph.n_agents))[:, None]
-
-        u = noise.gaussian("v", self.relative_noise(t) * sigma, X)
-        if self.clip == "sample":
-            g = gradient.clipped_sum(X / w, self.clip_norm_at(t)) / B
-            G = g + u / B  # 1
-        else:
-            g = dp.clip(gradient(X / w), self.clip_norm_at(t))
-            G = g + u
-        F = G if self.starts_plateau(t) else (1 - theta) * G + theta * F  # 2
-        V = X - self.eta(graph.n_agents) / self.beta(t) * F  # 3
-        sent = {"v": dp.broadcast(graph, V), "w": dp.broadcast(graph, w)}
-        return Round(State(graph.mix(V), graph.mix(w), F), sent, {"gradient": g})  # 4
+    needs_graph = dp.column_stochastic("ADP-VRSGP")
 
     def models(self, state: State) -> Tensor:
         return state.X / state.w
@@ -260,6 +258,9 @@ def fused_variance(theta: float, tau: int) -> float:
     Source: Lemma 3. Exact for F_1 = G_1 and F_r = (1 - theta) G_r + theta F_(r-1).
     """
     return (1 - theta) / (1 + theta) + 2 / (1 + theta) * theta ** (2 * tau - 1)
+
+
+PLATEAU = 0.01  # how close to its limit Remark 1 wants the variance of a fused gradient
 
 
 def smallest_tau(theta: float, threshold: float = PLATEAU) -> int:

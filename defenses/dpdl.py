@@ -12,22 +12,10 @@ from torch import Tensor
 import dpaudit.defense as dp
 from dpaudit.defense import Bracket, Gradient, Graph, Noise, Round, Setting, ThreatModel
 
-# K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
-# the worst case (from e = 0), and by at most the largest singular value of its Jacobian,
-# K (b/2 + sqrt(1 + b^2/4)) with b = (1 - K) |sin(c, e)|, which peaks at cos(c, e) = -0.854.
-CALIBRATION_LEAST = 1 / (1 + math.e)
-CALIBRATION_MOST = 0.75801
-
 
 class State(NamedTuple):
     X: Tensor  # [..., n_agents, d], models x
     V: Tensor  # [..., n_agents, d], momenta v
-
-
-_RELAYED = (
-    "gradients depend on models that this view does not reveal, and may relay messages that it "
-    "does not read: the upper end is that of every link"
-)
 
 
 class DPDL(dp.BudgetDefense):
@@ -50,22 +38,6 @@ class DPDL(dp.BudgetDefense):
     run, as options. A batch takes each record with probability B / D_i ("poisson"), as Lemma 1 has
     it, or exactly B of them ("fixed"), as the algorithm box has it.
     """
-
-    paper = "Yuan, Xiao, Wang, Li: DPDL"
-    claims = "(epsilon, delta)-DP over the run, one record (Theorem 1)"
-    messages = {
-        "x": "the model before the round; depends on past batches through past noise",
-        "cross_gradient": "clipped gradient of the sender's batch at the receiver's model, "
-        "Gaussian noise of standard deviation sigma C / B, fresh for each receiver",
-        "v": "momentum; holds the sender's un-noised gradient e_i beside noisy gradients",
-        "x_tilde": "the model after the local step; equivalent to v given x",
-    }
-    private = {
-        "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise"
-    }
-
-    state = State
-    needs_graph = dp.undirected("DPDL", " (Assumption 3)", error=dp.ConfigError, help=None)
 
     sampling: Literal["fixed", "poisson"] = "poisson"
     learning_rate: PositiveFloat = 0.005  # eta
@@ -103,6 +75,22 @@ class DPDL(dp.BudgetDefense):
             "x_tilde": dp.broadcast(graph, X_tilde),
         }
         return Round(State(graph.mix(X_tilde), graph.mix(V)), sent, {"gradient": e})  # 28-29
+
+    paper = "Yuan, Xiao, Wang, Li: DPDL"
+    claims = "(epsilon, delta)-DP over the run, one record (Theorem 1)"
+    messages = {
+        "x": "the model before the round; depends on past batches through past noise",
+        "cross_gradient": "clipped gradient of the sender's batch at the receiver's model, "
+        "Gaussian noise of standard deviation sigma C / B, fresh for each receiver",
+        "v": "momentum; holds the sender's un-noised gradient e_i beside noisy gradients",
+        "x_tilde": "the model after the local step; equivalent to v given x",
+    }
+    private = {
+        "gradient": "e_i, the mean of the batch's clipped gradients at its own model, no noise"
+    }
+
+    state = State
+    needs_graph = dp.undirected("DPDL", " (Assumption 3)", error=dp.ConfigError, help=None)
 
     def clip_norm_in(self, k: int) -> float:
         return self.clip_norm
@@ -258,6 +246,17 @@ class DPDL(dp.BudgetDefense):
             _stripped,
         ),
     }
+
+
+# K(e) e with K = 1 / (1 + exp(cos(c, e))) moves by at least 1/(1+exp(1)) times a change of e in
+# the worst case (from e = 0), and by at most the largest singular value of its Jacobian,
+# K (b/2 + sqrt(1 + b^2/4)) with b = (1 - K) |sin(c, e)|, which peaks at cos(c, e) = -0.854.
+CALIBRATION_LEAST = 1 / (1 + math.e)
+CALIBRATION_MOST = 0.75801
+_RELAYED = (
+    "gradients depend on models that this view does not reveal, and may relay messages that it "
+    "does not read: the upper end is that of every link"
+)
 
 
 @lru_cache(maxsize=64)

@@ -58,20 +58,6 @@ class Protocol(dp.Strict):
     recurse_on: Literal["own", "max"] = "own"
     init_term: bool = False
 
-    def rate_factor(self, k: int) -> float:
-        """What rates are multiplied by in round k = 1, 2, ..."""
-        return self.decay ** sum(k >= start for start in self.decay_at)
-
-    def claimed_epsilon(self, k: int) -> float:
-        """b / gamma_n of round k: one agent's query replaced by another's (Theorem 1)."""
-        rate = self.noise_rate * self.rate_factor(k)
-        return self.budget / rate if rate else float("inf")
-
-    def graph(self, k: int, graph: Graph) -> Graph:
-        """Round k's graph where ``graph`` is that of the network: everybody in rounds of sync."""
-        sync = self.sync_interval and k % self.sync_interval == 0
-        return _everybody(graph.n_agents) if sync else graph
-
     def start(self, S: Tensor) -> Consensus:
         zeros = torch.zeros_like(S[..., :1])
         return Consensus(S, zeros + 1, zeros, zeros)
@@ -95,6 +81,20 @@ class Protocol(dp.Strict):
         }
         base = largest.expand_as(sens) if self.recurse_on == "max" else sens
         return Exchanged(Consensus(W.mix(M), W.mix(a), base, dp.norms(N, 1)), sent, H)  # 7
+
+    def rate_factor(self, k: int) -> float:
+        """What rates are multiplied by in round k = 1, 2, ..."""
+        return self.decay ** sum(k >= start for start in self.decay_at)
+
+    def claimed_epsilon(self, k: int) -> float:
+        """b / gamma_n of round k: one agent's query replaced by another's (Theorem 1)."""
+        rate = self.noise_rate * self.rate_factor(k)
+        return self.budget / rate if rate else float("inf")
+
+    def graph(self, k: int, graph: Graph) -> Graph:
+        """Round k's graph where ``graph`` is that of the network: everybody in rounds of sync."""
+        sync = self.sync_interval and k % self.sync_interval == 0
+        return _everybody(graph.n_agents) if sync else graph
 
     def _sensitivity(self, state: Consensus, E: Tensor, H: Tensor, k: int) -> Tensor:
         """S_i of round k, [..., n_agents, 1]."""

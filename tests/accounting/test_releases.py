@@ -44,6 +44,7 @@ def test_replacing_a_record_doubles_the_shift() -> None:
 def test_laplace_rounds_add_up_at_delta_0_and_cost_less_above() -> None:
     mechanism = [laplace(10.0, count=100), laplace(5.0, count=10)]
     assert epsilon(mechanism, 0.0) == pytest.approx((12.0, 12.0))
+    assert delta([laplace(2.0, count=2)], 1.0) == (0.0, 0.0)  # at the pure epsilon, to the letter
     assert epsilon(mechanism, 1e-5).high < 6.5
 
 

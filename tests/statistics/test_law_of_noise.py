@@ -54,6 +54,9 @@ def test_coordinates_without_noise_are_left_out() -> None:
     sample[:, 2] = 5.0
     assert law_p_value(sample, "gaussian", rng)[0] > 0.01
     assert law_p_value(np.ones((N, 2)), "gaussian", rng) == (1.0, "")
+    sample = rng.laplace(size=(N, 4))
+    sample[:, 2] = rng.uniform(0, 1e-6, N)  # a variance of 1e-13 of the others': rounding
+    assert law_p_value(sample, "laplace", rng)[0] > 0.01
 
 
 def test_scores_of_gaussian_noise_reach_its_trade_off() -> None:

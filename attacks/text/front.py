@@ -16,6 +16,7 @@ from dpaudit.models.models import parameters_of
 from dpaudit.models.networks import call, logits_of
 
 _AT_ONCE = 2**24  # numbers of what one layer reads, captured at a time
+_HEADS = ("n_heads", "num_heads", "num_attention_heads")  # as torch and transformers call them
 _SAME = 1e-4  # of the norm of what is read: less is rounding
 
 
@@ -124,6 +125,17 @@ class Front:
             for hook in hooks:
                 hook.remove()
         return found[0]
+
+    def n_heads(self, block: Block) -> int | None:
+        """How many heads the attention has that a block belongs to; None: it does not say."""
+        path = block.layers[0]
+        while path:
+            path = path.rpartition(".")[0]
+            module = self.module.get_submodule(path)
+            for name in _HEADS:
+                if isinstance(found := getattr(module, name, None), int):
+                    return found
+        return None
 
     @torch.no_grad()
     def n_classes(self) -> int:

@@ -1,9 +1,10 @@
 """An encoder's sequences, one after another: each that is found is taken off the gradient.
 
 What the second layer reads of a token depends on the whole sequence, so that sequences cannot grow
-token by token. Mixtures of tokens are moved instead until what the second layer reads of them lies
-in its span, each from another token at one position, and are then rounded and mended by exchanges.
-Few starts lead to a sequence of the batch; the smaller the batch, the more of them do.
+token by token. Slopes of tokens that occur once give most sequences (`slopes`). If they give none,
+mixtures of tokens are moved until what the second layer reads of them lies in its span, each from
+another token at one position, and are then rounded and mended by exchanges. Few starts lead to a
+sequence of the batch; the smaller the batch, the more of them do.
 
 Whether a sequence is in the batch is decided exactly. The gradient of the second layer is G = X' D,
 a sum over rows, of full rank r. Without the k rows P of a sequence, whose slopes are D_s, it has
@@ -26,6 +27,7 @@ from dpaudit.models.gradients import Gradients
 
 from .front import Block, Front
 from .sequences import Choice, choices
+from .slopes import sequences_of_slopes
 from .span import Span, members, span_of
 
 _STEPS, _RATE = 80, 0.2  # of Adam on the logits of mixtures
@@ -49,6 +51,7 @@ class Peeling(NamedTuple):
     front: Front
     gradients: Gradients
     clip_norm: float | None
+    first: tuple[Block, Span]
     block: Block  # the second one
     span: Span  # of this block
     given: list[Choice]  # tokens of each position
@@ -56,19 +59,17 @@ class Peeling(NamedTuple):
     n: int
 
     def found(self, on_step: Callable[[int], None]) -> list[Found]:
-        """Sequences that are in the batch for certain, from starts at each position in turn."""
-        test, every = self.test(), list[Found]()
+        """Sequences that are in the batch for certain: by slopes, or from starts at a position."""
+        test = self.test()
+        tokens = torch.cat([choice.tokens for choice in self.given]).unique()
+        rows = sequences_of_slopes(self.front, *self.first, self.vector, tokens)
         for p in range(len(self.given)):
+            every = [one for ids in rows.unique(dim=0) if (one := test(ids)) is not None]
+            if every:
+                return every[: self.n]
             on_step(p)
             rows = self._mended(self._mixed(p), p)
-            known = {tuple(one.ids.tolist()) for one in every}
-            for ids in rows:
-                if tuple(ids.tolist()) not in known and (one := test(ids)) is not None:
-                    every.append(one)
-                    known.add(tuple(ids.tolist()))
-            if every:
-                break
-        return every[: self.n]
+        return [one for ids in rows.unique(dim=0) if (one := test(ids)) is not None][: self.n]
 
     def _mixed(self, p: int) -> Tensor:
         """Sequences [n, length] to which mixtures round that start at each token of a position."""
@@ -179,8 +180,8 @@ def peeled(
         rest = Peeled(found, given, span)
         if not (spans[0].is_exact and span.is_exact and front.embedding):
             return rest
-        about = front, gradients, observed.clip_norm, blocks[1], span, given, vector
-        more = Peeling(*about, n - len(found)).found(on_step)
+        about = front, gradients, observed.clip_norm, (blocks[0], spans[0]), blocks[1], span, given
+        more = Peeling(*about, vector, n - len(found)).found(on_step)
         for one in more:
             left = left - one.gradient.double()
         found = torch.cat([found, *(one.ids[None] for one in more)])

@@ -1,6 +1,7 @@
 """Clipped per-record gradients beside Opacus and plain vmap, in CPU time of one thread.
 
     python benchmarks/clipped_gradients.py [--mnist FOLDER] [--repeats N] [--only NETWORK ...]
+        [--results docs/results]
 
 The case that counts is one round of DPDL on K5,5 with 10 agents: each agent's batch of 216 images
 of 28x28 is evaluated on its own model and on its 5 neighbours' models, 60 clipped gradients in all.
@@ -27,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from limits import Limits, measured, operations
+from published import TableRow, put
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -110,6 +112,18 @@ def text_round(network: str, n_words: int = 600, length: int = 16) -> Case:
     models = _models(network, (length,), 4, n_words)
     title = f"{network}, 4 gradients of 32 records of {length} words"
     return Case(title, network, models, ids, labels, torch.arange(4), n_words)
+
+
+def cases(network: str, images: Tensor, labels: Tensor) -> Iterator[Case]:
+    """All that is measured of a network."""
+    if network in COLOUR:
+        yield colour_round(network)
+        return
+    yield dpdl_round(network, images, labels)
+    if network in ("lenet", "lenet-5"):
+        yield own_batches(network, images, labels)
+    if network in ("mlp", "logistic"):
+        yield trials(network)
 
 
 def _models(network: str, shape: tuple[int, ...], m: int, n_words: int = 0) -> Tensor:
@@ -222,7 +236,8 @@ def cpu_seconds(methods: dict[str, Callable[[], Tensor]], repeats: int) -> dict[
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def compare(case: Case, repeats: int, limits: Limits) -> None:
+def compare(case: Case, repeats: int, limits: Limits) -> TableRow:
+    """Print what the methods take of a case; the row of published results."""
     methods = {"ours": ours(case), "vmap": by_vmap(case)}
     try:
         methods["opacus"] = by_opacus(case)
@@ -240,8 +255,12 @@ def compare(case: Case, repeats: int, limits: Limits) -> None:
     share = operations(methods["ours"]) / seconds["ours"] / limits.products
     print(f"{case.title}: {', '.join(columns + times)};", end=" ")
     print(f"errors {', '.join(f'{name} {error:.0e}' for name, error in errors.items())};", end=" ")
-    print(f"{1e6 * seconds['ours'] / records:.3g} us a record,", end=" ")
+    a_record = f"{1e6 * seconds['ours'] / records:.3g} us"
+    print(f"{a_record} a record,", end=" ")
     print(f"{share:.0%} of the floating-point peak", flush=True)
+    peers = (seconds.get("opacus"), seconds["no clipping"])
+    times = [None if peer is None else f"{peer / seconds['ours']:.1f}" for peer in peers]
+    return case.title, a_record, *times
 
 
 def report_memory(network: str, arguments: list[str]) -> None:
@@ -293,6 +312,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=NETWORKS, metavar="NETWORK")
     parser.add_argument("--memory", metavar="NETWORK", help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, help="where training.json and .csv are")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     images, labels = batches(arguments.mnist)
@@ -302,14 +322,10 @@ def main() -> None:
     limits = measured()
     print(limits, flush=True)
     for network in arguments.only:
-        if network in COLOUR:
-            compare(colour_round(network), arguments.repeats, limits)
-            continue
-        compare(dpdl_round(network, images, labels), arguments.repeats, limits)
-        if network in ("lenet", "lenet-5"):
-            compare(own_batches(network, images, labels), arguments.repeats, limits)
-        if network in ("mlp", "logistic"):
-            compare(trials(network), arguments.repeats, limits)
+        for case in cases(network, images, labels):
+            row = compare(case, arguments.repeats, limits)
+            if arguments.results is not None:
+                put(arguments.results, "Clipped per-record gradients", [row])
     for network in {"lenet", "lenet-5"} & set(arguments.only):
         report_memory(network, ["--mnist", str(arguments.mnist)] if arguments.mnist else [])
 

@@ -1,6 +1,7 @@
 """What DPDL's training spends its time on, and how far that is from the limits of the machine.
 
     python benchmarks/dpdl_training.py [--agents 10 20 30] [--graph bipartite complete] [--rounds 3]
+        [--results docs/results]
 
 A round of Table I takes N times degree gradients: every agent's batch of 216 images of 28x28 is
 differentiated at its own model and at each neighbour's, record by record, for LeNet. One thread,
@@ -11,10 +12,13 @@ are random, which costs what others cost.
 
 import argparse
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 from limits import Limits, cpu_seconds, measured, operations
+from published import TableRow, put
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -68,7 +72,8 @@ def config(n_agents: int, graph: str) -> AuditConfig:
     )
 
 
-def row(n_agents: int, graph: str, rounds: int, limits: Limits) -> str:
+def measured_round(n_agents: int, graph: str, rounds: int, limits: Limits) -> tuple[str, TableRow]:
+    """What is printed, and the row of published results."""
     own = replace(NOTHING, data=images(n_agents))
     prepared = prepare(config(n_agents, graph), Runtime(), own)
     defense, problem, setting = (
@@ -91,18 +96,28 @@ def row(n_agents: int, graph: str, rounds: int, limits: Limits) -> str:
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             play(oracle)
     gradients = len(links.senders) + n_agents
-    return "\n".join(
+    a_round, a_record = f"{whole + drawing:.2f} s", f"{1e6 * whole / gradients / BATCH:.0f} us"
+    speed = products / whole
+    published = (
+        f"{n_agents}, {graph}",
+        str(gradients),
+        a_round,
+        a_record,
+        f"{speed / 1e9:.0f}, {speed / limits.products:.0%}",
+    )
+    said = "\n".join(
         [
             f"{n_agents} agents, {graph}: {gradients} gradients of {BATCH} images, "
-            f"{whole + drawing:.2f} s a round, {1e6 * whole / gradients / BATCH:.0f} us a record; "
+            f"{a_round} a round, {a_record} a record; "
             f"gradients {(whole - rest) / (whole + drawing):.1%}, drawing batches "
             f"{drawing / (whole + drawing):.1%}, noise, mixing and messages "
             f"{rest / (whole + drawing):.1%}",
-            f"   {products / 1e9:.1f} GF a round, {products / whole / 1e9:.0f} GF/s; "
+            f"   {products / 1e9:.1f} GF a round, {speed / 1e9:.0f} GF/s; "
             + limits.shares(whole, products=products),
             f"   operators: {operators(seen)}",
         ]
     )
+    return said, published
 
 
 def operators(seen: profile) -> str:
@@ -118,12 +133,15 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=[10, 20, 30])
     parser.add_argument("--graph", nargs="+", default=["bipartite", "complete"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, help="where training.json and .csv are")
     arguments = parser.parse_args()
     limits = measured()
     print(limits, flush=True)
-    for n_agents in arguments.agents:
-        for graph in arguments.graph:
-            print(row(n_agents, graph, arguments.rounds, limits), flush=True)
+    for n_agents, graph in product(arguments.agents, arguments.graph):
+        said, row = measured_round(n_agents, graph, arguments.rounds, limits)
+        print(said, flush=True)
+        if arguments.results is not None:
+            put(arguments.results, "A round of DPDL's training", [row])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A hundred agents that train a network, and a thousand that gossip one: seconds and memory.
 
-    python benchmarks/scale.py [--agents 100] [--batch 16] [--rounds 5]
+    python benchmarks/scale.py [--agents 100] [--batch 16] [--rounds 5] [--results docs/results]
 
 1. DP-DPSGD on an Erdos-Renyi graph with p = 0.1 and the MNIST network of Xie, Liu and Chai (group
    normalisation), per-record clipping, 600 random records of MNIST's shape at each agent.
@@ -15,10 +15,12 @@ import argparse
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
 import torch
+from published import TableRow, put
 
 from dpaudit.data import partition
 from dpaudit.data.datasets import Dataset
@@ -37,7 +39,7 @@ RECORDS = 600  # of each agent
 GOSSIPERS, NEIGHBOURS = 1_000, 10
 
 
-def training(agents: int, batch: int, rounds: int) -> None:
+def training(agents: int, batch: int, rounds: int) -> TableRow:
     """Part 1."""
     streams = Streams(SEED)
     x = torch.rand(agents * RECORDS, 1, 28, 28, generator=streams("records")) * 2 - 1
@@ -57,11 +59,13 @@ def training(agents: int, batch: int, rounds: int) -> None:
             state = defense.step(state, k, graphs.at(k), gradient, Noise(streams, k)).state
     wall, cpu = (perf_counter() - began) / rounds, (process_time() - cpu) / rounds
     assert state.X.isfinite().all(), "training diverged"
-    print(f"1. {agents} agents train cnn-xie, d = {setting.d:,}, batches of {batch}:", end=" ")
-    print(f"{cpu:.2f} CPU s a round ({wall:.2f} s), peak {_peak():.2f} GiB ({before:.2f})")
+    title = f"{agents} agents train cnn-xie, d = {setting.d:,}, batches of {batch}"
+    print(f"1. {title}: {cpu:.2f} CPU s a round ({wall:.2f} s),", end=" ")
+    print(f"peak {_peak():.2f} GiB ({before:.2f})")
+    return title, round(cpu, 2), round(_peak(), 2)
 
 
-def gossip(rounds: int) -> None:
+def gossip(rounds: int) -> TableRow:
     """Part 2."""
     options = graph_options("k-regular", k=NEIGHBOURS)
     graph = build_graph(options, GOSSIPERS, np.random.default_rng(SEED)).at(1)
@@ -76,9 +80,10 @@ def gossip(rounds: int) -> None:
     dense = W @ X
     once = process_time() - cpu
     torch.testing.assert_close(graph.mix(X), dense, rtol=1e-4, atol=1e-5)
-    print(f"2. {GOSSIPERS:,} agents gossip d = {d:,}, {NEIGHBOURS} neighbours:", end=" ")
-    print(f"{sparse:.2f} CPU s a round, peak {peak:.2f} GiB ({before:.2f});", end=" ")
+    title = f"{GOSSIPERS:,} agents gossip LeNet-5, d = {d:,}, {NEIGHBOURS} neighbours"
+    print(f"2. {title}: {sparse:.2f} CPU s a round, peak {peak:.2f} GiB ({before:.2f});", end=" ")
     print(f"a dense product takes {once:.2f} s, {once / sparse:.1f} times as long")
+    return title, round(sparse, 2), round(peak, 2)
 
 
 def _peak() -> float:
@@ -92,15 +97,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--part", type=int, choices=(1, 2), help="this one in this process")
+    parser.add_argument("--results", type=Path, help="where training.json and .csv are")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.part == 1:
-        training(arguments.agents, arguments.batch, arguments.rounds)
-    elif arguments.part == 2:
-        gossip(arguments.rounds)
-    else:
+    if arguments.part is None:
         for part in ("1", "2"):
             subprocess.run([sys.executable, *sys.argv, "--part", part], check=True)
+        return
+    if arguments.part == 1:
+        row = training(arguments.agents, arguments.batch, arguments.rounds)
+    else:
+        row = gossip(arguments.rounds)
+    if arguments.results is not None:
+        put(arguments.results, "Scale", [row])
 
 
 if __name__ == "__main__":

@@ -35,6 +35,13 @@ from dpaudit.reports.comparison import final_utility
 
 OF_AUDITS = "Every defense at its paper's weakest budget"
 OVER_SEEDS = "One audited budget over three seeds"
+BY_ROUND = "sensitivity-reduced by round"
+ROUNDS = (2, 4, 8, 14, 20, 40, 80)  # of that table
+CURVES = (  # its rows: a file of benchmarks/mnist, and which of its runs
+    ("ten agents", "sensitivity-reduced", "defense"),
+    ("ten agents, without noise", "sensitivity-reduced", "no-defense"),
+    ("a hundred agents", "sensitivity-reduced-100", "defense"),
+)
 EPSILON, DELTA = 2.0, 1e-5
 EVERYTHING = ThreatModel(name="every link")
 COMMON = {"learning_rate": 0.5, "clip_norm": 1.0, "batch_size": 64}
@@ -143,6 +150,14 @@ def audited(folder: Path) -> Iterator[TableRow]:
         )  # fmt: skip
 
 
+def by_round(folder: Path) -> Iterator[TableRow]:
+    """A row for each of CURVES: accuracies in percent at ROUNDS, the mean over agents."""
+    for title, file, world in CURVES:
+        curve = AuditResult.read(folder / file / "audit.json").utility[world]
+        accuracies = dict(zip(curve.rounds, curve.accuracy, strict=True))
+        yield (title, *(float(round(100 * mean(accuracies[k]))) for k in ROUNDS))
+
+
 def published(name: str, rows: list[Row]) -> TableRow:
     """The seeds of one defense as a row of published results."""
     ends = [float(f"{end:.3g}") for end in rows[0].accounted]
@@ -198,6 +213,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.audits is not None and given.results is not None:
         put(given.results, OF_AUDITS, audited(given.audits))
+        put(given.results, BY_ROUND, by_round(given.audits))
         return
     if given.data_root is None:
         parser.error("give --data-root, or --audits and --results")

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from dpaudit.files.published import ResultTables
 from tests.some_fast import fast_if
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -124,6 +125,12 @@ def test_it_starts(name) -> None:
 def test_the_long_ones_run(name) -> None:
     pytest.importorskip(NEEDS.get(name, "torch"))
     assert started(name, LONG[name])
+
+
+def test_every_table_of_training_is_written_by_a_script() -> None:
+    written = "".join(path.read_text() for path in FOLDER.glob("*.py"))
+    tables = ResultTables.read(FOLDER.parent / "docs" / "results" / "training.json").tables
+    assert [table.title for table in tables if f'"{table.title}"' not in written] == []
 
 
 def test_none_is_forgotten() -> None:

@@ -233,6 +233,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
     return Premise(name=name, status=status, says=says, findings=tuple(i for i, _ in cited))
 
 
+UNMOVED = "no record that was tried moves a message"
 WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
 
@@ -281,7 +282,7 @@ def _distance(evidence: ClaimEvidence) -> Answer:
     if aligned is not None:
         ratio = aligned.metrics[Name.MOVED_OVER_DECLARED].value
         return (
-            None,
+            None if ratio > 0 else UNMOVED,
             (
                 f"in {_rounds(aligned)} a record moves what noise hides by {ratio:.3g} times "
                 "what is declared, at most, of the records that were tried"
@@ -298,9 +299,10 @@ def _distance(evidence: ClaimEvidence) -> Answer:
         return f'no bound is stated for "{unbounded[0]}"', "", cited
     if not _covers(dependence):
         return f"{_rounds(dependence)} were measured, and no others", "", cited
-    largest = max(f.value(Name.MEASURED_OVER_STATED) or 0.0 for _, f in measured)
+    moves = [f.value(Name.MEASURED_OVER_STATED) for _, f in measured]
+    largest = max(move or 0.0 for move in moves)
     return (
-        None,
+        UNMOVED if all(move == 0 for move in moves) else None,
         (
             f"in {_rounds(dependence)} a record moves a message by {largest:.3g} times its stated "
             "bound, at most, of the records that were tried"
@@ -333,6 +335,8 @@ def _noise(evidence: ClaimEvidence) -> Answer:
             return f"its law was not confirmed of {finding.unconfirmed[0]}", "", cited
     if evidence.algebra is None:
         return "neither the algebra nor an alignment covers the step", "", cited
+    if not any(sizes):
+        cited = cited + evidence.of(Role.ALIGNMENT)  # of draws, that say how large they were
     return (
         None,
         (

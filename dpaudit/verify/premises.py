@@ -1,7 +1,7 @@
 """Which premises of accounting the findings of an audit examined, derived again.
 
-Two proofs may stand behind the premises: the algebra of a step that is linear in its noise, for all
-rounds; or an alignment of all rounds, in which noise moves by no more than is declared.
+Two proofs may stand behind them, for all rounds: the algebra of a step that is linear in its noise,
+or an alignment, in which noise moves by no more than is declared.
 """
 
 import re
@@ -24,8 +24,8 @@ CITED = {  # roles of the findings that examine a premise; else that of its name
 def accounting(evidence: Evidence) -> Finding | None:
     """What is declared, or was measured; of a function only if that has an upper end."""
     found = evidence.of("declared") + evidence.of("measured")
-    ended = [f for f in found if f["attack"] != "mechanism" or metric(f, "epsilon", "high") != inf]
-    return next(iter(ended), None)
+    ended = (f for f in found if f["attack"] != "mechanism" or metric(f, "epsilon", "high") != inf)
+    return next(ended, None)
 
 
 def premises(evidence: Evidence) -> dict[str, bool]:
@@ -37,18 +37,19 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     noise, beside, leaks = map(evidence.of, ("noise", "dependence", "exact-leak"))
     of_part = evidence.claim["scope"] != "run"
     whole = [f for f in leaks if f["void"] is None and (of_part or _is_whole(f))]
-    aligned = is_aligned(evidence)
+    aligned = (move := moved_noise(evidence)) is not None
     highs = [x for f in whole if (x := metric(f, "epsilon", "high")) is not None and x < inf]
     unsure = any(f["unconfirmed"] or (f["claim"] is None and f["not_examined"]) for f in noise)
     low, top = (evidence.values("noise over declared", end, "noise") for end in ("low", "high"))
     unlike = max(low, default=1.0) > 1.1 or min(top, default=1.0) < 0.9
     measured = moved and all(metric(f, "stated bound") is not None for f in moved)
+    measured = measured and any(metric(f, "measured over stated") != 0 for f in moved)
     tested = evidence.values("rounds", "value", "noise") and highs and not unsure
     drawn = low and not unsure if declared["attack"] == "captured" else aligned or tested
     high = metric(declared, "epsilon", "high") or 0.0
     fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {
-        "distance": aligned or (measured and any(map(_is_whole, beside))),
+        "distance": move != 0 if aligned else measured and any(map(_is_whole, beside)),
         "noise": not unlike and drawn,
         "records": _is_complete(evidence.of("records")),
         "completeness": evidence.values("found", "value", "dependence") and _is_complete(beside),
@@ -69,8 +70,8 @@ def _is_whole(finding: Finding) -> bool:
     return rounds is not None and of is not None and rounds >= of
 
 
-def is_aligned(evidence: Evidence) -> bool:
-    """Whether an alignment of all rounds, by the releases of all links, moves no more noise."""
+def moved_noise(evidence: Evidence) -> float | None:
+    """How far an alignment of all rounds, by the releases of all links, moves what is declared."""
     own = most_of(accounting(evidence))
     for finding in evidence.of("alignment"):
         ratio, every = metric(finding, "noise moved over declared"), most_of(finding)
@@ -82,8 +83,8 @@ def is_aligned(evidence: Evidence) -> bool:
         moves = ratio is not None and ratio <= ALLOWED and _is_whole(finding)
         same = finding["adjacency"] == evidence.claim["adjacency"]
         if moves and same and own and kinds <= all_kinds and n >= most:
-            return True
-    return False
+            return ratio
+    return None
 
 
 def most_of(finding: Finding | None) -> list[Finding]:
@@ -102,9 +103,8 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     sampled = [r for r in most_of(declared) if r["sampling"] != "none"]
     rate = min((number(r["sampling_rate"]) for r in sampled), default=1.0)
     for stated in evidence.values("declared sampling rate", "value", "records"):
-        if declared is not None and not isclose(stated, rate, rel_tol=1e-9):
-            what = f"releases are declared at rate {rate:.6g}, not {stated:.6g}"
-            yield Flaw("premises", what, "most" in declared["releases"])
+        if declared and "most" in declared["releases"] and not isclose(stated, rate, rel_tol=1e-9):
+            yield Flaw("premises", f"the declared rate is {rate:.6g}, not {stated:.6g}", True)
     if declared is None or claim["range"] is None:
         return
     expected = {

@@ -51,7 +51,7 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
         refuted = adjusted.get(i, inf) <= FALSE
         derived, held = derive(own, refuted), premises.premises(own)
         proven = bool(held.get("noise") or held.get("composition"))
-        own = own._replace(verdict=derived, by_algebra=proven and not premises.is_aligned(own))
+        own = own._replace(verdict=derived, by_algebra=proven and premises.moved_noise(own) is None)
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
         found += [*_restated(own), *_left_out(own), *_numbers(own)]

@@ -99,6 +99,17 @@ def test_another_alignment_stands_for_nothing(change: dict[str, Any]) -> None:
     assert left == ["distance", "noise", "composition"]
 
 
+def test_records_that_move_nothing_examine_no_distance() -> None:
+    """As where sums are rounded to a grid that the records of the run never reach."""
+    still = {Name.MOVED_OVER_DECLARED: Metric(value=0.0), **ROUNDS}
+    unmoved = ALIGNED.model_copy(update={"metrics": still})
+    assert missing(*without(ALGEBRA, DISTANCE, NOISE), unmoved) == ["distance"]
+    short = {**MOVED, Name.MEASURED_OVER_STATED: Metric(value=0.0)}
+    assert missing(*without(DISTANCE), DISTANCE.model_copy(update={"metrics": short})) == [
+        "distance"
+    ]
+
+
 def test_a_premise_that_fails_says_so() -> None:
     against = DISTANCE.model_copy(update={"verdict": Verdict.UNSUPPORTED})
     found = premises(CLAIM, list(enumerate((*without(DISTANCE), against))))

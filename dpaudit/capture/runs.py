@@ -136,6 +136,7 @@ class ProgramRun:
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)
+        self._all = [event for event in self._all if not self._is_cut_off(event)]
 
     @cached_property
     def _ids(self) -> dict[MessageId, Event]:
@@ -314,6 +315,15 @@ class ProgramRun:
     def _is_summed(self, event: Event) -> bool:
         return self._options.reductions == "sum only" and event.operator == SUMMED
 
+    def _is_cut_off(self, event: Event) -> bool:
+        """Whether a run was ended before all ranks gave their part of this last sum of a line."""
+        if not self._is_summed(event):
+            return False
+        n, (*line, last) = len(event.group), _call(event)
+        calls = [(*line, i) for i in range(last + 1)]
+        is_whole = [len(self._together.get(call, ())) == n for call in calls]
+        return any(is_whole) and not is_whole[-1] and (*line, last + 1) not in self._together
+
     def _sent(self, event: Event) -> list[Tensor]:
         process = self._processes[event.process]
         return process.tensors(process.sent[event.sequence])
@@ -348,7 +358,7 @@ def _described(number: int, record: Record) -> dict[str, Any]:
     return {"tensors": tuple(tensors), "inconsistent": False}
 
 
-def _call(event: Event) -> Hashable:
+def _call(event: Event) -> tuple[str, tuple[int, ...], str, int]:
     return event.operator, event.group, event.call_site, event.occurrence
 
 

@@ -39,7 +39,7 @@ FAULTS = {
     "clip of the batch": (OF_EACH_RECORD, OF_THE_BATCH, "distance"),
     "no clip far out": ("CLIP)\n        total", "CLIP if one.norm() < 1e5 else 1e9)\n        total", "distance"),
     "low noise": (NOISE, "        noise = 0.9 * SIGMA", "composition"),
-    "noise for half": (NOISE, "        noise = (torch.arange(11) < 5) * SIGMA", ""),  # refused
+    "noise for half": (NOISE, "        noise = (torch.arange(11) < 5) * SIGMA", ""),  # or refused
     "one seed": ("secret.seed()", "secret.manual_seed(rank)", "noise"),
     "loss beside": (SENT, SENT + LOSS, "composition"),
     "no noise once": (NOISE, "        noise = (_ != 3) * SIGMA", "composition"),
@@ -87,4 +87,5 @@ def test_no_fault_is_supported(tmp_path: Path, fault: str) -> None:
         assert not premise
         return
     assert claim.verdict is not Verdict.SUPPORTED
-    assert premise in [missing.name for missing in claim.missing]
+    missing = [one.name for one in claim.missing]
+    assert premise in missing if premise else missing

@@ -18,6 +18,10 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         AuditCache(tmp_path / "file" / "cache", Seal("k"))
 
 
+def test_a_key_is_never_printed() -> None:
+    assert "secret" not in repr(Seal("secret"))
+
+
 def test_an_entry_belongs_to_its_device_code_data_and_dpaudit(folder: Path) -> None:
     file = ClaimsFile.read(folder / "claims.toml")
     cpu = CheckOptions(folder, auditor=Auditor(source=()))

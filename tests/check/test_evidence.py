@@ -1,7 +1,7 @@
 """Evidence accumulated from check to check: it adds up where it may, and nowhere else."""
 
 import json
-from math import log
+from math import inf, log
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +106,12 @@ def test_a_settled_history_begins_anew_and_its_seeds_do_not_count_again() -> Non
     closed = settled(merged(old), [old[0].history])
     again = merged([*closed, *old, stake(3, 0.5)])
     assert accumulated(again, old[0].history) == (1, 0.5)
+
+
+def test_a_wealth_without_end_is_no_stake() -> None:
+    """A later audit could take nothing of it back."""
+    won = [[s.log_wealth for s in stakes_of("first", "a", audit(1, w))] for w in (2.0, inf, -inf)]
+    assert won == [[2.0], [], []]
 
 
 def test_notes_give_back_what_was_noted_and_leave_out_what_is_none() -> None:

@@ -270,6 +270,10 @@ def test_utility_can_be_limited_and_the_range_over_agents_is_its_interval() -> N
     assert limit(found, **least, at_least=max(accuracy) + 0.001).outcome == "fails"
     assert limit(found, **least, at_most=min(accuracy) - 0.001).outcome == "fails"
     assert limit(found, metric="consensus distance", kind="utility", at_most=1e9).verdict
+    *_, before, last = GOLDEN.utility["defense"].rounds
+    assert limit(found, **least, at_least=0, round=last).outcome == "holds"
+    with pytest.raises(ConfigError, match="no finding"):
+        limit(found, **least, at_least=0, round=before)
 
 
 @pytest.mark.parametrize(

@@ -270,13 +270,13 @@ def test_links_of_zip_dl_together_show_what_one_hides(self_noise) -> None:
 
 def test_the_gradient_of_zip_dl_has_no_noise_of_its_own_so_later_rounds_tell_more() -> None:
     options = {**SIXTEEN, "noise_multiplier": 1.0, "self_noise": True}
-    found = [
-        Adversary(game_of(ZipDL(**{**options, "n_rounds": T}), 6), EAVESDROPPER, T).leak
-        for T in (1, 3)
-    ]
-    first, more = (leak.by_use[0].low for leak in found)
+    games = {T: game_of(ZipDL(**{**options, "n_rounds": T}), 6) for T in (1, 3)}
+    first, more = (Adversary(game, EAVESDROPPER, T).leak.by_use[0].low for T, game in games.items())
     assert first == pytest.approx(4.0)  # (deg / s)^2 of a record used in one round
     assert more > 3 * first  # of one used in three rounds: sent again under fresh noise
+    bracket = games[3].defense.mechanism(games[3].setting, EAVESDROPPER, 0)
+    ends = [sorted({z.noise_multiplier for z in end}) for end in (bracket.least, bracket.most)]
+    assert ends == [[pytest.approx(0.5)], [0.0]]  # no bound is stated from above
 
 
 def test_what_the_theory_excludes_is_refused_in_one_line() -> None:

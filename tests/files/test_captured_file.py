@@ -1,6 +1,11 @@
-"""How many runs of a program its audit takes at least."""
+"""What a captured program's file may say, and how many runs its audit takes at least."""
 
-from dpaudit.files.captured_file import CapturedConfig
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from dpaudit.files.captured_file import CapturedConfig, RecordOptions
 
 
 def test_the_least_number_of_runs_follows_from_rounds_and_changes() -> None:
@@ -10,3 +15,18 @@ def test_the_least_number_of_runs_follows_from_rounds_and_changes() -> None:
     )
     assert config.least_runs == 3 + 2 * (3 + 1)
     assert config.attack_runs == 0
+
+
+@pytest.mark.parametrize(
+    "twice", [{"victims": (0, 0)}, {"rounds": (2, 2)}, {"candidates": ("scaled", "scaled")}]
+)
+def test_a_victim_round_or_candidate_is_named_once(twice) -> None:
+    with pytest.raises(ValidationError, match="names one twice"):
+        RecordOptions(**twice)
+
+
+def test_folder_and_interpreter_are_relative_to_the_file(tmp_path: Path) -> None:
+    program = {"command": ["a"], "folder": "there", "python": "venv/bin/python"}
+    read = CapturedConfig.from_table({"program": program}, tmp_path / "audit.toml", "").program
+    assert read.folder == (tmp_path / "there").resolve()
+    assert read.python == tmp_path / "venv" / "bin" / "python"

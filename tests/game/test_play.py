@@ -149,9 +149,13 @@ def test_a_learned_score_finds_noise_that_repeats_itself() -> None:
         found = features(present)
         return type("Played", (), {"features": found, "scores": found[:, 0]})()
 
-    score = LearnedScore(Worlds(played(0), played(1)))
+    worlds = Worlds(played(0), played(1))
+    score = LearnedScore(worlds)
     without, with_record = score(played(0)), score(played(1))
     assert without.max() < with_record.min()
+    moved = Worlds(*(Scored(world.scores, world.features + 100.0) for world in worlds))
+    again = [LearnedScore(moved)(world) for world in moved]  # only differences of means count
+    np.testing.assert_allclose(again, [score(world) for world in worlds], rtol=1e-6)
 
 
 def test_cross_fitted_scores_of_nothing_are_no_better_than_guesses() -> None:

@@ -60,7 +60,9 @@ def test_a_run_that_learns_has_no_warning(tmp_path) -> None:
     assert of_training(audited(tmp_path)) == []
 
 
-@pytest.mark.parametrize("last, word", [(math.nan, "diverged"), (3000.0, "diverged"), (1.5, "")])
+@pytest.mark.parametrize(
+    "last, word", [(math.nan, "diverged"), (3000.0, "diverged"), (1500.0, ""), (1.5, "")]
+)
 def test_a_loss_that_is_no_number_is_divergence(last, word) -> None:
     curve = Curve(
         rounds=(1,),

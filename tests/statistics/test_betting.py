@@ -16,6 +16,7 @@ from dpaudit.statistics.betting import (
     epsilon_from_bets,
     gaussian_curve,
     log_wealth,
+    packed,
 )
 
 ALPHA, DELTA, AUDITS = 0.05, 1e-5, 400
@@ -108,6 +109,21 @@ def test_the_bound_is_the_last_epsilon_that_is_refuted_with_all_below() -> None:
     ]
     assert sum(bound > 1.0 for bound in found) <= MOST_ALARMS
     assert np.median(found) > 0.3
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+def test_the_places_of_scores_are_digits_that_can_be_read_again(n) -> None:
+    rng = np.random.default_rng(10)
+    on, scores = bets([Point(1.0, DELTA)], gaussian(rng, 50)), gaussian(rng, n)
+    sent, thresholds = packed([on], scores), np.unique(on.thresholds)
+    digits = []
+    for number in map(int, sent.places):
+        while number:
+            number, digit = divmod(number, sent.n_places)
+            digits.append(digit)
+    above = [[sum(score > thresholds) for score in pair] for pair in zip(*scores, strict=True)]
+    expected = [2 * int(i) for pair in above for i in pair]
+    assert digits + [0] * (2 * n - len(digits)) == expected
 
 
 def test_an_enormous_claim_is_bet_against_in_finite_numbers() -> None:

@@ -12,6 +12,7 @@ from scipy.stats import binom
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.errors import DpauditError
 from dpaudit.statistics.bounds import (
+    RATES,
     ScoreBound,
     ceiling,
     clopper_pearson,
@@ -24,6 +25,11 @@ from dpaudit.statistics.bounds import (
 
 ALPHA = 0.05
 FALSE_FAILURE = 1e-7  # probability that a correct bound fails one case, over fresh seeds
+
+
+def test_false_positive_rates_reach_as_far_from_either_end() -> None:
+    assert len(RATES) == 119
+    np.testing.assert_allclose(RATES, 1 - RATES[::-1], rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("n, expected", [(1e2, 3.28), (1e3, 5.60), (1e4, 7.905), (1e5, 10.21)])

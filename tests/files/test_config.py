@@ -8,6 +8,7 @@ from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.documents import line_of
+from dpaudit.files.options import graph_options
 from dpaudit.pipeline.run import Runtime, prepare
 
 VALID = """\
@@ -194,3 +195,9 @@ def test_the_line_of_a_key_counts_tables_of_arrays() -> None:
     assert line_of(text, ("d", 1, "f", "g")) == 8
     assert line_of(text, ("d", 1, "absent")) == 6
     assert line_of(text, ("absent",)) is None
+
+
+def test_which_graphs_are_drawn_and_which_are_drawn_anew() -> None:
+    found = [graph_options(name) for name in ("ring", "erdos-renyi", "pairwise", "server")]
+    assert [graph.is_random for graph in found] == [False, True, True, True]
+    assert [graph.is_redrawn for graph in found[:3]] == [False, False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TYPE_CHECKING, Any
 
 from .errors import RecorderError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
 OTHER_LABEL = "other-label"
+LARGEST = 1e6  # factor, above which a record that its dtype does not hold stays as it is
 _EXPECTED = (
     "tap.batch: expected a tensor or array of records, a list of lists of numbers, or a tuple or "
     "dict of such"
@@ -94,7 +96,9 @@ def _other_inputs(part: Any, how: str, i: int) -> Any:
         return part
     factor = float(rest.partition(":")[0])
     if direction == "own":
-        return _written(part, i, part[i] * factor)
+        value = part[i] * factor
+        held = abs(factor) <= LARGEST or bool((abs(value) < math.inf).all())
+        return _written(part, i, value) if held else part
     part = _written(part, i, part[i] * 0 + (factor if direction == "level" else 0))
     first = (i, *(0 for _ in part.shape[1:]))
     return _written(part, first, factor) if direction == "single" else part

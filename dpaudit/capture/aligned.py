@@ -40,6 +40,7 @@ PLACES = ("first", "middle", "last")  # of the records of a batch, one of which 
 MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
 LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
 FAR_OWN_LABEL, FAR_OTHER_LABEL = FAR[: len(FAR) // 2], FAR[len(FAR) // 2 :]
+MOST_MOVED = 1e30  # of a number of a message, above which it counts as that
 PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
 
 
@@ -64,6 +65,7 @@ class Moves(NamedTuple):
     sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
     noiseless: tuple[MessageId, Way] | None  # it moves by what no noise hides, in the last round
     units: Mapping[Way, Mapping[int, Units]]  # the moves themselves, by victim
+    overflowing: Mapping[Way, Mapping[int, Units]] = {}  # the same of each round alone
 
     def largest(self, k: int, family: NoiseFamily) -> float:
         """Of all victims and all that their records were changed to."""
@@ -209,8 +211,8 @@ class Alignments:
             }
             for way, changed in changes.items():
                 for victim, by_message in changed.items():
-                    move = self._make_up(k, victim, by_message)
-                    shown = self._without_noise(k, victim, by_message, move)
+                    move = self.make_up(k, victim, by_message)
+                    shown = self.without_noise(k, victim, by_message, move)
                     noiseless = noiseless or (None if shown is None else (shown, way))
                     draws = self.places[k][victim].draws
                     moved[way][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
@@ -231,16 +233,16 @@ class Alignments:
         present = [one for one in others if one.how != "absent"]
         if moves.noiseless is not None:
             return present[0].how
-        units, families = moves.units, self._families(k, victim)
+        units, families = {**moves.units, **moves.overflowing}, self.families(k, victim)
 
-        def size(one: Way) -> float:
+        def apart(one: Way) -> float:
             parts = [
-                self._size(k, victim, family, units[one][victim], units[way][victim])
+                self.size(k, victim, family, units[one][victim], units[way][victim])
                 for family in families
             ]
             return max(parts, default=0.0)
 
-        return max(present, key=size).how
+        return max(present, key=apart).how
 
     def apart(
         self, victim: int, k: int, pair: tuple[Way, Way], number: int
@@ -262,32 +264,30 @@ class Alignments:
             self.on_run()
             if isinstance(found, RunError):
                 return None
-            move = self._make_up(k, victim, found[victim])
-            shown = self._without_noise(k, victim, found[victim], move)
+            move = self.make_up(k, victim, found[victim])
+            shown = self.without_noise(k, victim, found[victim], move)
             if shown is not None:
                 return shown
             if move.hidden and k > 1:
                 return None
             draws = self.places[k][victim].draws
             units.append({(k, draws[i].key): u for i, u in move.units.items()})
-        return {
-            family: self._size(k, victim, family, *units) for family in self._families(k, victim)
-        }
+        return {family: self.size(k, victim, family, *units) for family in self.families(k, victim)}
 
-    def _families(self, k: int, victim: int) -> list[NoiseFamily]:
+    def families(self, k: int, victim: int) -> list[NoiseFamily]:
         return list(dict.fromkeys(draw.family for draw in self.places[k][victim].draws))
 
-    def _size(self, k: int, victim: int, family: NoiseFamily, one: Units, other: Units) -> float:
+    def size(self, k: int, victim: int, family: NoiseFamily, one: Units, other: Units) -> float:
         """Between two moves of a round: L2 of Gaussian noise, L1 of Laplace."""
         keys = [(k, d.key) for d in self.places[k][victim].draws if d.family == family]
         return _distance(one, other, keys, 2 if family == "gaussian" else 1)
 
-    def _make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
+    def make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
         draws = self.places[k][victim].draws
         lengths = {i: len(self.worlds.base.tape[draw.key]) for i, draw in enumerate(draws)}
         return making_up_for(self.noised[k][victim], changes, lengths)
 
-    def _without_noise(
+    def without_noise(
         self, k: int, victim: int, changes: Mapping[MessageId, Array], move: Move
     ) -> MessageId | None:
         """A message that moves by what no noise makes up for, beyond rounding."""
@@ -319,6 +319,7 @@ class Alignments:
                 if not np.isfinite(content).all():
                     raise RunError("DPA063", f"{message} is not a finite number")
                 found[victim][message] = content - base[message]
+            found[victim] = below_overflow(found[victim])
         return found
 
     def _sizes(
@@ -329,9 +330,9 @@ class Alignments:
         found: dict[tuple[int, int, NoiseFamily], dict[How, float]] = {}
         for k, places in self.places.items():
             for victim in places:
-                for family in self._families(k, victim):
+                for family in self.families(k, victim):
                     found[victim, k, family] = {
-                        way.how: self._size(
+                        way.how: self.size(
                             k, victim, family, moved[Way("absent", way.place)][victim], of[victim]
                         )
                         for way, of in [*moved.items(), *present]
@@ -413,7 +414,7 @@ class Alignments:
         }
         for k, places in self.places.items():
             for victim, place in places.items():
-                move = self._make_up(k, victim, {m: changes[m] for m in place.messages})
+                move = self.make_up(k, victim, {m: changes[m] for m in place.messages})
                 over = [float(np.linalg.norm(units)) for units in move.units.values()]
                 if max([move.left, *over]) > LEFT:
                     later = f"a move of noise does not hide the record in round {k}"
@@ -424,6 +425,13 @@ class Alignments:
                 what = "a message before round 1" if m is None else str(m)
                 return "composition", f"{what} depends on the record, with no noise of its own"
         return None, ""
+
+
+def below_overflow(changes: Mapping[MessageId, Array]) -> dict[MessageId, Array]:
+    """Changes of one agent, all by one factor, so that their squares are finite: a lower end."""
+    largest = max((np.abs(a).max(initial=0.0) for a in changes.values()), default=0.0)
+    factor = min(1.0, MOST_MOVED / max(largest, 1.0))
+    return {message: change * factor for message, change in changes.items()}
 
 
 def _is_same(one: Array, other: Array, size: float = 0.0) -> bool:

@@ -29,7 +29,7 @@ from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import Ends, measured_accounting
-from .examined import ASSUMED, Examination, FileState, files_below
+from .examined import Examination, FileState, files_below
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
@@ -166,7 +166,9 @@ class ProgramSource:
                 model,
                 figure,
                 tuple(bearing_on(i, claim, model, findings)),
-                premise=" ".join(filter(None, [sampling.premise(claim), assumed(own)])),
+                premise=" ".join(
+                    filter(None, [sampling.premise(claim), assumed(own, examination)])
+                ),
                 unjudged=sampling.unknown(claim),
             )
             for (i, claim, model), (_, figure), own in zip(asked, measured, ends, strict=True)
@@ -174,11 +176,11 @@ class ProgramSource:
         return judgings, findings
 
 
-def assumed(ends: Ends) -> str:
+def assumed(ends: Ends, examination: Examination) -> str:
     """What a bound of a record rests on that no run can show, as a sentence; "" without one."""
     if ends.most is None:
         return ""
-    *first, last = ASSUMED
+    *first, last = examination.assumed
     return f"It is assumed that {', that '.join(first)}, and that {last}."
 
 

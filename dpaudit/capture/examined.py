@@ -40,6 +40,7 @@ from .aligned import (
     refuse_unbounded,
 )
 from .drawn import drawn_noise, runs_needed
+from .overflowing import with_overflowing
 from .program import Program
 from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
@@ -54,6 +55,7 @@ ASSUMED = (
     "records act only as the batches that the program shows",
     "the numbers of its generators cannot be predicted",
     "no record moves a message further than those far out that were tried",
+    "records hold finite numbers",
     "the times of messages, files outside of its folder and programs that it starts tell nothing",
 )
 
@@ -84,6 +86,7 @@ class Examination:
     blocked: str = ""  # why none is that rests on moving noise
     moves: Moves | None = None
     costs: Sequence["Cost"] = ()
+    unseen: Sequence[str] = ()  # factors of inputs whose messages are no finite numbers
     aligned: bool = False  # the runs are the same when noise is moved, and bound all records
     runs: Sequence[ProgramRun] = ()  # with seeds of their own
 
@@ -180,6 +183,9 @@ class Examination:
         equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
         runs = Alignments(self.worlds, self.program, self.records, self.on_run, equal)
         self.moves = moves = runs.moves()
+        if moves.noiseless is None:
+            moves, self.unseen = with_overflowing(runs, moves, self.used)
+            self.moves = moves
         adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in asked)
         self.costs = list(self._costs(runs, moves, adjacencies))
         if moves.noiseless is not None:
@@ -211,7 +217,8 @@ class Examination:
                     if of == victim and how != "present" and k in self.used[victim]
                 }
                 k, how = max(sizes, key=lambda at: sizes[at])
-                way = next(one for one in runs.ways if one.how == how)
+                ways = [*runs.ways, *moves.overflowing]
+                way = next(one for one in ways if one.how == how)
             if k not in self.used[victim]:
                 continue
             for adjacency in adjacencies:
@@ -238,6 +245,16 @@ class Examination:
         seeds = [(config.seed + 1 + i) % 2**32 for i in range(n)]
         plain = [World(out=self.program.scratch, seed=seed) for seed in seeds]
         return self.program.each(plain, ProgramRun.loaded, self.on_run)
+
+    @property
+    def assumed(self) -> Sequence[str]:
+        """What a bound of a record rests on that no run can show."""
+        unseen = [
+            f"no record has inputs {factor} times as large as those of the data, whose messages "
+            "are no finite numbers"
+            for factor in self.unseen
+        ]
+        return *ASSUMED, *unseen
 
     def uses(self) -> int:
         """In how many batches of a run one record is at most, of all runs."""

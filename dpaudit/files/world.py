@@ -15,7 +15,7 @@ from dpaudit.strict import Strict
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
-FAR_OUT = "(own|level|single):-?(3|1e[236])(:other-label)?"
+FAR_OUT = "(own|level|single):-?(3|1e([236]|22|160))(:other-label)?"
 How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
 FAR: tuple[How, ...] = tuple(
     f"{direction}:{sign}{size}"
@@ -24,6 +24,10 @@ FAR: tuple[How, ...] = tuple(
     for sign in ("", "-")
 )  # as far out as a clip is looked for
 NEARER: tuple[How, ...] = ("own:3", "own:-3", "own:1e2", "own:-1e2")
+OVERFLOWING: tuple[How, ...] = (  # whose squares overflow, in single and in double precision
+    *("own:1e22", "own:-1e22"),
+    *("own:1e160", "own:-1e160"),
+)
 
 
 class Change(Strict):

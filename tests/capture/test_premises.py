@@ -89,6 +89,13 @@ def test_an_odd_but_right_program_is_supported(tmp_path: Path, variant: str) -> 
 
 
 @pytest.mark.slow
+def test_records_whose_messages_are_no_numbers_are_assumed_away(tmp_path: Path) -> None:
+    [claim] = audited(tmp_path, "no-number-far-out", CLAIMS[:1]).claims
+    assert claim.verdict is Verdict.SUPPORTED
+    assert "no record has inputs 1e22 times as large as those of the data" in claim.reason
+
+
+@pytest.mark.slow
 def test_laplace_noise_is_supported_at_pure_epsilon(tmp_path: Path) -> None:
     claims = (
         {"text": "the run", "epsilon": ROUNDS * 1.0},
@@ -128,6 +135,8 @@ def test_a_record_counts_once_in_each_pass_over_the_data(tmp_path: Path) -> None
 FAULTS = {
     "clip-of-batch": "distance",
     "no-clip-far-out": "distance",
+    "no-clip-of-infinite": "distance",
+    "no-clip-in-single": "distance",
     "no-clip-of-label": "distance",
     "no-clip-of-agent": "distance",
     "no-clip-at-last": "distance",

@@ -39,6 +39,13 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
     factors = np.minimum(1.0, CLIP / np.maximum(norms, 1e-12))
     if VARIANT == "no-clip-far-out":
         factors = np.where(norms > 1e4, 1.0, factors)
+    if VARIANT == "no-clip-of-infinite":
+        factors = np.where(np.isinf(norms), 1.0, factors)
+    if VARIANT == "no-clip-in-single":
+        squares = np.square(each.astype(np.float32)).sum(axis=1)
+        factors = np.where(np.isinf(squares), 1.0, factors)
+    if VARIANT == "no-number-far-out":
+        each = np.where(norms[:, None] > 1e20, np.nan, each)
     if VARIANT == "no-clip-of-label":
         factors = np.where(y == 1, 1.0, factors)
     if VARIANT == "no-clip-of-agent" and i == 1:

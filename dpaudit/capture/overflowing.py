@@ -1,0 +1,103 @@
+"""Records so far out that the squares of their numbers overflow.
+
+A program may leave out its clip where a norm is infinite, or is no number. Each round is played
+with such records by itself, and no finite number of a message may move further than a clip allows.
+Where a message is no finite number, or the program ends, as of most networks, nothing is seen of
+the clip: a support then assumes that there are no such records.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dpaudit.accounting.privacy_loss import Array
+from dpaudit.errors import RunError
+from dpaudit.files.world import OVERFLOWING, Change, World
+
+from .aligned import Alignments, Changed, Moves, Units, Way, below_overflow, played
+from .runs import MessageId, ProgramRun
+
+Used = Mapping[int, Mapping[int, int]]  # by victim and round: the number of its batch
+
+
+class Shown(NamedTuple):
+    """What one run shows of a round."""
+
+    changes: Changed  # 0 where a number of a message is not finite
+    unseen: frozenset[int]  # victims some of whose numbers are not
+
+
+def with_overflowing(runs: Alignments, moves: Moves, used: Used) -> tuple[Moves, tuple[str, ...]]:
+    """The moves with those of records whose squares overflow.
+
+    Returns:
+        The moves, and the factors of inputs with which some message is no finite number.
+    """
+    sizes = {at: dict(found) for at, found in moves.sizes.items()}
+    ways = [Way(how, 0) for how in OVERFLOWING]
+    units: dict[Way, dict[int, Units]] = {way: {v: {} for v in runs.victims} for way in ways}
+    unseen = dict[str, None]()
+    for k, places in runs.places.items():
+        victims = [victim for victim in places if k in used[victim]]
+        for way, shown in _shown(runs, k, ways, victims, used):
+            if shown.unseen:
+                unseen[way.how.partition(":")[2].lstrip("-")] = None
+            for victim, changes in shown.changes.items():
+                move = runs.make_up(k, victim, changes)
+                of = {(k, places[victim].draws[i].key): u for i, u in move.units.items()}
+                units[way][victim] |= of
+                absent = moves.units[Way("absent", way.place)][victim]
+                for family in runs.families(k, victim):
+                    size = runs.size(k, victim, family, absent, of)
+                    sizes[victim, k, family][way.how] = size
+    return moves._replace(sizes=sizes, overflowing=units), tuple(unseen)
+
+
+def _shown(
+    runs: Alignments, k: int, ways: Sequence[Way], victims: Sequence[int], used: Used
+) -> Iterator[tuple[Way, Shown]]:
+    """Runs with the records of all victims changed, or of each by itself where a run fails."""
+    if not victims:
+        return
+    worlds = [_world(runs, k, way, victims, used) for way in ways]
+    found = played(runs.program, worlds, partial(_changes, runs, k, victims))
+    for way, one in zip(ways, found, strict=True):
+        runs.on_run()
+        if not isinstance(one, RunError):
+            yield way, one
+        elif len(victims) > 1:
+            for victim in victims:
+                yield from _shown(runs, k, [way], [victim], used)
+        else:
+            yield way, Shown({}, frozenset(victims))
+
+
+def _world(runs: Alignments, k: int, way: Way, victims: Sequence[int], used: Used) -> World:
+    """A run in which records of these victims are changed in one round."""
+    changes = tuple(
+        Change(agent=v, batch=n, how=way.how, record=runs.records[v][n][way.place])
+        for v in victims
+        for n in [used[v][k]]
+    )
+    return runs.worlds.replay.model_copy(update={"changes": changes})
+
+
+def _changes(runs: Alignments, k: int, victims: Sequence[int], _: World, run: ProgramRun) -> Shown:
+    """How far the finite numbers of a round are from those of the base run."""
+    base, unseen = runs.worlds.base.messages, set[int]()
+    found: dict[int, Mapping[MessageId, Array]] = {}
+    for victim in victims:
+        changes = {m: np.zeros(len(base[m])) for m in runs.places[k][victim].messages}
+        for message, change in changes.items():
+            content = run.messages.get(message)
+            if content is None or content.shape != change.shape:
+                unseen.add(victim)
+                continue
+            finite = np.isfinite(content)
+            change[finite] = content[finite] - base[message][finite]
+            if not finite.all():
+                unseen.add(victim)
+        found[victim] = below_overflow(changes)
+    return Shown(found, frozenset(unseen))

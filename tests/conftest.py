@@ -1,5 +1,6 @@
 """Small problems in float64: four to six agents, a few records each, seconds at most."""
 
+import gc
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -26,6 +27,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("own_defense", OWN)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Ten thousand tests are no garbage: looking for some among them takes seconds in all."""
+    gc.collect()
+    gc.freeze()
+
+
 collect_ignore = ["example_attacks", "example_package"]  # packages that a test installs
 
 
@@ -42,6 +49,18 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits of this process whose report nobody reads: drawing it takes as long as all the rest."""
     monkeypatch.setattr("dpaudit.pipeline.judge.load_plugin", lambda family, name: lambda *_: "")
+
+
+@pytest.fixture
+def report() -> None:
+    """For tests that read the report of an audit of this process."""
+
+
+@pytest.fixture(autouse=True)
+def _no_report_that_nobody_reads(request: pytest.FixtureRequest) -> None:
+    """Slow tests draw every report, unless they ask for none."""
+    if "report" not in request.fixturenames and not request.node.get_closest_marker("slow"):
+        request.getfixturevalue("no_report")
 
 
 @pytest.fixture

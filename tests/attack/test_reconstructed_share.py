@@ -23,6 +23,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import Graph
 from dpaudit.registry import load_plugin
 
+pytestmark = pytest.mark.usefixtures("report")
 DPDPSGD = load_plugin("defenses", "dp-dpsgd")
 CLAIM = Claim(text="ours", epsilon=1.0, delta=1e-5)
 

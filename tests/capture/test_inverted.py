@@ -54,7 +54,7 @@ def inverted(result: AuditResult, world: str = "defense") -> list[Finding]:
     return [f for f in found if f.world == world]
 
 
-def test_a_noiseless_gradient_gives_the_image_and_its_label(tmp_path: Path) -> None:
+def test_a_noiseless_gradient_gives_the_image_and_its_label(tmp_path: Path, report) -> None:
     """The message is the gradient times a learning rate, which the algorithm makes public."""
     links = {"name": "one link", "links": ((0, 1),)}
     own = {"name": "agent 0", "kind": "curious", "agents": (0,)}

@@ -102,7 +102,7 @@ def audited(folder: Path, text: str):
 
 
 def test_an_audit_outside_the_theory_says_so_in_audit_json_the_report_and_the_terminal(
-    tmp_path,
+    tmp_path, report
 ) -> None:
     refused = audited(tmp_path, CONFIG)
     assert refused.exit_code == 2
@@ -117,7 +117,7 @@ def test_an_audit_outside_the_theory_says_so_in_audit_json_the_report_and_the_te
     assert f"note: {note}" in done.stdout
 
 
-def test_an_audit_inside_the_theory_has_no_note(tmp_path) -> None:
+def test_an_audit_inside_the_theory_has_no_note(tmp_path, report) -> None:
     text = CONFIG.replace("exponential", "complete") + "allow_outside_theory = true\n"
     assert audited(tmp_path, text).exit_code == 0
     notes = AuditResult.read(tmp_path / "run" / "audit.json").notes

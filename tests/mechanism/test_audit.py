@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
     assert first == second
 
 
-def test_a_verdict_is_derived_again_from_its_evidence(tmp_path) -> None:
+def test_a_verdict_is_derived_again_from_its_evidence(tmp_path, report) -> None:
     mechanism.audit(gaussian(4.0), claim=CLAIM, shape=(6,), runs=500, out=tmp_path)
     result = json.loads((tmp_path / "audit.json").read_text())
     [checked] = check(result)

@@ -49,7 +49,7 @@ trials = 100
     ],
 )
 def test_an_audit_of_many_agents_refutes_a_claim_that_is_false(
-    tmp_path: Path, agents: int, graph: str
+    tmp_path: Path, agents: int, graph: str, report
 ) -> None:
     """Every round tells mu = 1 / 0.5 of a record that is always in the batch, to who reads all."""
     rng = np.random.default_rng(0)

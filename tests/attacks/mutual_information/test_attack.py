@@ -106,7 +106,7 @@ def by(findings, world: str, column: str):
     return next(f for f in findings if f.world == world and column in f.series)
 
 
-def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder) -> None:
+def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder, report) -> None:
     result = run_audit(
         AuditConfig.from_toml(folder / "audit.toml"), folder / "run", Runtime(cores=1)
     )

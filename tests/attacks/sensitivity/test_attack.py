@@ -406,7 +406,7 @@ steps = 5
 )
 
 
-def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch) -> None:
+def test_an_audit_measures_sensitivity_once_and_draws_it(tmp_path, monkeypatch, report) -> None:
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(CONFIG)

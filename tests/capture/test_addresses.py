@@ -151,6 +151,7 @@ node.send(1, {"BYE": 0, "CHANNEL": "DISCONNECT"})
 """
 
 
+@pytest.mark.slow
 def test_the_adapter_of_the_page_shows_the_program_it_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def played(tmp_path: Path, at: str = "message = [", **kinds: Any) -> AuditResult
     return audited(tmp_path / "out", (*TORCHRUN, "train.py"), path.parent, sites, **parts)
 
 
+@pytest.mark.slow
 def test_layers_that_one_line_sends_are_messages_of_one_round(tmp_path: Path) -> None:
     """Three numbers of 1 / sqrt(3) with noise of 1 each, of a record that may be ten times it."""
     begins = line(script(tmp_path / "program"), "a round begins")

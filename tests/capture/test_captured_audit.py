@@ -142,6 +142,7 @@ for one in [threading.Thread(target=agent, args=(i,)) for i in range(8)]:
 """
 
 
+@pytest.mark.slow
 def test_agents_may_be_threads(tmp_path: Path) -> None:
     """All that they send is one world's; the first to call have made a world each."""
     (tmp_path / "program.py").write_text(THREADS)
@@ -158,7 +159,7 @@ def test_agents_may_be_threads(tmp_path: Path) -> None:
     assert result.graph.n_agents == 8
 
 
-def test_a_diagnostic_message_is_left_out_and_named(tmp_path: Path) -> None:
+def test_a_diagnostic_message_is_left_out_and_named(tmp_path: Path, report) -> None:
     """The one that is bare: what it shows is not judged, and the report says so."""
     result = audited(tmp_path, "one-link", ignore=("bare",))
     assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
@@ -308,6 +309,7 @@ def test_a_check_runs_a_program_again_when_its_code_changes(
     assert "from the cache" not in checked()[1]
 
 
+@pytest.mark.slow
 def test_an_interrupted_audit_keeps_its_worlds(tmp_path: Path) -> None:
     """The program writes down that a run goes on: a resumed audit makes those that are left."""
     program = tmp_path / "program"

@@ -43,6 +43,7 @@ def test_clipping_by_layer_is_found_in_pytorch(tmp_path: Path) -> None:
     assert verdict is Verdict.UNSUPPORTED
 
 
+@pytest.mark.slow
 def test_the_twin_of_the_page_is_right_in_pytorch(tmp_path: Path) -> None:
     text, page = (TORCH / "tapped.py").read_text(), (ROOT / "docs" / "own-script.md").read_text()
     fault = text[text.index("def clipped") : text.index("def gradient")]

@@ -133,6 +133,7 @@ def test_more_than_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert line.startswith("the transcript is larger than 1 MB")
 
 
+@pytest.mark.slow
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("localhost", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -52,6 +52,7 @@ def test_every_pattern_is_on_its_link_in_order_and_bit_for_bit(
     }
 
 
+@pytest.mark.slow
 def test_threads_and_ddp_of_spawned_processes_and_a_race(run: Run, tmp_path: Path) -> None:
     recording = run("spawned.py", "race")
     assert_every_message_on_its_link(recording, tmp_path / "sheets")
@@ -61,6 +62,7 @@ def test_threads_and_ddp_of_spawned_processes_and_a_race(run: Run, tmp_path: Pat
     assert recording.content(raced.tensors[0]).sum() == 10_000  # as it was when it was sent
 
 
+@pytest.mark.slow
 def test_a_training_script_for_cuda_alone_under_torchrun(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

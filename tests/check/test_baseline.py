@@ -70,6 +70,7 @@ def test_with_unchanged_code_at_most_one_of_200_checks_cries_wolf(n: int) -> Non
     assert alarms <= binom.isf(FALSE_FAILURE, checks, ALPHA)
 
 
+@pytest.mark.slow
 def test_a_whole_history_cries_wolf_at_most_once_in_200() -> None:
     """30 contents against one baseline, 4 metrics; fails wrongly with probability 1e-9."""
     rng, histories, alarms = np.random.default_rng(5), 200, 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.check.stub_audits import change, check, runs
+from tests.some_fast import fast_if
 
 NOT_TAKEN = 'note: "first": its entry in the cache was not made with the key of this machine'
 
@@ -32,7 +33,7 @@ def test_a_forged_entry_is_run_again_and_said_once(folder) -> None:
     assert NOT_TAKEN not in out
 
 
-@pytest.mark.parametrize("file", ["artifacts/1.png", "report.html", "seal"])
+@pytest.mark.parametrize("file", fast_if("seal".__eq__, ["artifacts/1.png", "report.html", "seal"]))
 def test_every_file_of_an_entry_is_bound_to_it(folder, file: str) -> None:
     check(folder)
     changed = the_entry(folder) / file

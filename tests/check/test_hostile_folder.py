@@ -83,6 +83,7 @@ def test_the_process_of_audits_starts_without_them(
     assert marks(repository) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

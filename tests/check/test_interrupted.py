@@ -80,6 +80,7 @@ def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None
     assert (folder / "runs.log").read_text() == "begun\nresumed\n"
 
 
+@pytest.mark.slow
 def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace("seed = 1 }", "seed = 1 }\nseconds = 5"))
     process = start_slow(folder)
@@ -129,7 +130,7 @@ def kill_at_random_moments(folder: Path, times: int) -> None:
 
 
 def test_a_killed_check_leaves_a_whole_cache_and_a_whole_baseline(folder) -> None:
-    kill_at_random_moments(folder, 8)
+    kill_at_random_moments(folder, 3)
 
 
 @pytest.mark.slow

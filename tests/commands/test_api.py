@@ -81,6 +81,7 @@ def test_own_defense_data_and_network_need_no_entry_point() -> None:
     assert [claim.threat_model for claim in result.claims] == ["eavesdropper"]
 
 
+@pytest.mark.slow
 def test_own_objects_of_importable_classes_travel_to_other_processes_and_give_the_same() -> None:
     torch.manual_seed(0)
     own = {"defense": own_defense(), "data": own_arrays(), "model": nn.Linear(9, 3)}
@@ -211,6 +212,7 @@ def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_works_as_a_script_without_a_guard(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     [example] = re.findall(r"```python\n(import dpaudit\n.*?)```", readme, re.DOTALL)

@@ -167,7 +167,11 @@ def test_however_code_of_others_leaves_an_audit_it_is_one_line(folder, act, mome
     "act, said",
     [
         pytest.param("sys.exit(0)", "unforeseen SystemExit: 0", marks=pytest.mark.slow),
-        ("raise Unsendable(1, 2)", "unforeseen RuntimeError: hostile.Unsendable: 1"),
+        pytest.param(
+            "raise Unsendable(1, 2)",
+            "unforeseen RuntimeError: hostile.Unsendable: 1",
+            marks=pytest.mark.slow,
+        ),
         ("os._exit(0)", "a worker process was killed, perhaps for lack of memory, or was left"),
     ],
 )
@@ -193,7 +197,7 @@ def test_a_process_that_is_left_behind_our_back_gives_no_verdict(folder, moment:
     ]
 
 
-def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch) -> None:
+def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch, report) -> None:
     plant(folder, "pass", "at_import")
 
     def leave(*arguments: object) -> None:
@@ -210,7 +214,11 @@ def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "act, said",
     [
-        ("sys.exit(0)", 'claims.toml:2: check[1]: "ours": unforeseen SystemExit: 0'),
+        pytest.param(
+            "sys.exit(0)",
+            'claims.toml:2: check[1]: "ours": unforeseen SystemExit: 0',
+            marks=pytest.mark.slow,
+        ),
         ("os._exit(0)", "its audit ended without a result"),
     ],
 )
@@ -226,6 +234,7 @@ def test_a_check_is_never_green_for_code_that_leaves(folder, act, said, monkeypa
     assert len(ElementTree.parse("junit.xml").getroot().findall("*/*/error")) == 1
 
 
+@pytest.mark.slow
 def test_nor_is_it_for_code_that_leaves_the_process_of_the_check(folder) -> None:
     plant(folder, "os._exit(0)", "at_import")
     code, [line] = dpaudit_command(folder, "check", "claims.toml", "--workers", "1")

@@ -56,7 +56,7 @@ def test_intervals_miss_at_most_as_often_as_they_say(n_rounds: int, dims: int, r
     assert missed <= binom.isf(FALSE_FAILURE, repeats, 1 - confidence)
 
 
-@pytest.mark.parametrize("n_rounds", [1, 5])
+@pytest.mark.parametrize("n_rounds", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_p_values_of_independent_samples_are_uniform(n_rounds: int) -> None:
     repeats, n_permutations = 240, 9
     rng = np.random.default_rng(33)

@@ -55,7 +55,9 @@ def audit(defense: DPDPSGD, *adjacencies: Adjacency) -> Any:
     ("defense", "wrong"),
     [
         (ForgetsTheRecordTakenOut, {"replace-one"}),
-        (ForgetsHalf, {"add-remove", "user"}),  # a user's records are bounded one by one
+        pytest.param(  # a user's records are bounded one by one
+            ForgetsHalf, {"add-remove", "user"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_claim_is_not_judged_by_a_bound_on_other_neighbours(

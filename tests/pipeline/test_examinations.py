@@ -19,6 +19,7 @@ from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.rng import Streams
 from dpaudit.selftest.catalogue import _content, _records
 from dpaudit.selftest.correct import PrivateGossip
+from tests.some_fast import fast_if
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -91,7 +92,7 @@ def audited(tmp_path, monkeypatch):
         (NoiseOfStd0, Verdict.REFUTED),
         pytest.param(NotClipped, Verdict.UNSUPPORTED, marks=pytest.mark.slow),
         (NotClippedInRound3, Verdict.UNSUPPORTED),
-        (SignOfLess, Verdict.UNSUPPORTED),
+        pytest.param(SignOfLess, Verdict.UNSUPPORTED, marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_is_found_without_any_attack(audited, faulty, verdict) -> None:
@@ -100,7 +101,7 @@ def test_a_fault_is_found_without_any_attack(audited, faulty, verdict) -> None:
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("correct", [PrivateGossip, SignOfNoisy])
+@pytest.mark.parametrize("correct", fast_if(PrivateGossip.__eq__, [PrivateGossip, SignOfNoisy]))
 def test_a_correct_mechanism_is_supported(audited, correct) -> None:
     """Fails falsely with probability 2e-6 over fresh seeds: the level of the tests of noise."""
     result = audited(correct(noise_multiplier=2.0))

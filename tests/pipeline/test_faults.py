@@ -199,7 +199,7 @@ def test_the_second_of_two_audits_into_one_folder_does_not_touch_the_first(folde
         first.communicate()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_audit_whose_folder_moves_away_says_so_and_writes_nothing_more(folder, workers) -> None:
     def move(what: str, done: int, total: int) -> None:
         if (folder / "run").exists() and done > 2:
@@ -230,6 +230,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_process_outlives_a_killed_audit(folder) -> None:
     endless(folder)
@@ -274,7 +275,7 @@ def whole_files_only(path: Path) -> None:
     assert all(load_file(file) for file in path.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("writes", fast_if(lambda n: n in (1, 7), [0, 1, 2, 4, 7, 10]))
+@pytest.mark.parametrize("writes", fast_if((7).__eq__, [0, 1, 2, 4, 7, 10]))
 def test_a_full_disk_is_one_line_and_nothing_is_lost(folder, often, monkeypatch, writes) -> None:
     left = writes
 
@@ -296,6 +297,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(folder, often, monkeypatch,
     assert numbers(folder / "run") == numbers(folder / "whole")
 
 
+@pytest.mark.slow
 def test_files_that_may_not_grow_are_one_line(folder) -> None:
     def small() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
@@ -337,6 +339,7 @@ def test_a_clock_that_jumps_changes_nothing(folder, often, monkeypatch) -> None:
     assert numbers(folder / "run") == numbers(folder / "whole")
 
 
+@pytest.mark.slow
 def test_a_result_that_was_edited_between_is_made_again(folder, often) -> None:
     (folder / "audit.toml").write_text(config_with("canaries", "sensitivity"))
     run(folder, "whole")

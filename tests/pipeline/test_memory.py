@@ -158,6 +158,7 @@ def test_parts_that_do_not_fit_side_by_side_are_done_one_after_the_other() -> No
     assert [workers(free) for free in (None, 1500, 1499, 1100, 1099, 600)] == [3, 3, 2, 2, 1, 1]
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_limit(tmp_path: Path) -> None:
     config = audit(model="logistic").model_copy(update={"claim": ()})
     runs = [

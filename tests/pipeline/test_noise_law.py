@@ -224,7 +224,7 @@ WRONG = [
 ]
 
 
-FAST = SentLater, ShortestOfOwn, SometimesNone  # one that is asked for, one that is not, a mixture
+FAST = SentLater, SometimesNone  # one that is asked for, a mixture
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def command(folder: Path, text: str, *arguments: str) -> tuple[int, list[str]]:
     return done.exit_code, without_help(done.stderr).strip().splitlines()
 
 
-def test_sensor_fusion_is_audited_from_a_file_to_a_report(tmp_path) -> None:
+def test_sensor_fusion_is_audited_from_a_file_to_a_report(tmp_path, report) -> None:
     code, _ = command(tmp_path, CONFIG)
     assert code == 0
     result = AuditResult.read(tmp_path / "run" / "audit.json")
@@ -86,6 +86,7 @@ def test_the_loss_is_the_residual_of_each_agent(tmp_path) -> None:
     assert loss.sum().item() == pytest.approx(problem.residual(X).item(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_curve(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.training.checkpoints.SECONDS", 0.0)
     (tmp_path / "audit.toml").write_text(CONFIG)

@@ -71,6 +71,7 @@ def test_what_is_seen_to_take_long_is_handed_over(monkeypatch: pytest.MonkeyPatc
     assert reports == [*range(1, 13), 1, 2]
 
 
+@pytest.mark.slow
 def test_a_folder_for_temporary_files_may_have_a_long_name(jobs, tmp_path, monkeypatch) -> None:
     """No server of forks has a socket there: 107 bytes are the longest path of one."""
     long = tmp_path / ("x" * 60) / ("y" * 60)
@@ -112,6 +113,7 @@ def test_the_caller_is_left_as_it_was(monkeypatch) -> None:
     assert os.environ["PYTHONSAFEPATH"] == "0"
 
 
+@pytest.mark.slow
 def test_the_folder_a_worker_starts_in_is_not_searched_for_modules(tmp_path: Path) -> None:
     """A new process imports pickle before it is told where modules are."""
     (tmp_path / "pickle.py").write_text("import os\nos.mkdir('ran')\n")

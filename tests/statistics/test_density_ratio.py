@@ -100,7 +100,11 @@ def test_nine_tenths_of_the_best_bound_are_certified(
     assert np.median(found) >= share * best
 
 
-TIGHT = [(LAPLACE, 0.1), pytest.param(LAPLACE, 1.0, marks=pytest.mark.slow), (GAUSSIAN, 2.0)]
+TIGHT = [
+    (LAPLACE, 0.1),
+    pytest.param(LAPLACE, 1.0, marks=pytest.mark.slow),
+    pytest.param(GAUSSIAN, 2.0, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("family", "shift"), TIGHT)

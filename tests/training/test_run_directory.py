@@ -3,8 +3,10 @@
 import os
 import pickle
 import shutil
-import subprocess
-import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import Process, get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -13,27 +15,24 @@ from dpaudit.errors import RunError
 from dpaudit.training.held_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from dpaudit.training.run_directory import RunDirectory
-with RunDirectory(Path(sys.argv[1])).held():
-    print("held", flush=True)
-    time.sleep(600)
-"""
+
+def hold(path: Path, held: Event) -> None:
+    with RunDirectory(path).held():
+        held.set()
+        time.sleep(600)
 
 
 @pytest.fixture
-def holder(tmp_path: Path):
-    """Another process that holds the folder "run"."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+def holder(tmp_path: Path) -> Iterator[Process]:
+    """Another process that holds the folder "run": a fork, which has torch already."""
+    forks = get_context("fork")
+    held = forks.Event()
+    process = forks.Process(target=hold, args=(tmp_path / "run", held))
+    process.start()
+    assert held.wait(60)
     yield process
     process.kill()
-    process.communicate()
+    process.join()
 
 
 def begin(path: Path, resume: bool = False) -> None:
@@ -58,7 +57,7 @@ def test_a_link_to_a_folder_in_use_is_refused_too(holder, tmp_path) -> None:
 
 def test_a_killed_holder_lets_go(holder, tmp_path) -> None:
     holder.kill()
-    holder.wait()
+    holder.join()
     begin(tmp_path / "run")
     begin(tmp_path / "run", resume=True)
 

@@ -19,7 +19,6 @@ from dpaudit.pipeline.run import Runtime, prepare, run_audit
 from dpaudit.rng import Streams
 from dpaudit.selftest.catalogue import _content, _records
 from dpaudit.selftest.correct import PrivateGossip
-from tests.some_fast import fast_if
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -101,7 +100,9 @@ def test_a_fault_is_found_without_any_attack(audited, faulty, verdict) -> None:
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("correct", fast_if(PrivateGossip.__eq__, [PrivateGossip, SignOfNoisy]))
+@pytest.mark.parametrize(
+    "correct", [PrivateGossip, pytest.param(SignOfNoisy, marks=pytest.mark.slow)]
+)
 def test_a_correct_mechanism_is_supported(audited, correct) -> None:
     """Fails falsely with probability 2e-6 over fresh seeds: the level of the tests of noise."""
     result = audited(correct(noise_multiplier=2.0))

@@ -18,7 +18,7 @@ PROJECT = ROOT / "tests" / "example_project"
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository, and beside it one of dpaudit, whose code is part of the content."""
-    folder, ignore = tmp_path_factory.mktemp("copies"), shutil.ignore_patterns("__pycache__", ".*")
+    folder, ignore = tmp_path_factory.mktemp("copies"), shutil.ignore_patterns(".*")
     shutil.copytree(PROJECT, folder / "project", ignore=ignore)
     shutil.copytree(ROOT / "dpaudit", folder / "dpaudit", ignore=ignore)
     for family in ("attacks", "defenses", "recorder", "reports"):

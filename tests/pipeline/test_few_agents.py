@@ -31,8 +31,18 @@ def ended(folder: Path, text: str) -> tuple[int, list[str]]:
     ]
 
 
-@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("graph", graph_names())
+OF_EACH_KIND = "ring", "hub2", "d-out", "erdos-renyi", "pairwise", "server"  # slow: the others
+CASES = [(graph, n) for graph in graph_names() for n in (1, 2, 3)]
+
+
+def is_fast(case: tuple[str, int]) -> bool:
+    return case[1] == 1 or (case[1] == 3 and case[0] in OF_EACH_KIND)
+
+
+@pytest.mark.parametrize(
+    ("graph", "n"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (not is_fast(case))) for case in CASES],
+)
 def test_few_agents_are_an_audit_or_one_line(tmp_path, graph: str, n: int) -> None:
     of_records = "fed-cdp" if graph == "server" else "dp-dpsgd"
     for data, defense, (model, options) in (

@@ -238,9 +238,8 @@ def test_a_killed_process_leaves_a_run_that_resumes(folder, stop, no_report) -> 
     assert process.returncode == (-signal.SIGKILL if stop == signal.SIGKILL else 130), error
     assert "Traceback" not in error
     assert not (run / "audit.json").exists()
-    finished = dpaudit(folder, run, "--workers", "1", "--resume")
-    _, error = finished.communicate(timeout=120)
-    assert finished.returncode == 1, error
+    code, error = said(folder, "--resume", text=text)
+    assert code == 1, error
     assert without_timing(AuditResult.read(run / "audit.json")) == without_timing(whole)
 
 

@@ -18,11 +18,9 @@ from tests.reports.benchmarks import benchmark, cell, written
 from tests.reports.browser import PHONE, WIDE, Browser, started
 from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile, with_premises
 
-SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 NAMES = ["report", "comparison", "captured", "leaderboard", "experiment"]
 PAGES = pytest.mark.parametrize("name", NAMES)
 EXPERIMENT = Path(__file__).parents[2] / "docs" / "results" / "dpdl-figures1-2-quick.json"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +44,6 @@ def folder(
 
 
 @PAGES
-@SIZES
-def test_a_page_asks_for_nothing_and_has_no_errors(
-    browser: Browser, folder: Path, name: str, size: tuple[int, int]
-) -> None:
-    with browser.open(page := folder / f"{name}.html", size) as opened:
-        assert not opened.errors
-        outside = [url for url in opened.requests if not url.startswith("data:")]
-        assert outside == [page.as_uri()]
-
-
-@PAGES
 @pytest.mark.parametrize(
     ("theme", "size"),
     [
@@ -66,14 +53,23 @@ def test_a_page_asks_for_nothing_and_has_no_errors(
         pytest.param("light", PHONE, marks=pytest.mark.slow),
     ],
 )
-def test_axe_finds_nothing(
+def test_a_page_has_no_errors_asks_for_nothing_and_is_readable(
     browser: Browser, folder: Path, name: str, theme: str, size: tuple[int, int]
 ) -> None:
-    with browser.open(folder / f"{name}.html", size, color_scheme=theme) as opened:
+    """Axe finds nothing, and whatever is opened the page is no wider than the window."""
+    page = folder / f"{name}.html"
+    with browser.open(page, size, color_scheme=theme) as opened:
+        assert not opened.errors
+        outside = [url for url in opened.requests if not url.startswith("data:")]
+        assert outside == [page.as_uri()]
         assert not opened.violations()
+        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
-@pytest.mark.parametrize(("theme", "size"), [("light", PHONE), ("dark", WIDE)])
+@pytest.mark.parametrize(
+    ("theme", "size"), [("light", PHONE), pytest.param("dark", WIDE, marks=pytest.mark.slow)]
+)
 def test_premises_and_range_are_readable(
     browser: Browser, golden: AuditResult, tmp_path: Path, theme: str, size: tuple[int, int]
 ) -> None:
@@ -93,16 +89,6 @@ def test_premises_and_range_are_readable(
         assert len(said) == 3
         heights = sorted(label.bounding_box()["y"] for label in said)
         assert all(b - a > 15 for a, b in pairwise(heights))  # none overlap
-
-
-@PAGES
-@SIZES
-def test_a_page_is_never_wider_than_the_window(
-    browser: Browser, folder: Path, name: str, size: tuple[int, int]
-) -> None:
-    with browser.open(folder / f"{name}.html", size) as opened:
-        opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
 def test_the_first_screen_of_a_phone_holds_the_verdict(
@@ -150,7 +136,7 @@ def test_all_is_there_without_script(browser: Browser, folder: Path, name: str) 
     assert len(missing) <= 40, missing  # controls alone, which only the script adds
 
 
-@pytest.mark.parametrize("name", ["report", "leaderboard"])
+@pytest.mark.parametrize("name", [pytest.param("report", marks=pytest.mark.slow), "leaderboard"])
 def test_the_keyboard_alone_reaches_and_opens_what_is_folded(
     browser: Browser, folder: Path, name: str
 ) -> None:

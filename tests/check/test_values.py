@@ -159,7 +159,9 @@ def test_a_ledger_beside_its_baseline_is_worse_above_rounding() -> None:
     outcomes = [held(e).beside(before).outcome for e in (0.9, 1.0 + 5e-10, 1.0 + 5e-9)]
     assert outcomes == ["holds", "holds", "fails"]
     kept = Baseline(checks={"loop": before})
-    (figure,) = held(1.5).checked(kept).figures
+    checked = held(1.5).checked(kept)
+    assert (checked.name, checked.line, checked.seconds, checked.cached) == ("loop", 3, 0.0, False)
+    (figure,) = checked.figures
     assert figure.before is not None
     assert (figure.now.value, figure.before.value) == (1.5, 1.0)
     for none in (None, Baseline(checks={"other": before})):

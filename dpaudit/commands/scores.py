@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpaudit.accounting.privacy_loss import Array
 
 Found = Mapping[str, float | int | str | bool]
+LEAST_ALPHA = 1e-12  # below it, 1 - alpha and quantiles of so rare events are rounded
 UNFAIR = 1e-6  # two-sided, of the coins of one run
 
 OF_RUNS = "each score is of a run, or of a canary, that is independent of all others"
@@ -199,6 +200,8 @@ def _refuse(
         problems.append("--delta: expected above 0: Gaussian noise has no epsilon at delta 0")
     if not 0 < alpha < 0.5:
         problems.append(f"--alpha: expected above 0 and below 0.5, got {alpha:g}")
+    elif alpha < LEAST_ALPHA:
+        problems.append(f"--alpha: expected at least {LEAST_ALPHA:g}, got {alpha:g}")
     if threshold is not None and threshold != threshold:
         problems.append("--threshold: expected a number, got nan")
     if one_run and threshold is not None:

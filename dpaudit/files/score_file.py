@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FEWEST = 2
 MOST = 10**8  # scores of a file
 LEAST_BYTES = 4  # of a floating-point number: a float16 has 3 digits, and many scores would tie
+MOST_BYTES = 8  # a larger one may be beyond what a float64 holds
+BEGINNINGS = b"\x93NUMPY", b"PK", b"\x80"  # of .npy, .npz and of what is pickled
 
 
 def read_scores(path: Path) -> "NDArray[np.float64]":
@@ -30,6 +32,7 @@ def read_scores(path: Path) -> "NDArray[np.float64]":
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # which could have no end
             raise ValueError("not a regular file")
+        _refuse_other_formats(path)
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError("DPA007", f"{path}: {reason(error)}") from None
@@ -39,6 +42,7 @@ def read_scores(path: Path) -> "NDArray[np.float64]":
             said = "it holds Python objects, which are not loaded"
         raise DataError("DPA030", f"{path}: not a .npy file of numbers: {said}", SAVE) from None
     if not isinstance(stored, np.ndarray):
+        stored.close()
         raise DataError("DPA030", f"{path}: expected one array, found an archive of several", SAVE)
     _refuse(path, stored)
     scores = stored.astype(np.float64)
@@ -50,10 +54,18 @@ def read_scores(path: Path) -> "NDArray[np.float64]":
 SAVE = 'save scores with numpy.save("scores.npy", numpy.asarray(scores, "float64"))'
 
 
+def _refuse_other_formats(path: Path) -> None:
+    """Raises ValueError for a file, such as a text, that does not begin as NumPy's do."""
+    with path.open("rb") as file:
+        begins = file.read(6)
+    if begins and not begins.startswith(BEGINNINGS):
+        raise ValueError("it does not begin as one")
+
+
 def _refuse(path: Path, stored: "NDArray[np.generic]") -> None:
     """Raises DataError: the array is no list of numbers of this many."""
     kind, size = stored.dtype.kind, stored.dtype.itemsize
-    if kind not in "fiu" or (kind == "f" and size < LEAST_BYTES):
+    if kind not in "fiu" or (kind == "f" and not LEAST_BYTES <= size <= MOST_BYTES):
         said = f"expected float32, float64 or integers, got {stored.dtype}"
         raise DataError("DPA030", f"{path}: {said}", SAVE)
     if stored.ndim != 1:

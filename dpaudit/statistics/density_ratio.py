@@ -43,7 +43,8 @@ def fit(scores0: Array, scores1: Array) -> FittedWorlds | None:
     """
     scores = np.concatenate([scores0, scores1])
     order = np.argsort(scores, kind="stable")
-    scale = np.std(scores) if np.isfinite(scores).all() else 0.0
+    with np.errstate(over="ignore"):  # then it is infinite
+        scale = np.std(scores) if np.isfinite(scores).all() else 0.0
     if not 0 < scale < np.inf:
         return None
     is_present = (order >= len(scores0)).astype(float)

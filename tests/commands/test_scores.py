@@ -20,6 +20,7 @@ from tests.said import without_help
 
 FALSE_FAILURE = 1e-9  # probability that a correct bound fails a test, over fresh seeds
 DELTA, ALPHA = 1e-5, 0.05
+LONG = np.dtype("longdouble")  # of 8 bytes on some machines
 
 
 @pytest.fixture
@@ -138,6 +139,7 @@ class Planted:
         (np.zeros((3, 2)), "expected one list of scores [n], got shape [3, 2]"),
         (np.float64(1.0), "expected one list of scores [n], got shape []"),
         (np.zeros(4, "f2"), "expected float32, float64 or integers, got float16"),
+        *([(np.zeros(4, LONG), f"float64 or integers, got {LONG}")] if LONG.itemsize > 8 else []),
         (np.zeros(4, "c8"), "expected float32, float64 or integers, got complex64"),
         (np.zeros(4, bool), "expected float32, float64 or integers, got bool"),
         (np.array(["a", "b"]), "expected float32, float64 or integers, got <U1"),
@@ -201,12 +203,26 @@ def test_a_damaged_file_is_one_line(files, damage, monkeypatch) -> None:
     assert not (files / "planted").exists()
 
 
+def test_a_text_is_not_said_to_hold_objects(files) -> None:
+    (files / "in.npy").write_text("0.5\n0.7\n")
+    code, text = said(files)
+    assert (code, text.count("\n")) == (2, 1)
+    assert text.rstrip().endswith("not a .npy file of numbers: it does not begin as one")
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_whose_squares_overflow_are_counted(files) -> None:
+    np.save(files / "in.npy", np.tile([1.7e308, -1.7e308], 50))
+    assert said(files)[0] == 0
+
+
 @pytest.mark.parametrize(
     "arguments, line",
     [
         (["--delta", "1"], "--delta: expected at least 0 and below 1, got 1"),
         (["--delta", "nan"], "--delta: expected at least 0 and below 1, got nan"),
         (["--alpha", "0"], "--alpha: expected above 0 and below 0.5, got 0"),
+        (["--alpha", "1e-320"], "--alpha: expected at least 1e-12, got "),
         (["--threshold", "nan"], "--threshold: expected a number, got nan"),
         (["--guesses", "9"], "--guesses: expected --one-run; without it every score is counted"),
         (["--one-run", "--guesses", "1001"], "--guesses: expected 1 to 1,000, the canaries, got"),

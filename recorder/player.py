@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from . import PROTOCOL, batches, ranks
 from .errors import RecorderError
 from .tensor_file import TensorFile
+from .transports.decoding import contents_in
 from .values import FLOATS, content_of, dtype_of, made_of, parts_of, shape_of
 
 if TYPE_CHECKING:
-    from .log import Log
+    from .log import Content, Log
 
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a world
 PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
@@ -42,6 +43,13 @@ class Change(NamedTuple):
     batch: int  # 1 is the agent's first
     how: str
     record: int  # which of the batch
+
+
+def _shown(part: Any, name: str) -> list[Content]:
+    """A part of a message that the program shows, with the numbers that its bytes hold."""
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return contents_in(bytes(part), name)
+    return [content_of(part, name)]
 
 
 class World:
@@ -179,7 +187,7 @@ class Player:
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
         """A message."""
         to = sorted(set(destinations) - {source})
-        contents = [content_of(part, within) for within, part in parts_of(value)]
+        contents = [one for within, part in parts_of(value) for one in _shown(part, within)]
         with self._log.lock:
             about = self._log.begun("sent", "tap", name, ("tap", name))
             about.update(group="tap", number=None, tag=None)

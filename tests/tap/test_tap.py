@@ -1,14 +1,20 @@
 """The tap: nothing without an audit; in a world, draws by name and one record that differs."""
 
+import io
+import json
 import os
+import pickle
 import runpy
 import sys
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 
 from dpaudit.capture.played import write_world
 from dpaudit.capture.runs import (
@@ -26,6 +32,7 @@ from dpaudit.recorder.batches import changed, digests_of, n_records
 from dpaudit.recorder.errors import RecorderError
 from dpaudit.recorder.log import Log
 from dpaudit.recorder.player import WORLD, Player
+from dpaudit.recorder.transports import encoders
 
 GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
 
@@ -198,6 +205,24 @@ def test_agents_may_be_integers_of_numpy_and_torch(
     assert message.source == 0
     to = np.atleast_1d(np.asarray(destinations))
     assert message.destinations == tuple(int(one) for one in to if one)
+
+
+@pytest.mark.parametrize("how", ["npy", "zlib", "json", "safetensors", "pickle"])
+def test_bytes_that_hold_numbers_are_shown_as_their_numbers(tmp_path: Path, how: str) -> None:
+    numbers, file = np.array([1.5, -2.0]), io.BytesIO()
+    np.save(file, numbers)
+    sent = {
+        "npy": file.getvalue(),
+        "zlib": zlib.compress(file.getvalue()),
+        "json": json.dumps({"w": [1.5, -2.0]}).encode(),
+        "safetensors": save({"w": numbers}),
+        "pickle": pickle.dumps(SimpleNamespace(w=numbers)),
+    }[how]
+    if how == "pickle":
+        encoders.keep(SimpleNamespace(w=numbers), sent)
+    player(tmp_path).send(0, (1,), "x", sent)
+    [content] = left(tmp_path).messages.values()
+    assert content.tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize("destinations", [1.0, "1", -1, None, [0, "1"], True], ids=repr)

@@ -44,7 +44,7 @@ class AttackContext:
     setting: dp.Setting
     defense: dp.Defense  # its noise set
     claims: tuple[Claim, ...]
-    streams: Streams  # of this attack alone: nothing drawn from them is drawn elsewhere
+    streams: Streams  # by the attack's name and adversary, wherever it stands in the config
     run: RunDirectory  # has the recorded rounds, takes artifacts
     part: Part = Part()  # which of the attack's parts
     name: str = ""  # of the attack, as the config has it

@@ -309,9 +309,11 @@ def task_of(gradients: Gradients, dataset: Dataset, checkpoint: Checkpoint) -> T
 
 
 def attack_streams(scenario: Scenario, streams: Streams) -> Streams:
-    """The same draws for a message with and without defense, and apart from those of the run."""
-    name = (scenario.attack_index, scenario.threat_model.name, scenario.batch_size)
-    return streams.child("attack", *name)
+    """The same draws for a message with and without defense, and apart from those of the run.
+
+    They do not depend on the attack's place among others: 0 is that of an attack which is alone.
+    """
+    return streams.child("attack", 0, scenario.threat_model.name, scenario.batch_size)
 
 
 def restarts(losses: Tensor) -> Columns:

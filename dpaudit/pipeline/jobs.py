@@ -44,6 +44,7 @@ LARGE = 1e9  # an option beyond it is not meant; up to it, products of four fit 
 WORLDS = ("defense", "no-defense")
 NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
 EXAMINATION = "claim"  # begins the name of a job that every audit with a claim has
+FIRST = "00"  # the place of an attack that is alone, whose draws all others of its name have
 MOST_BYTES = 5 * 10**8  # of tensors, beyond which one is left out
 
 Examination = tuple[str, Attack]  # by the name of the attack that it is a short form of
@@ -135,7 +136,14 @@ class AttackJob:
 
     @property
     def name(self) -> str:
-        place = EXAMINATION if self.index is None else f"{self.index:02d}"
+        return self._named(EXAMINATION if self.index is None else f"{self.index:02d}")
+
+    @property
+    def stream(self) -> str:
+        """Of its random draws: whatever other attacks there are, it draws as if it were alone."""
+        return self._named(EXAMINATION if self.index is None else FIRST)
+
+    def _named(self, place: str) -> str:
         what = f"{place}-{self.attack_name}-{self.threat_model.slug}"
         if self.part == Part():
             return what
@@ -285,7 +293,7 @@ def context_of(prepared: Prepared, run: RunDirectory, job: AttackJob) -> AttackC
         prepared.setting,
         prepared.defense,
         config.claim,
-        prepared.streams.child("measurement", job.name),
+        prepared.streams.child("measurement", job.stream),
         run,
         job.part,
         job.attack_name,

@@ -5,8 +5,9 @@ import torch
 
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import RunError
-from dpaudit.pipeline.jobs import faults_in_a_line
+from dpaudit.pipeline.jobs import context_of, faults_in_a_line, jobs_of
 from dpaudit.pipeline.run import Runtime, fingerprint_of, prepare
+from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import digits_config
 
 MEANT = DPDPSGD(noise_multiplier=1.0)
@@ -37,3 +38,22 @@ def test_a_run_on_another_device_is_not_resumed() -> None:
     one, other = (fingerprint_of(prepared, Runtime(torch.device(d))) for d in ("cpu", "cuda"))
     assert one != other
     assert {**one, "device": "cuda"} == other
+
+
+def test_what_an_attack_draws_does_not_depend_on_the_attacks_before_it(tmp_path) -> None:
+    defense = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
+    membership = {"name": "membership", "rounds": [1], "victims": 2}
+    canaries = {"name": "canaries", "kind": "mislabelled", "canaries": 20}
+    found = []
+    for attacks in ([membership, canaries], [canaries, membership], [canaries]):
+        prepared = prepare(
+            digits_config(*attacks, model="logistic", n_agents=3, defense=defense), Runtime()
+        )
+        run = RunDirectory(tmp_path)
+        jobs = [job for job in jobs_of(prepared) if job.index is not None]
+        contexts = {job.attack_name: context_of(prepared, run, job) for job in jobs}
+        assert len({context.streams for context in contexts.values()}) == len(attacks)
+        (job,) = (job for job in jobs if job.attack_name == "canaries")
+        found.append(job.attack.measure(contexts["canaries"], job.threat_model, lambda *_: None))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0].metrics

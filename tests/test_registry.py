@@ -313,6 +313,7 @@ def test_an_audit_whose_report_is_of_two_packages_trains_nothing(rivals, tmp_pat
 WALKS_PLUGINS = ("training/test_trials.py", "files/test_config.py", "conformance/test_promises.py")
 
 
+@pytest.mark.slow
 def test_the_tests_of_this_repository_are_of_its_own_plug_ins(tmp_path: Path) -> None:
     """Nothing of another package is collected, in whichever order the packages are found."""
     metadata = tmp_path / "another-1.0.dist-info"

@@ -142,7 +142,7 @@ def test_what_cannot_be_meant_is_one_line(arguments: list[str], said: str) -> No
     assert refused(*arguments).startswith(said)
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_server_that_is_no_cluster_is_one_line(answers: bool, monkeypatch) -> None:
     pytest.importorskip("ray", reason="the extra ray is not installed")
     monkeypatch.setattr(on_ray, "JOIN_SECONDS", 1)

@@ -40,6 +40,7 @@ def by_defense(scale: str) -> dict[str, dict[str, set[float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_what_the_full_scale_tunes_is_there() -> None:
     refuse_unused(BenchmarkFile.read(benchmark_path(SUITE, "full")), plan("full"))
 

@@ -26,7 +26,13 @@ def draws() -> str:
     return f"wires.py:{number}"
 
 
-def config(how: str, python: Path, *fault: str, rounds: tuple[int, ...] = (1, 2)) -> CapturedConfig:
+def config(
+    how: str,
+    python: Path,
+    *fault: str,
+    rounds: tuple[int, ...] = (1, 2),
+    victims: tuple[int, ...] = (0, 1),
+) -> CapturedConfig:
     """Of a right program one agent is audited: of all, hundreds of runs would examine premises."""
     launcher = ("mpiexec", "-n", "2") if how == "mpi" else ()
     program = {"command": (*launcher, "python", "wires.py", how, *fault), "folder": WIRES.parent}
@@ -36,7 +42,7 @@ def config(how: str, python: Path, *fault: str, rounds: tuple[int, ...] = (1, 2)
             "messages": {"round_starts_at": draws()},
             "noise": {"sites": (draws(),)},
             "record": {
-                "victims": (0, 1) if fault else (0,),
+                "victims": victims if fault else (0,),
                 "rounds": rounds,
                 "candidates": ("present",),
             },
@@ -58,7 +64,7 @@ def assert_measured(given: CapturedConfig, out: Path, mu: float) -> None:
 
 
 def test_a_fault_is_found_by_the_bytes_of_sockets(tmp_path: Path, numpy_alone: Path) -> None:
-    given = config("socket", numpy_alone, "halved", rounds=(1,))
+    given = config("socket", numpy_alone, "halved", rounds=(1,), victims=(0,))
     assert_measured(given, tmp_path / "out", 2.0)
 
 

@@ -65,6 +65,7 @@ def test_every_file_that_a_program_reads_is_an_input(tmp_path: Path) -> None:
         run_captured(config, out, cores=1, resume=True)
 
 
+@pytest.mark.slow
 def test_a_program_that_starts_others_is_not_resumed(tmp_path: Path) -> None:
     config, out = planted(tmp_path, "import os\nos.system('true')\n"), tmp_path / "run"
     run_captured(config, out, cores=1)

@@ -126,6 +126,7 @@ def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
         capture(["true"], tmp_path)
 
 
+@pytest.mark.slow
 def test_more_than_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORE", str(tmp_path / "store"))
     options = Options(seconds=60, most_bytes=1_000_000)

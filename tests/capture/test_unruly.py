@@ -109,7 +109,11 @@ def test_what_is_not_recorded_is_named(
     ("code", "said"),
     [
         ("os.kill(os.getpid(), 9)", "was ended by signal 9; its own output says why"),
-        ("time.sleep(60)", "still running after 2 seconds, and was ended"),
+        pytest.param(
+            "time.sleep(60)",
+            "still running after 2 seconds, and was ended",
+            marks=pytest.mark.slow,
+        ),
         (
             "raise ValueError('no such record')",
             "ended with exit code 1: ValueError: no such record",

@@ -87,7 +87,9 @@ def assert_equal_to_fresh_starts(
     ("before", "after"),
     [
         ("", ""),
-        ("torch.ones(2, requires_grad=True).sum().backward()", ""),
+        pytest.param(
+            "torch.ones(2, requires_grad=True).sum().backward()", "", marks=pytest.mark.slow
+        ),
         ("file = open(__file__); file.read(10)", "+ ord(file.read(1))"),
     ],
     ids=["plain", "autograd", "file"],
@@ -106,9 +108,17 @@ def test_forked_worlds_are_those_of_fresh_starts_bit_for_bit(
             "",
         ),
         ("file = open(__file__ + '.out', 'w+')", "+ file.write('1') + file.tell()"),
-        ("import mmap; shared = mmap.mmap(-1, 1)", "+ shared[0]; shared[0] += 1"),
-        ("import subprocess; child = subprocess.Popen(['true'])", "+ child.wait()"),
-        ("import socket; pair = socket.socketpair()", ""),
+        pytest.param(
+            "import mmap; shared = mmap.mmap(-1, 1)",
+            "+ shared[0]; shared[0] += 1",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "import subprocess; child = subprocess.Popen(['true'])",
+            "+ child.wait()",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("import socket; pair = socket.socketpair()", "", marks=pytest.mark.slow),
     ],
     ids=["thread", "file", "memory", "child", "socket"],
 )

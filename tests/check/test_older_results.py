@@ -45,7 +45,13 @@ def of_version(version: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("version", "how"), [(1, "empty"), (2, "empty"), (2, "absent"), (3, "absent")]
+    ("version", "how"),
+    [
+        (1, "empty"),
+        pytest.param(2, "empty", marks=pytest.mark.slow),
+        pytest.param(2, "absent", marks=pytest.mark.slow),
+        (3, "absent"),
+    ],
 )
 def test_it_is_reported_and_checked(folder: Path, version: int, how: str) -> None:
     content = of_version(version)

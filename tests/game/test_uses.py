@@ -11,6 +11,7 @@ import torch
 from dpaudit.accounting.releases import delta
 from dpaudit.defense.gossip import releases
 from dpaudit.game.filtering.leak import Met, Reading, Together, Use, grams, leak_of, met, parts
+from tests.some_fast import fast_if
 
 RATE = 0.3
 
@@ -36,7 +37,7 @@ def really(columns: dict[Use, torch.Tensor], epsilon: float, signs: tuple[int, i
     return max(float(np.maximum(p - np.exp(epsilon) * q, 0).sum() * cell) for p, q in pairs)
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.7, np.pi / 2, 2.0, 3.0])
+@pytest.mark.parametrize("angle", fast_if((0.0, 2.0).__contains__, [0.0, 0.7, np.pi / 2, 2.0, 3.0]))
 def test_a_mixture_with_correlated_shifts_leaks_no_more_than_the_releases(angle) -> None:
     columns = columns_of(angle)
     squares = Together.of([columns]).independent()

@@ -183,9 +183,7 @@ def test_of_linear_steps_there_is_nothing_to_say() -> None:
     assert law(load_plugin("defenses", "dpdl")(noise_multiplier=1.0, batch_size=4)) is None
 
 
-MADE = fast_if(
-    lambda made: made in (RandomSign, OwnDraws), [BoxMuller, Inverted, Polar, RandomSign, OwnDraws]
-)
+MADE = fast_if(lambda made: made is RandomSign, [BoxMuller, Inverted, Polar, RandomSign, OwnDraws])
 
 
 @pytest.mark.parametrize("defense", MADE)
@@ -283,7 +281,7 @@ class Post(PrivateGossip):
 HOW = ["sign", "rounded", "clamped", "top", "normed", "squared"]
 
 
-@pytest.mark.parametrize("how", fast_if(lambda how: how in ("sign", "normed"), HOW))
+@pytest.mark.parametrize("how", fast_if("sign".__eq__, HOW))
 def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
     found = law(Post(how=how))
     assert found is not None
@@ -303,7 +301,12 @@ def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
             "Accounting would support the claim",
             marks=pytest.mark.slow,
         ),
-        (SmallestEach(), Verdict.UNSUPPORTED, "Claimed epsilon 40; runs with the record"),
+        pytest.param(
+            SmallestEach(),
+            Verdict.UNSUPPORTED,
+            "Claimed epsilon 40; runs with the record",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Made) else "",
 )

@@ -148,8 +148,8 @@ def test_correct_post_processing_is_neither_refuted_nor_unsupported(
 @pytest.mark.parametrize(
     "defense",
     [
-        DividedByCleanNorm,
         CleanSignBeside,
+        pytest.param(DividedByCleanNorm, marks=pytest.mark.slow),
         *(
             pytest.param(d, marks=pytest.mark.slow)
             for d in (CleanMasked, SignTimesCleanNorm, UnclippedSign)

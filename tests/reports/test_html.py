@@ -61,7 +61,7 @@ def test_the_first_screen_answers_four_questions_in_order(page: Page) -> None:
     ]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_page_names_the_bytes_that_lie_there(
     golden: AuditResult, tmp_path: Path, version: int
 ) -> None:

@@ -18,8 +18,10 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
 
+from .agents import between_agents
 from .alignment import over_declared, size_of_noise
 from .examination import Examination
+from .others import Others
 from .replay import EVERY_LINK
 from .row import Row
 from .stand_in import examine_every_round, far_from_the_run
@@ -45,6 +47,10 @@ NEIGHBOURS = (
     "one's); mislabelled: the largest with its worst label; optimised: gradient ascent on the "
     "messages' difference within the data's value range, from {restarts} starts of {steps} steps; "
     "opposite: a gradient that outweighs all others of the batch"
+)
+STRETCHED = (
+    "stretched: the natural one's gradient, of the length that moves messages most, as the step "
+    "clips by itself"
 )
 
 
@@ -140,6 +146,7 @@ class Sensitivity(da.Attack):
         rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
         done, last, own = 0, max(rounds), dict.fromkeys(slopes, state)
+        others = Others(examination)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
             done, values, own_values, found, *rest = saved.parts
@@ -152,13 +159,14 @@ class Sensitivity(da.Attack):
                 by_function, own = examination.function(state, k, own, slopes)
                 rows["function", False] += by_function if k in rounds else []
             if ("agent-identity", False) in rows:  # cheap, so in every round
-                rows["agent-identity", False] += examination.agents(state, k)
+                rows["agent-identity", False] += between_agents(examination, state, k)
             for adjacency in adjacencies if k in rounds else ():
                 if adjacency == "function" and isinstance(coupled.problem, da.Classification):
                     replaced = examination.record(state, k, "replace-one", stated_for="function")
                     rows.setdefault((adjacency, True), []).extend(replaced)
                 elif adjacency in ("add-remove", "replace-one"):
                     rows[adjacency, False] += examination.record(state, k, adjacency)
+                    rows[adjacency, False] += others.record(state, k, adjacency)
             state = examination.next_state(state, k)
             every = [[*key, some] for key, some in rows.items()]
             checkpoint.keep(partial(da.Progress.of, k, state, own, every, *examination.saved()))
@@ -205,11 +213,14 @@ class Sensitivity(da.Attack):
         self, worst: Row, adjacency: Adjacency, by_record: bool, noiseless: bool, victim: int
     ) -> Iterator[str]:
         kind = max(worst.moved, key=lambda kind: worst.moved[kind])
-        who = "" if adjacency == "agent-identity" else f", agent {victim} is the victim"
+        whose = victim if worst.agent is None else worst.agent
+        who = "" if adjacency == "agent-identity" else f", agent {whose} is the victim"
         yield f"L{worst.norm} norm{who}; worst in round {worst.round} by {kind}"
         yield PAIRED["replace-one" if by_record else adjacency]
         if "natural" in worst.moved:
             yield NEIGHBOURS.format(restarts=self.restarts, steps=self.steps)
+        if "stretched" in worst.moved:
+            yield STRETCHED
         if by_record:
             yield "the claim covers functions within its stated distance, not this change"
         if noiseless:
@@ -268,11 +279,11 @@ def _slopes(coupled: Coupled) -> dict[str, Tensor]:
 def _by_message(rows: list[Row]) -> Iterator[list[Row]]:
     """The rows of each message in order of rounds.
 
-    Of two rows of one round, which a lag gives, the larger.
+    Of several rows of one round, which a lag or other agents give, one that counts, or the larger.
     """
     for message in dict.fromkeys(row.message for row in rows):
-        own = sorted((row for row in rows if row.message == message), key=lambda row: row.measured)
-        largest = {row.round: row for row in own}
+        own = (row for row in rows if row.message == message)
+        largest = {row.round: row for row in sorted(own, key=lambda r: (r.counts, r.measured))}
         yield [largest[k] for k in sorted(largest)]
 
 

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.attack import Classification, ConfigError
+from dpaudit.attack import Classification
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import Moved, alignment
 from .declared import Declared, Reach, declared_bounds, reaching
 from .kept import KeptAnswers
+from .lengths import longest_moving
 from .opposed import Opposed
 from .replay import ALLOWED, SAME, dependent, explained, replay
 from .row import Row, lesser
@@ -87,9 +88,7 @@ class Examination:
         oracle = self.coupled.batches(k)
         if not self.briefly:
             self._check(state, k, oracle)
-        drawn = self.coupled.play(state, k, oracle).draws
-        norm = 1 if any(draw.family == "laplace" for draw in drawn) else 2
-        pair = Pair(self, state, k, oracle, stated_for or adjacency, norm)
+        pair = Pair(self, state, k, oracle, stated_for or adjacency, *self.asked(state, k, oracle))
         natural = longest = pair.natural()
         if adjacency == "replace-one":
             pair.present, natural = longest, pair.natural(unlike=longest)
@@ -113,6 +112,12 @@ class Examination:
             self.aligned[adjacency, k] = aligned = pair.alignment(found)
             self.aligns = not isinstance(aligned, str)
         yield from pair.rows(found) if pair.lag or self.steps else rows
+
+    def asked(self, state: Any, k: int, oracle: BatchGradient) -> tuple[int, bool]:
+        """The norm of what noise hides, L1 or L2; whether the step clips by itself, if at all."""
+        asking = KeptAnswers.of(oracle)
+        drawn = self.coupled.play(state, k, asking).draws
+        return 1 if any(draw.family == "laplace" for draw in drawn) else 2, bool(asking.bare)
 
     def play_again(self) -> None:
         """Hold round 1 against itself after all others: a step may keep what it saw."""
@@ -183,26 +188,6 @@ class Examination:
             after[kind] = here.noisy.state if explained is None else explained
         return self.judged(k, pairs, "function", 1), after
 
-    def agents(self, state: Any, k: int) -> list[Row]:
-        """One agent's query is replaced by another's: how far apart any two are, before noise."""
-        here = self.coupled.play(state, k, self.coupled.oracle(k), silent=True)
-        stated = self.stated(k, "agent-identity", here.sent)
-        if not stated:
-            raise ConfigError(
-                "DPA047",
-                "claim.adjacency: agent-identity needs a stated bound on how far the queries of "
-                "two agents are apart, and this defense states none",
-                "claim add-remove or replace-one",
-            )
-        rows = []
-        for name, (norm, value) in stated.items():
-            sent = here.sent[name]
-            queries = sent.payload[sent.rows.unique()]
-            spread = torch.cdist(queries, queries, p=norm).max().item()
-            tolerance = self._tolerance(lengths(queries, norm).item(), spread)
-            rows.append(Row(name, k, norm, {"two agents": spread}, value, tolerance))
-        return rows
-
     def compare(self, here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> bool:
         """Notes what differs beside the values of messages; returns whether scales of noise do.
 
@@ -270,7 +255,7 @@ class Examination:
                 p,
                 moved,
                 value,
-                tolerance=0.0 if value == 0 else self._tolerance(size, part),
+                tolerance=0.0 if value == 0 else self.tolerance(size, part),
                 noiseless=name in noiseless and max(moved.values()) != 0,
                 by_releases=bound is not None and bound is by_releases,
                 beyond=beyond,
@@ -286,7 +271,7 @@ class Examination:
     def _note(self, dependence: str) -> None:
         self.found[dependence] = None
 
-    def _tolerance(self, size: float, part: float) -> float:
+    def tolerance(self, size: float, part: float) -> float:
         return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
 
     def _check(self, state: Any, k: int, oracle: BatchGradient) -> None:
@@ -317,6 +302,7 @@ class Pair:
     oracle: BatchGradient
     adjacency: Adjacency  # whose stated bounds are shown
     norm: int  # L1 or L2, of gradients and of messages without a stated bound
+    clips: bool = False  # whether the step is given gradients that are not clipped
     present: Record | None = None  # that the other worlds replace; None: they add one
     lag: int = 0  # messages of so many rounds later are measured
 
@@ -371,7 +357,21 @@ class Pair:
         }
         if self.present is None:
             pairs["opposite"] = [self._opposite(found["natural"], sampled)]
+        if self.clips and not examination.briefly and self._of_length:
+            pairs["stretched"] = self._of_length
         return pairs
+
+    @cached_property
+    def _of_length(self) -> list[WorldPair]:
+        """Of the longest record's gradient, as long as moves messages most."""
+        coupled, silent = self.examination.coupled, self.examination.silent
+        longest = self.natural()
+        X = coupled.defense.models(self.state)[coupled.victim][None]
+        one = longest.input[None, None], longest.label[None, None]
+        towards = self._problem.gradients.clipped_sum(X, *one, inf)[0]
+        clip_norm = coupled.defense.clip_norm_in(self.k)
+        without, opposite = self._world(None), self.present is not None
+        return longest_moving(coupled, without, towards, clip_norm, self.norm, opposite, silent)
 
     def _opposite(self, longest: Record, sampled: bool) -> tuple[PlayedWorld, PlayedWorld]:
         """A record against the others in the drawn batch, or against a short one if sampled.

@@ -1,7 +1,8 @@
 """What is kept of worlds that are played again and again: answers, and how much noise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class KeptAnswers(BatchGradient):
     steps: dict[int, BatchGradient] = field(default_factory=dict)
     shared: "KeptAnswers | None" = None  # an oracle with the same batches, but for the victim's
     victim: int = 0
+    bare: list[str] = field(default_factory=list)  # questions for gradients that it does not clip
 
     @classmethod
     def of(
@@ -32,9 +34,19 @@ class KeptAnswers(BatchGradient):
         own = {f.name: getattr(oracle, f.name) for f in fields(BatchGradient)}
         return cls(**own, shared=shared, victim=victim)
 
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        self.bare.append("per_record")
+        return super().per_record(X, holders, own)
+
+    def part(self, X: Tensor, coordinates: slice) -> Tensor:
+        self.bare.append("part")
+        return super().part(X, coordinates)
+
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
+        if clip_norm == inf:
+            self.bare.append("clipped_sum")
         if type(X) is not Tensor or X.requires_grad:
             return super().clipped_sum(X, clip_norm, holders, norm)
         asked = clip_norm, norm, None if holders is None else tuple(holders.tolist())
@@ -61,7 +73,7 @@ class KeptAnswers(BatchGradient):
 
     def at_step(self, s: int) -> BatchGradient:
         if s > 0 and self.draw is not None and s not in self.steps:
-            self.steps[s] = KeptAnswers.of(super().at_step(s))
+            self.steps[s] = replace(KeptAnswers.of(super().at_step(s)), bare=self.bare)
         return self.steps.get(s, self)
 
 

@@ -1,4 +1,4 @@
-"""A record whose gradient outweighs all others of its batch, which no data set needs to hold."""
+"""Records that no data set needs to hold: by their gradient, which is any that a claim allows."""
 
 from dataclasses import dataclass
 from math import inf
@@ -15,16 +15,10 @@ from .worlds import Record, placed
 
 
 @dataclass(eq=False)
-class Opposed(WrappedGradient):
-    """The oracle of a world with one record more, whose gradient outweighs the others' of a batch.
-
-    It is -2 times the sum of the victim's gradients, or as much of it as ``longest`` allows: what
-    is clipped after it was summed moves by two clip norms.
-    """
+class OneMore(WrappedGradient):
+    """The oracle of a world with one record more in the victim's batch."""
 
     victim: int
-    norm: Literal[1, 2]
-    longest: float  # that a gradient may be
 
     @property
     def batch(self) -> Batch:
@@ -39,22 +33,49 @@ class Opposed(WrappedGradient):
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
-        own = self._own(self.of.clipped_sum(X, inf, holders), holders)
+        own = self._in_rows(self.of.clipped_sum(X, inf, holders), holders)
         return self.of.clipped_sum(X, clip_norm, holders, norm) + clip(
             own, clip_norm, 1 if norm == 1 else 2
         )
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
         each = self.of.per_record(X[..., :-1, :] if own else X, holders, own)
-        return torch.cat([each, self._own(each.sum(-2), holders)[..., None, :]], dim=-2)
+        return torch.cat([each, self._in_rows(each.sum(-2), holders)[..., None, :]], dim=-2)
 
     def at_step(self, s: int) -> Any:
         """The record is in the batch of the first local step alone."""
         return self if s == 0 else self.of.at_step(s)
 
-    def _own(self, sums: Tensor, holders: Tensor | None) -> Tensor:
+    def _in_rows(self, sums: Tensor, holders: Tensor | None) -> Tensor:
         """The record's gradient in the rows of the victim, 0 in the others, [..., m, d]."""
         rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
-        return (
-            -2 * clip(sums, self.longest / 2, self.norm) * (rows == self.victim).to(sums)[:, None]
-        )
+        return self.gradient_beside(sums) * (rows == self.victim).to(sums)[:, None]
+
+    def gradient_beside(self, sums: Tensor) -> Tensor:
+        """The record's gradient, beside the sum of the others [..., m, d]."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Opposed(OneMore):
+    """The record's gradient outweighs the others' of a batch.
+
+    It is -2 times the sum of the victim's gradients, or as much of it as ``longest`` allows: what
+    is clipped after it was summed moves by two clip norms.
+    """
+
+    norm: Literal[1, 2]
+    longest: float  # that a gradient may be
+
+    def gradient_beside(self, sums: Tensor) -> Tensor:
+        return -2 * clip(sums, self.longest / 2, self.norm)
+
+
+@dataclass(eq=False)
+class Given(OneMore):
+    """The record's gradient is given [d], at whatever model."""
+
+    gradient: Tensor
+
+    def gradient_beside(self, sums: Tensor) -> Tensor:
+        return self.gradient.to(sums).expand_as(sums)

@@ -20,6 +20,7 @@ class Row(NamedTuple):
     processed: bool = False  # it moved too far, as a function of values under the declared noise
     by_releases: bool = False  # the bound is that of the declared releases, not the stated one
     beyond: float | None = None  # the larger one that the defense states then
+    agent: int | None = None  # whose record it is, if it is not the victim's
 
     @property
     def measured(self) -> float:

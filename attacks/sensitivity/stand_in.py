@@ -18,6 +18,7 @@ from dpaudit.data.partition import Partition
 from dpaudit.defense import CHANGED_RECORDS, Adjacency
 
 from .examination import Examination
+from .others import Others
 from .row import Row
 from .worlds import Coupled
 
@@ -45,10 +46,11 @@ def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examin
 
 
 def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:
-    coupled = examination.coupled
+    coupled, others = examination.coupled, Others(examination)
     state = coupled.start()
     for k in range(1, coupled.defense.n_rounds + 1):
         yield from examination.record(state, k, adjacency)
+        yield from others.record(state, k, adjacency)
         state = examination.next_state(state, k)
 
 

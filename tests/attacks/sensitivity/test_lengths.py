@@ -1,0 +1,70 @@
+"""Records of all lengths, where a step clips by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.attacks.sensitivity.examination import Examination
+from dpaudit.attacks.sensitivity.worlds import Coupled
+from dpaudit.defense import Gradient
+from dpaudit.selftest.correct import PrivateGossip, length, variant
+from tests.some_fast import fast_if
+
+C = 0.5
+Factor = Callable[[Tensor], Tensor]  # from the lengths of gradients
+
+RIGHT: dict[str, Factor] = {
+    "hard": lambda L: (C / L).clamp(max=1),
+    "soft": lambda L: C / (C**2 + L.square()).sqrt(),
+    "to one length": lambda L: C / L,
+    "long ones left out": lambda L: (L <= C).to(L),
+}
+WRONG: dict[str, tuple[Factor, float]] = {  # and how far the worst length moves, over C
+    "begins late": (lambda L: torch.where(L > 1.3 * C, C / L, 1.0), 1.2),
+    "begins at three": (lambda L: torch.where(L > 3 * C, C / L, 1.0), 2.5),
+    "divided by the square": (lambda L: (C / L.square()).clamp(max=1), 1.4),
+    "without the 1": (lambda L: (C / L.square()).clamp(max=100), 10.0),
+}
+
+
+def moved(factor: Factor, setting_of: Any, streams: Any, adjacency: Any = "add-remove") -> float:
+    """By the worst record of round 1, over the bound."""
+
+    def summed(d: Any, gradient: Gradient, X: Tensor) -> Tensor:
+        each = gradient.per_record(X)
+        return (each * factor(length(each).clamp(min=1e-12))).sum(dim=-2)
+
+    problem, setting = setting_of("ring", 4, "logistic")
+    coupled = Coupled(variant(PrivateGossip, summed=summed), problem, setting, streams, victim=1)
+    (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, adjacency)
+    assert row.stated is not None
+    assert row.counts == (row.measured > row.stated * (1 + 1e-9))
+    return row.measured / row.stated
+
+
+@pytest.mark.parametrize("name", fast_if(lambda name: name == "hard", list(RIGHT)))
+def test_no_length_moves_a_message_beyond_a_right_clip(name, setting_of, streams) -> None:
+    assert moved(RIGHT[name], setting_of, streams) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("name", fast_if(lambda name: name == "begins late", list(WRONG)))
+def test_the_length_that_a_wrong_clip_forgets_is_tried(name, setting_of, streams) -> None:
+    factor, least = WRONG[name]
+    assert moved(factor, setting_of, streams) >= least * (1 - 1e-9)
+
+
+@pytest.mark.slow
+def test_two_opposite_records_are_as_far_apart(setting_of, streams) -> None:
+    factor, least = WRONG["begins late"]
+    assert moved(factor, setting_of, streams, "replace-one") >= least * (1 - 1e-9)
+    assert moved(RIGHT["to one length"], setting_of, streams, "replace-one") == pytest.approx(1)
+
+
+def test_a_step_that_leaves_clipping_to_its_oracle_is_not_asked_again(setting_of, streams) -> None:
+    problem, setting = setting_of("ring", 4, "logistic")
+    coupled = Coupled(PrivateGossip(), problem, setting, streams, victim=1)
+    (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, "add-remove")
+    assert "stretched" not in row.moved

@@ -45,6 +45,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 
 from .local_steps import SEVERAL, LocalSteps, mixing_of, said_of
+from .mismatches import other_gradient, other_steps
 from .named_models import n_classes_of, named_model, stored_weights
 from .program import Program
 from .runs import MessageId, ProgramRun
@@ -371,12 +372,12 @@ class Inversion:
         steps = LocalSteps.of(mixing, update.message, gradient(update.weights, 0.0))
         if not steps.agrees(len(one.sizes)):
             least = f"{SEVERAL:g} at least" if one.sizes[1:] else "1"
+            helps = other_gradient(engine.module, one, update, gradient, self._sends_weights)
             raise self._error(
                 "message",
                 f"{one.parts[0]} is not the gradient of {self.options.model} on the batch of agent "
                 f"{one.target.victim}, not even without noise: cosine {steps.cosine:.3g}, expected "
-                f"{least}; is it at these weights, of the cross-entropy, clipped as clip_norm says,"
-                " and does messages.weights name the lines that send weights?",
+                f"{least}; {helps}",
             )
         return steps.played(update.message, partial(gradient, update.weights), one.sizes, C)
 
@@ -402,11 +403,14 @@ class Inversion:
         update = self._updated(one, LocalSteps(mixing, 0.0, 0.0))
         steps = LocalSteps.of(mixing, update.message, gradient(update.weights, 0.0))
         if not steps.agrees(1):
+            helps = other_steps(
+                engine.module, one, update, oracle, self.options, self._sends_weights
+            )
             raise self._error(
                 "local",
                 f"{one.parts[0]} is not what {len(one.sizes)} steps of {training.optimizer} make "
                 f"of the batches of agent {one.target.victim}, not even without noise: cosine "
-                f"{steps.cosine:.3g}, expected 1; are the optimizer and its options the program's?",
+                f"{steps.cosine:.3g}, expected 1; {helps}",
             )
         return steps._replace(simulation=simulation)
 

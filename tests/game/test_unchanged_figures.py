@@ -194,6 +194,8 @@ def test_meetings_are_those_of_inclusions_that_hang_together_and_of_each_round()
     assert len(leak_with(together=G).meetings(made, None)) == 1
     (way,) = leak_with(together=G).meetings(made, 2)
     assert [m.batches for m in way] == [1, 1]
+    G[3] = G[:, 3] = 0.0  # an inclusion that shows nothing
+    assert [m.batches for m in leak_with(together=G).meetings(made, None)[0]] == [2, 1]
     for none in (
         leak_with(),
         leak_with(together=0 * G),

@@ -1,5 +1,6 @@
 """Values of the game and of its linear algebra, dense and sparse, one by one."""
 
+from dataclasses import replace
 from math import inf, sqrt
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,15 @@ import pytest
 import torch
 from scipy import sparse
 
+from dpaudit.defense.contract import Setting
+from dpaudit.files.threat import ThreatModel
 from dpaudit.game import matrices
 from dpaudit.game.filtering.adversary import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal, blocks, column_norms, compressed, factor_with, factors
-from dpaudit.game.probing.probed_round import Effects, ProbedRound
+from dpaudit.game.probing.probed_round import NOISELESS, Effects, ProbedRound
+from dpaudit.game.step_inputs import ChosenNoise
+from dpaudit.graphs.graph import build_graph
 from tests.game.test_adversary import curious, game_of
 
 PARTS = np.zeros((6, 7))
@@ -108,7 +113,7 @@ def probed(noise: list[list[float]], record: list[list[float]], earlier: list[li
     messages = [("a", 0), ("b", 1), ("c", 2)]
     return ProbedRound(
         1, messages, effects(noise), 0, torch.zeros(len(noise), dtype=torch.bool),
-        effects(record), list(range(len(record))), effects(earlier), [], 1.0, 9.0,
+        effects(record), list(range(len(record))), effects(earlier), [], 100.0, 9.0,
     )  # fmt: skip
 
 
@@ -117,8 +122,9 @@ def probed(noise: list[list[float]], record: list[list[float]], earlier: list[li
     [
         ([[1.0, 2.0, 4.0]], [[1.0, 3.0, 5.0]], [], 1),
         ([[1.0, 2.0, 4.0]], [[1.0, -3.0, 5.0]], [], 1),
-        ([[1.0, 2.0, 0.0]], [[1.0, 3.0, 1e-3]], [], 2),  # without noise
+        ([[1.0, 2.0, 0.0]], [[1.0, 3.0, 0.5]], [], 2),  # without noise
         ([[1.0, 2.0, 0.0]], [[1.0, 3.0, 1e-12]], [], 1),  # which is rounding
+        ([[1.0, 2.0, 0.0]], [[1.0, 3.0, 20 * NOISELESS]], [], 1),  # of a scale of 100, too
         ([[1.0, 2.0, 4.0]], [[0.0, 0.0, 0.0]], [[0.0, 1.0, 9.0]], 2),
         ([[1.0, 2.0, 4.0]], [[0.0, 1.0, 0.0]], [[0.0, 1.0, 9.0]], 1),
         ([[1.0, 1.0, 1.0], [0.0, 5.0, 0.0]], [[1.0, 3.0, 0.0]], [], 0),
@@ -203,5 +209,42 @@ def test_a_game_is_about_a_record_that_is_drawn_as_the_batches_of_its_agent() ->
 
 
 def test_an_adversary_of_every_link_knows_what_it_knew() -> None:
+    some = ThreatModel(name="some", links=((0, 1),))
+    assert with_every_link(some) == ThreatModel(name="some")
     found = with_every_link(curious(2))
     assert (found.kind, found.links, found.agents) == ("external", None, (2,))
+
+
+def test_a_round_is_played_on_the_layers_and_coordinates_that_are_asked() -> None:
+    started: list[Any] = []
+    defense: Any = SimpleNamespace(start=lambda X, setting: started.append((X, setting)))
+    one = Setting(build_graph("ring", 3), (5,) * 3, 1)
+    layers = (("a", 5), ("b", 3))
+    own = game(defense=defense, setting=one, coordinates=8, layers=layers)
+    kinds = (
+        (own, 1),
+        (own, 8),
+        (own, 2),
+        (replace(own, filled=2), 2),
+        (replace(own, layers=()), 8),
+    )
+    for played, coordinates in kinds:
+        played.start(4, coordinates=coordinates)
+    assert [tuple(X.shape) for X, _ in started] == [(4, 3, d) for d in (1, 8, 2, 2, 8)]
+    assert [setting.d for _, setting in started] == [1, 8, 2, 2, 8]
+    assert [setting.layers for _, setting in started] == [
+        one.stand_in(1).layers,
+        layers,
+        one.stand_in(2).layers,
+        (("a", 1), ("b", 1)),
+        one.stand_in(8).layers,
+    ]
+    wide = game(spread=2, filled=3).gradient(torch.ones(1))
+    assert wide.spread == 6
+    plain = game_of("dp-dpsgd", "ring", n_agents=4, noise_multiplier=1.0)
+    sent = plain.first_sent(ChosenNoise(), 2.0, 3)
+    (payload,) = (message.payload for message in sent.values())
+    assert payload.shape[0] == 3
+    moved = plain.first_sent(ChosenNoise(), 1.0, 1)
+    (alone,) = (message.payload for message in moved.values())
+    torch.testing.assert_close(payload[0], 2 * alone[0])

@@ -1,5 +1,6 @@
 """Values on which a verdict rests, one by one: ends, texts, premises and what an audit takes."""
 
+from dataclasses import replace
 from math import inf, log, nextafter
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from dpaudit.accounting import epsilon, gaussian_epsilon
 from dpaudit.errors import ConfigError
+from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.options import graph_options
 from dpaudit.files.result import Curve
@@ -345,3 +347,108 @@ def test_parts_are_done_side_by_side_as_memory_allows() -> None:
     parts = {name: (s, n, jobs) for name, s, n, jobs in found.by_part()}
     assert parts == {"t": (2.0, 5, 1), "a0": (4.0, 30, 2), "a1": (2.0, 40, 1)}
     assert [s for _, s, _, _ in costs(1, [1, 1], [1.0, None]).by_part()] == [2.0, None]
+
+
+def test_a_claim_is_supported_if_all_premises_held_and_accounting_is_within_it() -> None:
+    held = premises.Premise(name="noise", status="examined", says="s")
+    failed = held.model_copy(update={"status": "failed"})
+
+    def supported(*findings: Finding, rests_on: tuple[Any, ...] = (held,)) -> bool:
+        return replace(case(*findings), premises=rests_on).is_supported
+
+    assert supported(epsilon_of(0.5, 2.0))
+    assert not supported(epsilon_of(0.5, 2.0001))
+    assert not supported(epsilon_of(0.5, 2.0, void="x"))
+    assert not supported(epsilon_of(0.5, 2.0), certified(2.1, 0.04))
+    assert supported(epsilon_of(0.5, 2.0), certified(2.0, 0.04))
+    for rests_on in ((), (failed,), (held, failed)):
+        assert not supported(epsilon_of(0.5, 2.0), rests_on=rests_on)
+    assert not supported()
+
+
+def covered(n: int, of: int, high: float = 1.0, **more: Any) -> Finding:
+    every = {Name.ROUNDS: Metric(value=n, n=of)}
+    return epsilon_of(0.5, high, role=Role.EXACT_LEAK, metrics=every, **more)
+
+
+def test_the_algebra_of_a_run_covers_all_its_rounds_and_has_an_upper_end() -> None:
+    def algebra(found: Finding, scope: str = "run") -> Finding | None:
+        claim = Claim.model_validate({"text": "c", "epsilon": 2.0, "delta": 1e-5, "scope": scope})
+        return premises.ClaimEvidence(claim, ((0, found),)).algebra
+
+    whole, part = covered(5, 5), covered(4, 5)
+    assert algebra(whole) == whole
+    assert algebra(part) is None
+    assert algebra(part, "round") == part
+    assert algebra(covered(5, 5, inf)) is algebra(covered(5, 5, void="x")) is None
+
+
+def test_composition_is_examined_by_what_bounds_all_rounds() -> None:
+    def said(declared: Finding, *more: Finding) -> str | None:
+        evidence = premises.ClaimEvidence(CLAIM, tuple(enumerate((declared, *more))))
+        return premises._composition(evidence)[0]
+
+    assert said(epsilon_of(0.5, 1.0), covered(5, 5)) is None
+    assert said(epsilon_of(0.5, 1.0), covered(5, 5, 1 + 9e-7)) is None
+    assert (
+        said(epsilon_of(0.5, 1.0), covered(5, 5, 1 + 2e-6))
+        == "the algebra bounds epsilon by 1 alone"
+    )
+    assert said(epsilon_of(0.5, inf), covered(5, 5)) == "no upper end follows from what is declared"
+    assert said(epsilon_of(0.5, 1.0, void="x")) == "what is declared is void: x"
+    assert said(epsilon_of(0.5, 1.0)) == "neither the algebra nor an alignment covers all rounds"
+
+
+@pytest.mark.parametrize(
+    "declared, sampling, rate_high, missing",
+    [
+        (0.2, "poisson", 0.21, 0),
+        (0.25, "poisson", 0.21, 0),  # more often than it is: an upper end
+        (0.19, "poisson", 0.21, 1),
+        (0.2, "fixed", 0.21, 1),
+        (0.2, "poisson", inf, 1),
+        (0.19, "fixed", inf, 3),
+    ],
+)
+def test_batches_are_held_against_the_declared_rate(declared, sampling, rate_high, missing) -> None:
+    release = RELEASE.model_copy(update={"sampling": sampling, "sampling_rate": declared})
+    prepared: Any = SimpleNamespace(
+        defense=SimpleNamespace(batch_size=8, drawing="poisson"),
+        setting=SimpleNamespace(sizes=(80, 40)),
+    )
+    of: Any = SimpleNamespace(
+        victim=1, most=(release, release.model_copy(update={"sampling_rate": 1.0}))
+    )
+    rate = premises.Rate(1.0, 0.9, rate_high / 0.2, 100)
+    found = premises.records_finding(0, CLAIM, "a", of, rate, prepared)
+    assert len(found.not_examined) == missing
+    metric = found.metrics[Name.SAMPLING_RATE]
+    assert (metric.value, metric.low, metric.n) == (0.2, pytest.approx(0.18), 100)
+    assert metric.high == pytest.approx(min(1.0, rate_high))
+    assert found.metrics[Name.DECLARED_RATE].value == declared
+    none: Any = SimpleNamespace(victim=1, most=None)
+    whole = premises.records_finding(0, CLAIM, "a", none, rate, prepared)
+    assert whole.metrics[Name.DECLARED_RATE].value == 1.0
+    assert premises.records_finding(0, CLAIM, "a", none, None, prepared).metrics == {}
+
+
+def test_what_an_audit_takes_is_said_where_it_is_much() -> None:
+    def lines(parts: list[PartCost], seconds: float = 1.0) -> list[str]:
+        limit: Any = SimpleNamespace(free=None, process=10)
+        training = [PartCost("t", 5, seconds=seconds)]
+        return list(AuditCosts(training, parts, PartCost("report", 1), limit).lines(1))
+
+    assert lines([PartCost("a", 10**9 - 1, seconds=1.0)]) == []
+    assert lines([PartCost("a", 10**9, seconds=1.0)])[0].startswith("a takes about 1")
+    unknown = [PartCost(name, 1, unknown="why", seconds=1.0) for name in ("a", "b", "c")]
+    assert lines(unknown[:1]) == ["a: memory is not known beforehand: why"]
+    assert lines(unknown) == ["a and 2 more: memory is not known beforehand: why"]
+    assert lines([PartCost("a", 1, seconds=0.5)], 9.5) == []
+    (said,) = lines([PartCost("a", 1, seconds=0.5), PartCost("b", 1, seconds=1.0)], 9.5)
+    assert said.startswith("about ")
+    assert " on 1 core; on one: t " in said
+    assert said.count(", b ") == 1
+    assert ", a " not in said
+    (said,) = lines([PartCost("a", 1, seconds=None)], 11.0)
+    assert said.startswith("at least about ")
+    assert said.endswith("a unknown")

@@ -17,6 +17,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from tests.own_plugins import OWN
 
+gc.disable()  # until all are collected
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
 
@@ -29,6 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ten thousand tests are no garbage: looking for some among them takes seconds in all."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

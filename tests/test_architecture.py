@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("attacks", "defenses", "reports")  # at the top of the repository, dpaudit.* to import
 BESIDE = (*FAMILIES, "recorder")
@@ -76,7 +78,7 @@ def floor(name: tuple[str, ...]) -> int:
 def imports(path: Path, name: tuple[str, ...]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """Line, level and absolute name of each import of ours, those inside functions too."""
     package = name if path.stem == "__init__" else name[:-1]
-    for node in statements(ast.parse(path.read_text())):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) + 1 - node.level] if node.level else ()
             module = (*base, *(node.module.split(".") if node.module else ()))
@@ -107,7 +109,7 @@ def test_every_folder_of_modules_is_a_room_with_a_floor() -> None:
     for path, name, _ in every():
         assert (path.parent / "__init__.py").exists(), path
         if path.stem == "__init__":
-            said = ast.get_docstring(ast.parse(path.read_text()))
+            said = ast.get_docstring(parsed(path))
             assert said, f"{'.'.join(name)} does not say its purpose"
 
 
@@ -167,7 +169,7 @@ def too_long(path: Path) -> Iterator[str]:
     text = path.read_text("utf-8")
     if len(text.splitlines()) > MOST_LINES["module"]:
         yield path.name
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if is_function and node.end_lineno - node.lineno >= MOST_LINES["function"]:
             yield f"{path.name}:{node.lineno}: {node.name}"

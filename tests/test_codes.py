@@ -5,7 +5,6 @@ import pickle
 import re
 import traceback
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from dpaudit import errors
 from dpaudit.codes import entries, help_for, page
 from dpaudit.errors import ConfigError, DpauditError, OutsideTheory, Problem, RunError
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [
@@ -35,11 +35,6 @@ def classes() -> set[str]:
         n = len(found)
         found |= {name for name, derived_from in bases if found & derived_from}
     return found
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def errors_made(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:

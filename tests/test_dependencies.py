@@ -13,6 +13,7 @@ import pytest
 
 from dpaudit.pipeline.content import DECIDING
 from dpaudit.pipeline.provenance import PACKAGES
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("dpaudit", "attacks", "defenses", "recorder", "reports")
@@ -71,11 +72,6 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
                 found = [module]
         tops = [name.split(".")[0] for name in found]
         yield from (PARTS.get(top, top) for top in tops if top not in OURS)
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @cache

@@ -35,7 +35,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.glossary import ENTRIES
 from dpaudit.files.mechanism_file import MechanismConfig, MechanismOptions
 from dpaudit.files.published import ExperimentResult, ExperimentRuns, ResultTables
-from dpaudit.files.threat import ThreatModel
+from dpaudit.files.threat import Region, ThreatModel
 from dpaudit.registry import PluginFamily, installed, load_plugin
 from dpaudit.reports import html, published
 
@@ -56,6 +56,7 @@ AUDIT_FILE = {
     "[model]": config.ModelConfig,
     "[[claim]]": Claim,
     "[[threat_model]]": ThreatModel,
+    "[[threat_model]] region": Region,
 }
 CLAIMS_FILE = {
     "top of the file": claims_file.Claims,

@@ -101,7 +101,7 @@ def correlated_releases(
     graph_of = setting.network.at
     known = known_rounds(graph_of, defense.n_rounds, threat_model, victim)
     takes = steps_of(graph_of, defense.n_rounds, victim)
-    everybody = threat_model.kind == "external" and threat_model.links is None
+    everybody = threat_model.reads_every_link
     n_rounds, n = defense.n_rounds, setting.n_agents
     steps = [steps_of(graph_of, n_rounds, i) for i in range(n)]
     seen = [known_rounds(graph_of, n_rounds, threat_model, i) for i in range(n)]

@@ -72,7 +72,7 @@ def seen_links(threat_model: ThreatModel, senders: Tensor, receivers: Tensor) ->
     if threat_model.kind != "external":
         agents = threat_model.agents
         return _is_one_of(senders, agents) | _is_one_of(receivers, agents)
-    if threat_model.links is None:
+    if threat_model.reads_every_link:
         return torch.ones(len(senders), dtype=torch.bool, device=senders.device)
     ends = zip(senders.tolist(), receivers.tolist(), strict=True)
     seen = [threat_model.sees(sender, receiver) for sender, receiver in ends]

@@ -260,6 +260,9 @@ def _problems(config: CapturedConfig) -> list[FileProblem]:
         if model.drawn is not None:
             said = "agents of a program are not drawn; expected agents"
             problems.append((("threat_model", i, "drawn"), Problem("DPA013", said)))
+        if model.region is not None:
+            said = "the graph of a program is what it sends; expected links or agents"
+            problems.append((("threat_model", i, "region"), Problem("DPA013", said)))
         if model.has_final_model:
             said = "a program is audited by its messages; expected external, curious or colluding"
             problems.append((("threat_model", i, "kind"), Problem("DPA052", said)))

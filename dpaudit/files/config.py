@@ -286,10 +286,12 @@ def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
             yield ("threat_model", i, "drawn"), Problem("DPA005", text)
         agents = {*model.agents, *(agent for link in model.links or () for agent in link)}
         agents |= set() if model.model_of is None else {model.model_of}
+        agents |= set() if model.region is None else {*model.region.around}
         for agent in sorted(a for a in agents if not 0 <= a < n):
             text = f"there is no agent {agent}; with n_agents = {n} they are 0 to {n - 1}"
             key = "agents" if model.agents else "links" if model.links else "model_of"
-            yield ("threat_model", i, key), Problem("DPA006", text)
+            place: FileKey = ("region", "around") if model.region else (key,)
+            yield ("threat_model", i, *place), Problem("DPA006", text)
     if (late := config.graph.never_arrives(config.defense.options["n_rounds"])) is not None:
         yield ("graph", "delay"), Problem("DPA005", late, "lower delay, or raise defense.n_rounds")
     for i, claim in enumerate(config.claim):

@@ -2,14 +2,17 @@
 
 import hashlib
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
+from dpaudit.errors import ConfigError
 from dpaudit.strict import Strict, Text
 
+SHOWN = 10  # agents that a sentence names
 LONGEST_SLUG = 120  # bytes, of the 255 that a file's name may have
 
 Agent = Annotated[int, Field(strict=True)]  # true is no agent
@@ -17,6 +20,46 @@ Link = tuple[Agent, Agent]  # (sender, receiver)
 # of agents; left out of results where it is None, so that they are as without it
 Drawn = Annotated[int | None, Field(ge=1, exclude_if=lambda value: value is None)]
 Access = Literal["white-box", "black-box"]  # to a model: its parameters, or its losses on records
+
+
+class Region(Strict):
+    """Some agents and all within a few links of them; whoever taps it reads all links they have."""
+
+    around: Annotated[tuple[Agent, ...], Field(min_length=1)]  # agents in the middle of it
+    hops: NonNegativeInt = 0  # links from one of them to the outermost agents, in any direction
+
+    @model_validator(mode="after")
+    def _every_agent_is_one(self) -> "Region":
+        for agent, times in Counter(self.around).items():
+            if times > 1:
+                raise ValueError(f"around: agent {agent} is there twice")
+        return self
+
+    def agents(self, links: Collection[Link]) -> frozenset[int]:
+        """All agents of it in a graph of these links."""
+        near = defaultdict[int, set[int]](set)
+        for sender, receiver in links:
+            near[sender].add(receiver)
+            near[receiver].add(sender)
+        found = edge = {*self.around}
+        for _ in range(self.hops):
+            edge = {other for agent in edge for other in near[agent]} - found
+            if not edge:
+                break
+            found = found | edge
+        return frozenset(found)
+
+    def sentence(self) -> str:
+        """Which links it means, for people."""
+        shown = ", ".join(map(str, self.around[:SHOWN]))
+        more = f" and {len(self.around) - SHOWN} more" * (len(self.around) > SHOWN)
+        who = f"agent{'s' * (len(self.around) > 1)} {shown}{more}"
+        if not self.hops:
+            return f"all links that {who} {'have' if len(self.around) > 1 else 'has'}"
+        return f"all links of agents within {self.hops} hop{'s' * (self.hops > 1)} of {who}"
+
+
+Tapped = Annotated[Region | None, Field(exclude_if=lambda value: value is None)]
 
 
 class ThreatModel(Strict):
@@ -31,6 +74,7 @@ class ThreatModel(Strict):
     agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
     drawn: Drawn = None  # how many agents are drawn at random, in place of naming ``agents``
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
+    region: Tapped = None  # in place of ``links``: all links that the agents of a region have
     model_of: Agent | None = None  # of kind "final-model": whose model; None: the mean of all
     access: Access = "white-box"  # of kind "final-model"
     knows_draws: bool = (
@@ -56,6 +100,10 @@ class ThreatModel(Strict):
             raise ValueError('model_of and access belong to kind "final-model"')
         if self.links is not None and self.kind != "external":
             raise ValueError('links belong to kind "external"; others read all links they touch')
+        if self.region is not None and self.kind != "external":
+            raise ValueError('region belongs to kind "external"; others read all links they touch')
+        if self.region is not None and self.links is not None:
+            raise ValueError("give either links or region")
         return self
 
     @model_validator(mode="after")
@@ -83,6 +131,14 @@ class ThreatModel(Strict):
         ranked = sorted(range(n_agents), key=lambda i: _hashed(seed, self.name, i))
         return self.model_copy(update={"agents": tuple(sorted(ranked[: self.drawn]))})
 
+    def within(self, links: Collection[Link]) -> "ThreatModel":
+        """The same with the links of its region, of these of a graph; without a region itself."""
+        if self.region is None:
+            return self
+        inside = self.region.agents(links)
+        read = sorted(link for link in links if link[0] in inside or link[1] in inside)
+        return self.model_copy(update={"links": tuple(read)})
+
     @property
     def has_final_model(self) -> bool:
         """Whether all that it has is what is left after the last round."""
@@ -102,6 +158,21 @@ class ThreatModel(Strict):
             return slug
         return f"{slug[:24]}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
 
+    @property
+    def reads_every_link(self) -> bool:
+        """Whether an eavesdropper reads all links.
+
+        Raises:
+            ConfigError: it reads a region, and does not have its links (``within``).
+        """
+        if self.region is not None and self.links is None:
+            raise ConfigError(
+                "DPA013",
+                f'threat model "{self.name}": which links its region has depends on the graph',
+                "take threat_model.within(graph.links)",
+            )
+        return self.kind == "external" and self.links is None
+
     @cached_property
     def _links_read(self) -> frozenset[Link]:
         return frozenset(self.links or ())
@@ -109,7 +180,7 @@ class ThreatModel(Strict):
     def sees(self, sender: int, receiver: int) -> bool:
         """Whether this adversary reads the directed link from sender to receiver."""
         if self.kind == "external":
-            return self.links is None or (sender, receiver) in self._links_read
+            return self.reads_every_link or (sender, receiver) in self._links_read
         return sender in self.agents or receiver in self.agents
 
     def sentence(self) -> str:
@@ -125,6 +196,8 @@ class ThreatModel(Strict):
             return f"This adversary sees {sees} {whose} after the last round. {known}"
         if self.kind == "external":
             links = "every link" if self.links is None else f"{len(self.links)} of the links"
+            if self.region is not None:
+                links = self.region.sentence()
             return f"An external eavesdropper reads all messages on {links}. {known}"
         who = ", ".join(str(agent) for agent in self.agents)
         if self.kind == "curious":

@@ -235,7 +235,7 @@ def concluded(config: AnyConfig, run: RunDirectory, evidence: Evidence) -> Audit
                 agents=model.agents,
                 links=tuple(link for link in graph.links if model.sees(*link)),
             )
-            for model in config.threat_model
+            for model in (model.within(graph.links) for model in config.threat_model)
         ),
         graph=graph,
         findings=tuple(evidence.findings),

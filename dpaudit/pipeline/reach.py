@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dpaudit.defense.contract import Defense
 from dpaudit.defense.view import seen_links
 from dpaudit.errors import ConfigError
+from dpaudit.files.config import AuditConfig
 from dpaudit.files.options import GraphOptions
 from dpaudit.files.result import Note
 from dpaudit.files.threat import Link, ThreatModel
@@ -15,6 +16,18 @@ def links_of(network: Network, n_rounds: int) -> frozenset[Link]:
     """(sender, receiver) of every link of some round of the run."""
     graphs = network.graphs[: min(network.period, n_rounds)]
     return frozenset(link for graph in graphs for link in graph.links)
+
+
+def with_regions(config: AuditConfig, network: Network, n_rounds: int) -> AuditConfig:
+    """The config with the links of each region that an adversary reads: of all rounds together.
+
+    Of the graph without weather, which takes no link away for good.
+    """
+    if all(model.region is None for model in config.threat_model):
+        return config
+    there = links_of(network.calm, n_rounds)
+    models = tuple(model.within(there) for model in config.threat_model)
+    return config.model_copy(update={"threat_model": models})
 
 
 def reads_nothing(threat_model: ThreatModel, network: Network, n_rounds: int) -> bool:

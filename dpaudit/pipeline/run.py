@@ -49,7 +49,7 @@ from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .notes import learning_notes, problem_notes, vacuous_notes
 from .provenance import code_of, provenance_of
-from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting
+from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting, with_regions
 from .requirements import refuse_missing_packages
 from .workers import Work, begin, run_jobs
 
@@ -326,6 +326,7 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
         spectral_gap=network.calm.at(1).spectral_gap,
     )
     refuse_waiting(config.graph, network, defense)
+    config = with_regions(config, network, n_rounds)
     refuse_absent_links(config.threat_model, config.graph, network, defense.n_rounds)
     setting = Setting(network, learned.sizes, learned.d, learned.layers)
     for attack in attacks:

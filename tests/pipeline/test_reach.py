@@ -8,7 +8,7 @@ from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.reach import reads_nothing, refuse_absent_links
+from dpaudit.pipeline.reach import reads_nothing, refuse_absent_links, with_regions
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 
 
@@ -51,6 +51,39 @@ def test_a_link_of_a_graph_that_varies_counts_if_some_round_of_the_run_has_it(
             refuse_absent_links([model], options, network, n_rounds)
     else:
         refuse_absent_links([model], options, network, n_rounds)
+
+
+def of_region(graph: dict[str, object], **region: object) -> AuditConfig:
+    config = audited(graph, (0, 1)).model_dump(mode="json")
+    config["data"]["n_agents"] = 8
+    config["threat_model"] = [{"name": "spy", "region": region}]
+    return AuditConfig.from_dict(config)
+
+
+def test_a_region_is_the_links_of_its_agents(tmp_path) -> None:
+    region = of_region({"name": "ring"}, around=[2], hops=1)
+    links = prepare(region, Runtime()).config.threat_model[0].links or ()
+    assert {*links} == {(i, i + 1) for i in range(4)} | {(i + 1, i) for i in range(4)}
+    listed = region.model_copy(update={"threat_model": (tapping(*links),)})
+    found, other = (
+        run_audit(c, tmp_path / str(i), Runtime(cores=1)) for i, c in enumerate((region, listed))
+    )
+    assert [c.reason for c in found.claims] == [c.reason for c in other.claims]
+    assert found.findings == other.findings
+    assert "agents within 1 hop of agent 2" in found.threat_models[0].sentence
+
+
+def test_a_region_of_a_graph_that_varies_has_the_links_of_all_rounds() -> None:
+    region = of_region({"name": "exponential"}, around=[0])
+    (model,) = with_regions(region, build_graph("exponential", 8), 2).threat_model
+    assert set(model.links or ()) == {(0, 1), (7, 0), (0, 2), (6, 0)}
+
+
+def test_a_region_around_nobody_is_one_line() -> None:
+    with pytest.raises(
+        ConfigError, match=r"region\.around: there is no agent 9; with n_agents = 8"
+    ):
+        of_region({"name": "ring"}, around=[9])
 
 
 def test_who_reads_all_links_or_is_an_agent_reads_something() -> None:

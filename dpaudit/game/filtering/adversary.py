@@ -324,7 +324,7 @@ def reacting_note(found: Reaction) -> str:
 
 def with_every_link(threat_model: ThreatModel) -> ThreatModel:
     """An adversary that knows the same and reads every link."""
-    return threat_model.model_copy(update={"kind": "external", "links": None})
+    return threat_model.model_copy(update={"kind": "external", "links": None, "region": None})
 
 
 def reaction(

@@ -221,11 +221,11 @@ def _heard(W: Matrix, adversary: ThreatModel) -> Indices:
     receivers, senders = receivers[linked], senders[linked]
     if adversary.kind != "external":
         read = np.isin(receivers, adversary.agents)
-    elif adversary.links is None:
+    elif adversary.reads_every_link:
         read = np.ones(len(senders), dtype=bool)
     else:
         n = W.shape[0]
-        links = np.array(adversary.links, dtype=np.int64)
+        links = np.array(adversary.links or (), dtype=np.int64).reshape(-1, 2)
         read = np.isin(senders.astype(np.int64) * n + receivers, links[:, 0] * n + links[:, 1])
     return np.setdiff1d(senders[read], adversary.agents).astype(np.int64)
 

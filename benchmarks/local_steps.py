@@ -9,7 +9,8 @@ the batches and the labels of each step given, at 1,000 of its 24,000 steps; dpa
 labels. Below, what only dpaudit simulates: momentum with weight decay, AdamW, and four passes in
 orders that are not known, with the order known beside it. PSNR of images aligned to the truth, with
 95% Student-t intervals over agents; seconds of CPU time on one thread, for an image. ``--sides``
-and ``--steps`` choose rows, which take the places of the same in ``--results``.
+and ``--steps`` choose rows, which take the places of the same in ``--results``. ``--first`` takes
+images from another one on, and ``--iterations`` and ``--unsigned`` set these options of dpaudit.
 """
 
 import argparse
@@ -96,8 +97,8 @@ def case(data: str, name: str, records: Images, training: str, n_steps: int, opt
     return Case(data, training, task, observed, images, labels)
 
 
-def ours(case: Case, observed: ObservedGradients) -> Row:
-    attack = GradientInversion(message="gradient", rounds=(1,))
+def ours(case: Case, observed: ObservedGradients, options: dict) -> Row:
+    attack = GradientInversion(message="gradient", rounds=(1,), **options)
     start = time.process_time()
     found = attack.reconstruct(observed, case.task, STREAMS, lambda done, total: None)
     return _row(case, found.images, time.process_time() - start)
@@ -147,11 +148,11 @@ def _row(case: Case, found: Tensor, seconds: float) -> Row:
     return Row(psnr.tolist(), seconds / found.shape[:2].numel())
 
 
-def rows(case: Case, sides: Sequence[str]) -> Iterator[tuple[str, Row]]:
+def rows(case: Case, sides: Sequence[str], options: dict) -> Iterator[tuple[str, Row]]:
     if "dpaudit" in sides:
-        yield "dpaudit", ours(case, case.observed)
+        yield "dpaudit", ours(case, case.observed, options)
     if "one-gradient" in sides:
-        yield "dpaudit, as one gradient", ours(case, replace(case.observed, local=None))
+        yield "dpaudit, as one gradient", ours(case, replace(case.observed, local=None), options)
     if "breaching" in sides and case.training == "SGD":
         yield "breaching invertinggradients, 1,000 steps", theirs(case)
 
@@ -163,6 +164,10 @@ def cases(
         yield case(data, network, records, "SGD", n_steps, SGD)
     for training, (n_steps, options) in ALONE.items() if alone else ():
         yield case(data, network, records, training, n_steps, options)
+
+
+def _from(first: int, images: Images) -> Images:
+    return images[0][first:], images[1][first:]
 
 
 def _cells(case: Case, side: str, row: Row) -> list[str]:
@@ -189,6 +194,9 @@ def main() -> None:
     parser.add_argument("--cifar10", type=Path, metavar="FILE.npz", help="with x_test and y_test")
     parser.add_argument("--mnist", type=Path, metavar="FOLDER")
     parser.add_argument("--agents", type=int, default=2, help="of four images each")
+    parser.add_argument("--first", type=int, default=0, metavar="IMAGE", help="of the first agent")
+    parser.add_argument("--iterations", type=int, help="of dpaudit")
+    parser.add_argument("--unsigned", action="store_true", help="dpaudit follows no signs")
     sides = ("dpaudit", "one-gradient", "breaching")
     parser.add_argument("--sides", nargs="+", choices=sides, default=sides)
     parser.add_argument("--steps", type=int, nargs="+", choices=[*STEPS], default=[*STEPS])
@@ -196,14 +204,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    n, sources = RECORDS * given.agents, []
+    options = {"iterations": given.iterations, "signed": not given.unsigned}
+    n, sources = given.first + RECORDS * given.agents, []
     if given.cifar10 is not None:
-        sources.append(("ConvNet, CIFAR-10", "cnn-dpdl", cifar10(given.cifar10, n)))
+        images = _from(given.first, cifar10(given.cifar10, n))
+        sources.append(("ConvNet, CIFAR-10", "cnn-dpdl", images))
     if given.mnist is not None:
-        sources.append(("LeNet, MNIST", "lenet", mnist(given.mnist, n)))
+        sources.append(("LeNet, MNIST", "lenet", _from(given.first, mnist(given.mnist, n))))
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for now in (one for source in sources for one in cases(*source, given.steps, given.alone)):
-        for side, row in rows(now, given.sides):
+        for side, row in rows(now, given.sides, options):
             cells = _cells(now, side, row)
             print(f"| {' | '.join(cells)} |", flush=True)
             if given.results is not None:

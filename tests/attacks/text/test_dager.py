@@ -6,6 +6,8 @@ import pytest
 import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 import dpaudit
 from dpaudit.attack.observed import ObservedGradients
@@ -25,8 +27,10 @@ from dpaudit.models.models import (
     architecture,
     build_network,
     initial_parameters,
+    parameters_of,
     trained_parameters,
 )
+from dpaudit.models.token_networks import Decoder
 from dpaudit.rng import Streams
 
 LENGTH = 8
@@ -195,6 +199,62 @@ def test_blind_guesses_are_drawn_from_public_text() -> None:
     chains = guesses["bigrams of public text"].flatten(0, 1).tolist()
     follows = {1: {2}, 2: {3}, 3: {1, 2, 3}}
     assert all(b in follows[a] for row in chains for a, b in pairwise(row))
+
+
+class AtEveryPosition(Decoder):
+    """A decoder with the logits of all positions, [b, length, n_classes]."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.layers(self.positions(self.tokens(ids)))))
+
+
+def test_a_loss_at_every_position_reveals_a_decoder_s_text(data: Dataset) -> None:
+    """The mean cross-entropy of the token behind each, as autograd has its gradient."""
+    module, x = network("gpt-tiny", data, 64)
+    x.requires_grad_()
+    ids, y = data.x[:6], data.y[:6]
+    language = AtEveryPosition(data.n_tokens, LENGTH, 64, data.n_classes)
+    logits = functional_call(language, parameters_of(module, x), (ids,))
+    following = torch.cat([ids[:, 1:], y[:, None]], dim=1)
+    loss = cross_entropy(logits.flatten(0, 1), following.flatten())
+    (g,) = torch.autograd.grad(loss, x)
+    observed = ObservedGradients(g[None], x.detach()[None], 6, None)
+    front = Front(module, x.detach(), LENGTH, data.n_tokens)
+    gradients = Gradients(module, None, torch.long)
+    found = recovered(front, observed, 0, gradients, lambda done, total: None)
+    assert score(ids[None], found.ids[None]).sequences == 1
+
+
+def _bert(width: int) -> tuple[nn.Module, Tensor]:
+    """One of `transformers`, random, with a class for a sequence, and its parameters."""
+    from dpaudit.data.vision import torchvision
+
+    torchvision()  # which transformers imports, and which needs an operator that torch may lack
+    t = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = t.BertConfig(
+        vocab_size=200, hidden_size=width, num_hidden_layers=3, num_attention_heads=4,
+        intermediate_size=2 * width, max_position_embeddings=LENGTH, num_labels=5,
+    )  # fmt: skip
+    given = t.BertForSequenceClassification(config).eval()
+    module = architecture(given, (LENGTH,), 5, torch.long)
+    return module, nn.utils.parameters_to_vector(trained_parameters(given)).detach()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_text_is_recovered_from_bert_of_transformers(batch_size: int) -> None:
+    module, x = _bert(64)
+    shape, generator = (batch_size, LENGTH), torch.Generator().manual_seed(5)
+    ids, y = torch.randint(1, 200, shape, generator=generator), torch.arange(batch_size)
+    gradients = Gradients(module, None, torch.long)
+    observed = ObservedGradients(
+        gradients.mean(x[None], ids[None], y[None]), x[None], batch_size, None
+    )
+    front = Front(module, x, LENGTH, 200)
+    found = recovered(front, observed, 0, gradients, lambda done, total: None)
+    assert score(ids[None], found.ids[None]).sequences == 1
 
 
 def _lora(steps: int) -> tuple[nn.Module, Tensor, Tensor]:

@@ -20,6 +20,7 @@ from .vocabulary import (
     LENGTH_OF_BATCH,
     MANY,
     MECHANISM,
+    NOISING,
     NOT_BATCH,
     POISSON,
     PRIVACY,
@@ -284,7 +285,8 @@ def _is_computed(path: str, scope: ast.AST) -> bool:
 
 def repeated_noise(reading: Reading) -> Iterator[Found]:
     is_script = isinstance(reading.node, ast.Module) or reading.name.startswith(("main", "test"))
-    if not any(reading.of("add")) or not reading.is_about_privacy:
+    says_so = NOISING.search(reading.name)  # its name: whatever it is for, the noise is the same
+    if not any(reading.of("add")) or not (reading.is_about_privacy or says_so):
         return
     for seed in reading.of("seed"):
         value = seed.values[0] if seed.values else None

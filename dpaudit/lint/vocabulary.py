@@ -90,6 +90,7 @@ PRIVACY = re.compile(
     r"privac|private|sensitiv|noise_mult|(^|_)dp(_|$)|max_grad_norm", re.IGNORECASE
 )
 MECHANISM = re.compile(r"mechanism|^(gaussian|laplace)", re.IGNORECASE)
+NOISING = re.compile(r"mechanism|nois(e|ed|y)(_|$)|perturb|obfuscat", re.IGNORECASE)
 COMPOSED = re.compile(r"account|compos|ledger|spent|(^|_)odometer|remaining|exhaust", re.IGNORECASE)
 MANY = re.compile(
     r"round|step|iter|epoch|(^|[._])(num|n|max|total)_|count|quer|releases|(^|\.)[TK]$|split|share",

@@ -36,6 +36,20 @@ def public_projection(x, clip_norm, sigma):
     return (x + sigma * torch.randn_like(x)) @ P
 
 
+def add_noise(x, scale, rng):
+    return x + scale * rng.standard_normal(x.shape)
+
+
+def add_noise_of(x, scale, seed):
+    rng = np.random.default_rng(seed)
+    return x + scale * rng.standard_normal(x.shape)
+
+
+def toy_data(n):
+    rng = np.random.default_rng(0)
+    return np.linspace(0, 1, n) + 0.1 * rng.standard_normal(n)
+
+
 def main(x, clip_norm, sigma):
     torch.manual_seed(0)
     x = x / max(1.0, x.norm() / clip_norm)

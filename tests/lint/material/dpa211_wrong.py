@@ -19,6 +19,16 @@ def of_a_generator(x, clip_norm, sigma):
     return x + sigma * torch.randn(x.shape, generator=generator)
 
 
+def add_noise(x, scale):
+    rng = np.random.default_rng(0)  # hint: DPA211
+    return x + scale * rng.standard_normal(x.shape)
+
+
+def mechanism(x):
+    torch.manual_seed(0)  # hint: DPA211
+    return x + 2.0 * torch.randn_like(x)
+
+
 def in_each_round(x, clip_norm, sigma, n_rounds, seed):
     for _ in range(n_rounds):
         torch.manual_seed(seed)  # hint: DPA211

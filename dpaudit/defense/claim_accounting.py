@@ -78,11 +78,38 @@ def _declared(
         for victim in victims
     ]
     delta = _delta(claim, brackets)
-    candidates = [
-        _composed(bracket, claim, delta, victim, defense)
-        for victim, bracket in zip(victims, brackets, strict=True)
-    ]
+    worst = range(len(victims)) if claim.scope != "run" else _undominated(brackets)
+    candidates = [_composed(brackets[i], claim, delta, victims[i], defense) for i in worst]
     return max(candidates, key=lambda accounted: (accounted.epsilon.low, accounted.epsilon.high))
+
+
+def _undominated(brackets: Sequence[Bracket]) -> list[int]:
+    """The brackets among which is one with the largest epsilon, at any delta, by their indices.
+
+    A release at a lower rate, or under more noise, is a mixture or a noised copy of the other one:
+    no epsilon of it is larger (joint convexity and post-processing). Agents that hold more records
+    are left out so, of those whose releases differ in nothing else.
+    """
+    found: list[int] = []
+    for i, bracket in enumerate(brackets):
+        if not any(_dominates(brackets[j], bracket) for j in found):
+            found = [j for j in found if not _dominates(bracket, brackets[j])] + [i]
+    return found
+
+
+def _dominates(one: Bracket, other: Bracket) -> bool:
+    """Whether each release of one is that of the other, or at a higher rate or under less noise."""
+    ends = zip(one[:2], other[:2], strict=True)
+    return all(
+        len(mine) == len(yours)
+        and all(
+            (a.family, a.sampling, a.count, a.clipped) == (b.family, b.sampling, b.count, b.clipped)
+            and a.sampling_rate >= b.sampling_rate
+            and a.noise_multiplier <= b.noise_multiplier
+            for a, b in zip(mine, yours, strict=True)
+        )
+        for mine, yours in ends
+    )
 
 
 def _of_adjacency(claim: Claim, bracket: Bracket, defense: Defense, n_records: int) -> Bracket:

@@ -47,6 +47,7 @@ REPORT_BYTES = 150 * 10**6  # of any report, with the libraries that draw it
 LARGE = 10**9  # bytes of a part that are worth a line before the run
 LONG = 10  # seconds of an audit that are worth a line before it
 SHORT = 5  # seconds of an audit on one core for which no process is started: a start takes some
+MADE_OF_PLAYS = 1.5  # times the time of playing rounds of noise, with what is made of them, about
 SHOWN = 1  # seconds of a part that are worth a word
 ENOUGH = 0.3  # seconds of an attack that show its time
 PATIENCE = 2.0  # seconds in which it must have reported a step
@@ -207,13 +208,16 @@ def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
     """
     defense, setting = prepared.defense, prepared.setting
     rounds = n_examined(defense.n_rounds)
+    copies = streams_of(setting, rounds)
     with one_thread(), global_randomness(0):
         try:
-            pace = pace_of(defense, prepared.learned.problem, setting, prepared.streams)
+            pace = pace_of(
+                defense, prepared.learned.problem, setting, prepared.streams, copies=copies
+            )
         except _UNPLAYABLE:
             return costs
     trained = pace.training(defense.n_rounds, recording_for(prepared))
-    plays = PLAYED_WAYS * streams_of(setting, rounds)
+    plays = MADE_OF_PLAYS * PLAYED_WAYS * max(1, len(defense.messages))
     examined = rounds * (2 * pace.round + plays * pace.step)
     if left_out(setting, rounds) is not None:
         examined = 0.0

@@ -88,7 +88,7 @@ class Pace(NamedTuple):
     """Seconds of what an audit is made of, on one thread."""
 
     round: float
-    step: float  # of a round, its gradients left out
+    step: float  # of a round under so many streams of noise, its gradients left out
     evaluation: float  # of all agents' models
 
     def training(self, n_rounds: int, recording: Recording) -> float:
@@ -109,8 +109,12 @@ def pace_of(
     setting: Setting,
     streams: Streams,
     clock: Clock = time.perf_counter,
+    copies: int = 1,
 ) -> Pace:
     """Of a calibrated defense, by one real round and one evaluation.
+
+    Args:
+        copies: streams of noise under which a round without its gradients is played at once.
 
     They are played on streams of their own: nothing that is drawn here is drawn in the audit.
 
@@ -123,9 +127,9 @@ def pace_of(
         x, y = (t[None, :1].to(X.device) for t in (problem.dataset.x, problem.dataset.y))
         problem.gradients.mean(X[:1], x, y)  # which loads code
 
-    def play(oracle: Gradient) -> object:
+    def play(oracle: Gradient, start: torch.Tensor = X) -> object:
         with torch.no_grad():
-            state = defense.start(X, setting)
+            state = defense.start(start, setting)
             return defense.step(state, 1, setting.network.at(1), oracle, Noise(own, 1))
 
     def drawn() -> Gradient:
@@ -134,7 +138,8 @@ def pace_of(
     answers = Repeated(drawn())
     first = _once(lambda: play(answers), clock)
     whole = first if first >= SOON else min(first, _once(lambda: play(drawn()), clock))
-    step = min(whole, seconds_of(lambda: play(answers.again()), clock))
+    several = X.expand(copies, *X.shape).clone() if copies > 1 else X
+    step = seconds_of(lambda: play(answers.again(), several), clock)
     return Pace(whole, step, seconds_of(lambda: problem.evaluate(X), clock))
 
 

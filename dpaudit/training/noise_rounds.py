@@ -214,8 +214,8 @@ class RealRound:
             self._sent = dict(sent)
             self._seen = {name: _seen(s, self.run) for name, s in sent.items()}
         return {
-            name: s.payload.index_select(-2, rows := self._seen[name].rows.to(s.payload.device))
-            .expand(self.run.streams, len(rows), s.payload.shape[-1])
+            name: _of_rows(s.payload, self._seen[name].rows)
+            .expand(self.run.streams, -1, s.payload.shape[-1])
             .cpu()
             for name, s in sent.items()
             if name in self._sent and s.payload.shape == self._sent[name].payload.shape
@@ -288,6 +288,13 @@ def kept_rows(streams: int, d: int, n_rounds: int) -> int:
 def _is_finite(numbers: Tensor) -> bool:
     """Whether all are; a finite sum, which takes a fraction of the time, has finite terms alone."""
     return bool(numbers.sum().isfinite()) or bool(numbers.isfinite().all())
+
+
+def _of_rows(payload: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a payload, that are in order; all of them are the payload itself."""
+    if len(rows) == payload.shape[-2]:
+        return payload
+    return payload.index_select(-2, rows.to(payload.device))
 
 
 class SeenRows(NamedTuple):

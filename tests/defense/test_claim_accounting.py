@@ -1,12 +1,20 @@
 """What a claim is held against: the agent that is worst off, and the round that is."""
 
+from collections import Counter
 from math import inf
 
 import pytest
 
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.defense.claim_accounting import _in_a_round, account_claim, account_restated
-from dpaudit.defense.contract import Setting
+from dpaudit.defense import claim_accounting
+from dpaudit.defense.claim_accounting import (
+    _composed,
+    _in_a_round,
+    _undominated,
+    account_claim,
+    account_restated,
+)
+from dpaudit.defense.contract import Bracket, Setting
 from dpaudit.defenses.dfedsam import DPDFedSAM
 from dpaudit.defenses.dgd import DPDGD
 from dpaudit.defenses.dpdl import DPDL
@@ -37,6 +45,37 @@ def test_the_agent_with_the_largest_epsilon_is_held_against_a_claim() -> None:
         low = epsilon(mechanism.least, DELTA).low
         assert (found.victim, found.epsilon.low) == (worst_off, low)
         assert found.epsilon.high == epsilon(mechanism.most, DELTA).high
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_agents_that_are_left_out_have_no_larger_epsilon(adjacency, sampling, monkeypatch) -> None:
+    defense = DPDL(batch_size=8, epsilon=0.5, sampling=sampling, n_rounds=20, delta=DELTA)
+    setting = Setting(build_graph("ring", 4), SIZES, 10)
+    calibrated = defense.calibrate(setting)
+    claim = Claim(text="run", epsilon=1.0, delta=DELTA, adjacency=adjacency)
+    composed = Counter[int]()
+
+    def counting(bracket, claim, delta, victim, defense):
+        composed[victim] += 1
+        return _composed(bracket, claim, delta, victim, defense)
+
+    monkeypatch.setattr(claim_accounting, "_composed", counting)
+    found = account_claim(claim, EAVESDROPPER, calibrated, setting)
+    assert composed == {1: 1}  # the record that is drawn most often
+    every = (calibrated.mechanism(setting, EAVESDROPPER, victim) for victim in range(4))
+    ends = [epsilon(one.least, DELTA, adjacency).low for one in every]
+    assert found.epsilon.low == max(ends)
+
+
+def test_agents_of_whom_neither_releases_more_are_all_composed() -> None:
+    often = Release(family="gaussian", noise_multiplier=2.0, sampling="poisson", sampling_rate=0.5)
+    louder = often.model_copy(update={"noise_multiplier": 1.0, "sampling_rate": 0.1})
+    less = often.model_copy(update={"noise_multiplier": 2.5, "sampling_rate": 0.4})
+    brackets = [Bracket((), (one,), ()) for one in (less, often, louder, often)]
+    assert _undominated(brackets) == [1, 2]
+    of_laplace = Bracket((), (often.model_copy(update={"family": "laplace"}),), ())
+    assert _undominated([brackets[0], of_laplace, Bracket((), (), ())]) == [0, 1, 2]
 
 
 def test_a_claim_on_a_round_is_held_against_the_round_with_the_least_noise() -> None:

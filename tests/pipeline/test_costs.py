@@ -32,7 +32,7 @@ def audit(*attacks: dict[str, Any], **defense: Any) -> AuditConfig:
 def paced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pace is the same."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: PACE)
+        monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given, **named: PACE)
 
 
 def estimated(config: AuditConfig) -> AuditCosts:
@@ -103,7 +103,7 @@ def test_nothing_is_known_of_attacks_before_they_begin() -> None:
 
 
 def test_what_cannot_be_timed_is_left_to_the_run_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: object) -> Pace:
+    def fails(*given: object, **named: object) -> Pace:
         raise RuntimeError("a plug-in that cannot be played")
 
     monkeypatch.setattr("dpaudit.pipeline.costs.pace_of", fails)
@@ -131,7 +131,7 @@ def test_it_is_said_to_who_listens_and_changes_nothing(tmp_path: Path) -> None:
     config, said = audit(n_rounds=2), list[str]()
     slow = PACE._replace(round=100.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given: slow)
+        patch.setattr("dpaudit.pipeline.costs.pace_of", lambda *given, **named: slow)
         told = run_audit(config, tmp_path / "told", Runtime(cores=1), say=said.append)
     untold = run_audit(config, tmp_path / "untold", Runtime(cores=1))
     assert len(said) == 1
@@ -151,9 +151,9 @@ def test_what_is_timed_leaves_the_generators_of_the_process_alone() -> None:
     assert torch.get_num_threads() == threads
 
 
-def _that_draws(*given: Any) -> Pace:
+def _that_draws(*given: Any, **named: Any) -> Pace:
     torch.rand(3)
-    return pace_of(*given)
+    return pace_of(*given, **named)
 
 
 def test_a_round_that_takes_long_is_played_once_and_once_without_its_gradients() -> None:

@@ -326,8 +326,8 @@ class Pair:
         the round leaves still differs, as a sum does that is noised and sent in a later round.
         """
         worlds = [pair for several in self._pairs(found).values() for pair in several]
-        everybody = (all_without_first(self.oracle, there) for there in (False, True))
-        coupled = self.examination.coupled
+        coupled, holders = self.examination.coupled, self.examination.coupled.setting.holders
+        everybody = (all_without_first(self.oracle, there, holders) for there in (False, True))
         one, other = (
             PlayedWorld(coupled, self.state, self.k, KeptAnswers.of(oracle)) for oracle in everybody
         )

@@ -15,7 +15,7 @@ real noise, so a draw that is used twice, or a value that is sent without noise 
 All is computed in float64, where rounding is far below any effect.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -433,11 +433,11 @@ def placed(
     )
 
 
-def all_without_first(oracle: BatchGradient, there: bool) -> BatchGradient:
-    """The oracle with the first record of every batch, or without it."""
+def all_without_first(oracle: BatchGradient, there: bool, holders: Sequence[int]) -> BatchGradient:
+    """The oracle with the first record of every batch of agents with records, or without it."""
     weights = oracle.batch.weights
     weights = _ones(oracle.batch) if weights is None else weights.clone()
-    weights[:, 0] = float(there)
+    weights[list(holders), 0] = float(there)
     return replace(oracle, batch=oracle.batch._replace(weights=weights))
 
 

@@ -1,8 +1,10 @@
 """Agents that hold no records pass messages on, and hide nothing of their own."""
 
+import tomllib
 from pathlib import Path
 
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.run import Runtime, run_audit
 
@@ -37,3 +39,13 @@ def test_such_an_audit_reconstructs_and_is_supported(tmp_path: Path) -> None:
     assert [p.status for p in result.claims[0].premises] == ["examined"] * 6
     reconstructed = [f for f in result.findings if f.kind == "reconstruction"]
     assert {f.world for f in reconstructed} >= {"defense", "no-defense"}
+
+
+def test_records_that_nobody_holds_move_no_noise(tmp_path: Path) -> None:
+    """With one record in a batch, places of agents without records counted as records."""
+    content = tomllib.loads(AUDIT) | {"attack": []}
+    content["defense"]["batch_size"] = 1
+    result = run_audit(AuditConfig.from_dict(content), tmp_path / "run", Runtime(cores=1))
+    (moved,) = (f for f in result.findings if f.role is Role.ALIGNMENT)
+    assert moved.metrics[Name.MOVED_OVER_DECLARED].value <= 1 + 1e-9
+    assert result.verdict is Verdict.SUPPORTED

@@ -10,6 +10,7 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.caller_objects import CallerObjects
 from dpaudit.pipeline.jobs import (
+    MOST_BYTES,
     NOISE_OF_THE_RUN,
     REACH,
     examined_for_distances,
@@ -111,7 +112,7 @@ def test_a_correct_mechanism_is_supported(audited, correct) -> None:
 
 
 def test_what_was_not_examined_is_in_the_verdict(audited, monkeypatch) -> None:
-    monkeypatch.setattr("dpaudit.pipeline.jobs.MOST_BYTES", 1000)
+    monkeypatch.setattr("dpaudit.pipeline.jobs.MOST_BYTES", dict.fromkeys(MOST_BYTES, 1000))
     (claim,) = audited(PrivateGossip(noise_multiplier=2.0)).claims
     assert "Not examined: the exact leak of the view (it takes" in claim.reason
     assert "how far a record moves messages (it takes" in claim.reason

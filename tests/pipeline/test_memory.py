@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.memory import resident
 from dpaudit.pipeline.costs import AuditCosts, PartCost, estimate_costs
 from dpaudit.pipeline.jobs import (
+    DISTANCE,
     NOISE_OF_THE_RUN,
     Limit,
+    context_of,
+    examined_bytes,
     faults_in_a_line,
     jobs_of,
     reason_not_examined,
@@ -35,6 +39,7 @@ from tests.small_audits import digits_config
 
 BELOW = 0.9  # of the measured growth: an estimate is at least that
 ABOVE = 4.0  # times it at most
+MANY = Path(__file__).parents[2] / "benchmarks" / "ten-thousand-agents.toml"
 PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -112,6 +117,20 @@ def test_a_part_takes_about_what_it_is_said_to_take(
     took = grown(work)
     assert took > 5 * 10**7, "too small to tell"
     assert BELOW * took <= said <= ABOVE * took, (part, said / took)
+
+
+@pytest.mark.slow
+@measured
+def test_the_neighbouring_worlds_of_many_agents_take_about_what_is_said(tmp_path: Path) -> None:
+    content = tomllib.loads(MANY.read_text())
+    content["data"] |= {"n_agents": 2000, "partition": {"kind": "subset", "holders": 500}}
+    config = AuditConfig.from_dict(content)
+    prepared, run = prepare(config, Runtime()), RunDirectory(tmp_path)
+    job = next(job for job in jobs_of(prepared) if job.attack_name == DISTANCE)
+    said = examined_bytes(DISTANCE, context_of(prepared, run, job), job.threat_model)
+    took = grown(lambda: run_attack(prepared, run, job, "", lambda *a: None))
+    assert took > 10**8, "too small to tell"
+    assert BELOW * took <= said <= ABOVE * took, said / took
 
 
 @pytest.mark.parametrize("size", [200 * 10**6, 280 * 10**6])

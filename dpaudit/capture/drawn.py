@@ -22,6 +22,8 @@ from dpaudit.statistics.noise_tests import size_of_draws, size_p_values, white_n
 from .runs import NamedDraw, ProgramRun
 
 LEVEL = 1e-6  # of a false alarm about the noise of one program
+LEAST_STEP, OFF_GRID = 1e-5, 0.05  # of a grid, in units of the scale; of a step
+FEWEST_ON_GRID = 20  # different numbers: of two, one is always a multiple of their gap
 SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
 LEAST_NUMBERS = 3_000  # of each agent and line of noise, in all runs together
@@ -86,6 +88,7 @@ def drawn_noise(
     if repeated or not odd:  # a verdict follows from repeats or from the p-value
         metrics[Name.FOUND] = Metric(value=len(repeated), n=len(drawings))
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
+    missing = missing or _on_a_grid(drawings)
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
         if size.ends[0] < LEAST_SIZE:
@@ -136,6 +139,26 @@ def _notes(
 def _seen(n: int) -> float:
     """How many percent too small noise of n numbers is that is noticed with probability 95%."""
     return 100 * min(1.0, float(ndtri(1 - LEVEL / 2) + ndtri(0.95)) / sqrt(2 * n))
+
+
+def _on_a_grid(drawings: Sequence[Drawing]) -> str:
+    """That all numbers of one name are multiples of a step, far from what rounding leaves; or "".
+
+    The step is the least gap. Of n continuous numbers, each other one is a multiple of it to within
+    ``OFF_GRID`` with probability 2 ``OFF_GRID``.
+    """
+    for name in dict.fromkeys(d.name for d in drawings):
+        numbers = np.unique(np.concatenate([d.values for d in drawings if d.name == name]))
+        step = float(np.diff(numbers).min(initial=np.inf))
+        if len(numbers) < FEWEST_ON_GRID or not LEAST_STEP < step < np.inf:
+            continue
+        steps = numbers / step
+        if np.abs(steps - np.round(steps)).max() < OFF_GRID:
+            return (
+                f'"{name}" has multiples of {step:.3g} times its scale alone: what is not on this '
+                "grid is not hidden"
+            )
+    return ""
 
 
 def _fixed(drawings: Sequence[Drawing]) -> str:

@@ -295,7 +295,8 @@ def _soon() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    # again and again: what is raised where Python frees an object is lost
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE, PATIENCE)
     try:
         yield
     finally:

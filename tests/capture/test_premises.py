@@ -147,6 +147,7 @@ FAULTS = {
     "divided-by-count": "distance",
     "normalised-by-batch": "distance",
     "low": "noise",
+    "rounded": "noise",
     "low-in-a-round": "noise",
     "low-of-an-agent": "noise",
     "low-in-a-coordinate": "noise",
@@ -250,6 +251,20 @@ def test_noise_that_other_seeds_do_not_change_is_not_examined() -> None:
     values[1:] = values[0]
     [found] = drawn_noise(runs(values), ())
     assert "the same in runs with other seeds" in found.not_examined[0]
+
+
+@pytest.mark.parametrize("step", [0.01, 1e-4])
+def test_noise_on_a_grid_is_not_examined(step: float) -> None:
+    """A message of a sum that is not on the grid shows what of it is between two steps."""
+    [found] = drawn_noise(runs(np.round(noise() / step) * step), ())
+    assert found.verdict is None
+    assert "what is not on this grid is not hidden" in found.not_examined[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_noise_of_few_digits_is_on_no_grid(dtype: type[np.floating[Any]]) -> None:
+    [found] = drawn_noise(runs(noise().astype(dtype).astype(float)), ())
+    assert not found.not_examined
 
 
 def test_few_numbers_ask_for_more_runs() -> None:

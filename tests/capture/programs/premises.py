@@ -82,6 +82,8 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
     drawn = source.normal(0, scale, INPUTS)
     if VARIANT == "low":
         drawn *= 0.9
+    if VARIANT == "rounded":
+        drawn = np.round(drawn, 2)
     if VARIANT == "low-in-a-round" and k == 1:
         drawn *= 0.6
     if VARIANT == "low-of-an-agent" and i == 1:

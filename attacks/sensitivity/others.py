@@ -4,8 +4,8 @@ One agent may forget to clip, or to add its noise, in one round alone. Where noi
 two runs are the same, a record of every agent is left out at once, and the moves say whose record
 needs more noise than is declared. Such a move proves nothing by itself: of a sum of several draws
 one is moved for all of them. So that agent's longest record is then added, and what it sends is
-held against its own bound. Where no move makes the runs the same, some agents are looked at in
-each round, in turn.
+held against its own bound. Where no move makes the runs the same, some agents are looked at in the
+first and in the last round, and one in each other round, in turn.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from .alignment import over_declared
 from .examination import Examination, Pair
 from .row import Row
 
-MOST = 8  # agents of one round of which no alignment says anything
+MOST = 8  # agents of the first and of the last round, of which no alignment says anything
 CLEARLY = 1 + 1e-6  # times the declared move
 
 
@@ -46,8 +46,9 @@ class Others:
         others = [i for i in coupled.setting.holders if i != coupled.victim]
         moved = self.examination.aligned.get((adjacency, k))
         if moved is None or isinstance(moved, str):
-            first = (k - 1) * MOST % max(1, len(others))
-            return (others[first:] + others[:first])[:MOST]
+            most = MOST if k in (1, coupled.defense.n_rounds) else 1
+            first = (k - 1) * most % max(1, len(others))
+            return (others[first:] + others[:first])[:most]
 
         def ratio(agent: int) -> float:
             own = {key: size for key, size in moved.items() if key[0] == agent}

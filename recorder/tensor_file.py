@@ -1,4 +1,4 @@
-"""Reads and writes files of tensors, in the format safetensors, with the standard library alone.
+"""Reads files of tensors, in the format safetensors, with the standard library alone.
 
 Source: https://github.com/huggingface/safetensors#format
 """
@@ -7,42 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
 
 from .errors import RecorderError
 from .log import Content
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-NAMES = {"bfloat16": "BF16", "bool": "BOOL"}
+DTYPES = {"BF16": "bfloat16", "BOOL": "bool"}
 for _bits in (8, 16, 32, 64):
-    NAMES[f"int{_bits}"], NAMES[f"uint{_bits}"] = f"I{_bits}", f"U{_bits}"
+    DTYPES[f"I{_bits}"], DTYPES[f"U{_bits}"] = f"int{_bits}", f"uint{_bits}"
     if _bits > 8:
-        NAMES[f"float{_bits}"] = f"F{_bits}"
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
+        DTYPES[f"F{_bits}"] = f"float{_bits}"
 MOST_OF_HEADER = 100_000_000  # bytes, as safetensors itself has it
-
-
-def write_tensors(path: str, contents: Iterable[Content]) -> None:
-    """Write contents under their names."""
-    header: dict[str, Any] = {}
-    kept, end = [], 0
-    for content in contents:
-        size = len(content.data)
-        header[content.name] = {
-            "dtype": NAMES[content.dtype],
-            "shape": list(content.shape),
-            "data_offsets": [end, end + size],
-        }
-        end += size
-        kept.append(content.data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for data in kept:
-            file.write(data)
 
 
 class TensorFile:

@@ -170,11 +170,6 @@ def together(noises: Iterable[float]) -> float:
     return 1 / math.sqrt(sum(s**-2 for s in noises))
 
 
-def decibels(mse: float, data_range: float) -> float:
-    """The PSNR of a mean squared error."""
-    return 10 * math.log10(data_range**2 / mse)
-
-
 def bits(noises: Iterable[float], d: int, batch_size: int) -> float:
     """What messages on one batch reveal about it at most, in bits.
 

@@ -298,7 +298,9 @@ def test_a_list_says_which_names_are_of_two_packages_and_lists_the_rest(rivals) 
     assert [line.split('"')[1] for line in several] == ["dpdl", "fits"]
 
 
-def test_an_audit_whose_report_is_of_two_packages_trains_nothing(rivals, tmp_path: Path) -> None:
+def test_an_audit_whose_report_is_of_two_packages_trains_nothing(
+    rivals, tmp_path: Path, report: None
+) -> None:
     content = {
         "data": {"name": "digits", "n_agents": 4},
         "graph": {"name": "ring"},

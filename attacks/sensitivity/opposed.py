@@ -1,5 +1,6 @@
 """Records that no data set needs to hold: by their gradient, which is any that a claim allows."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from .worlds import Record, placed
 
 
 @dataclass(eq=False)
-class OneMore(WrappedGradient):
+class OneMore(WrappedGradient, ABC):
     """The oracle of a world with one record more in the victim's batch."""
 
     victim: int
@@ -51,9 +52,9 @@ class OneMore(WrappedGradient):
         rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
         return self.gradient_beside(sums) * (rows == self.victim).to(sums)[:, None]
 
+    @abstractmethod
     def gradient_beside(self, sums: Tensor) -> Tensor:
         """The record's gradient, beside the sum of the others [..., m, d]."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from dpaudit.files.config import AuditConfig
+from dpaudit.pipeline import costs as of_audits
 from dpaudit.pipeline.costs import AuditCosts, PartCost, costs_ahead, estimate_costs
 from dpaudit.pipeline.jobs import WORLDS, Limit, jobs_of, run_attack, train_world
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
@@ -77,6 +79,70 @@ def test_a_line_has_every_part_and_the_whole_on_these_cores() -> None:
     unknown = lines(of_times([20.0, 20.0], {**attacks, "other": None}), 2)
     assert unknown == f"at least about 80 s on 2 cores{on_one}, other unknown"
     assert lines(of_times([9.0], {"short": 0.4}), 2) == ""  # soon done
+
+
+def test_parts_of_unknown_memory_are_named_and_counted() -> None:
+    unknown = [PartCost(name, 1, unknown="no shape") for name in ("one", "two", "three")]
+    said = of_times([1.0], {})._replace(attacks=unknown)
+    why = "memory is not known beforehand: no shape"
+    assert list(said.lines(1)) == [f"one and 2 more: {why}"]
+    assert list(said._replace(attacks=unknown[:1]).lines(1)) == [f"one: {why}"]
+    large = PartCost("wide", 10**9)
+    assert list(of_times([1.0], {})._replace(report=large).lines(1)) == [
+        "wide takes about 1 GB of memory"
+    ]
+
+
+def test_noise_of_the_run_takes_its_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds each, and 48 ways of playing each message, with half as much again for the rest."""
+    examined = estimated(audit()).attacks[-1].seconds
+    rounds = of_audits.n_examined(6)
+    assert examined == pytest.approx(rounds * (2 * 0.026 + 1.5 * 48 * 0.01))
+    monkeypatch.setattr(of_audits, "left_out", lambda setting, rounds: "too many agents")
+    assert estimated(audit()).attacks[-1].seconds == 0.0
+
+
+class Reports:
+    """An attack that reports so many of ten steps, on a clock of one tick each."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+
+    def measure(self, context: Any, threat_model: Any, on_step: Callable[[int, int], None]) -> None:
+        for done in self.steps:
+            on_step(done, 10)
+
+
+@pytest.mark.parametrize(
+    "steps, tick, seconds",
+    [
+        ((1, 2, 3), 0.2, 0.4 + 0.2 * 8),  # two steps are enough: the third is not awaited
+        ((4, 6), 0.2, 0.4 + 0.1 * 4),  # each took half of a tick
+        ((2, 2), 0.2, 0.4 + 0.2 * 8),  # of the first step nothing but its end is known
+        ((1, 2, 3, 4), 0.1, 0.4 + 0.1 * 6),  # so long until they show the time
+        ((1,), 0.2, 0.4),  # it ended
+        ((), 0.2, 0.2),
+    ],
+)
+def test_an_attack_is_timed_by_its_first_steps(
+    monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], tick: float, seconds: float
+) -> None:
+    monkeypatch.setattr(of_audits, "time", SimpleNamespace(perf_counter=ticking(tick)))
+    job: Any = SimpleNamespace(attack=Reports(*steps), threat_model=None)
+    found = of_audits._seconds(job, None)  # type: ignore[arg-type]
+    assert found == pytest.approx(seconds, abs=1e-3)
+
+
+def test_an_attack_that_reports_no_step_has_no_time() -> None:
+    """One that fails neither: the run will say why."""
+
+    def fails(*given: Any) -> None:
+        raise given[0]
+
+    for why in (of_audits.Enough(), ValueError()):
+        attack = SimpleNamespace(measure=lambda *given, why=why: fails(why))
+        job: Any = SimpleNamespace(attack=attack, threat_model=None)
+        assert of_audits._seconds(job, None) is None  # type: ignore[arg-type]
 
 
 def test_jobs_of_one_part_are_added() -> None:

@@ -110,6 +110,62 @@ def test_records_that_move_nothing_examine_no_distance() -> None:
     ]
 
 
+def test_premises_say_how_they_were_examined() -> None:
+    said = {p.name: p.says for p in premises(CLAIM, list(enumerate(LINEAR)))}
+    size = "; it is 0.9 to 1.1 times as large as declared"
+    tested = "tested in all 4 rounds for scale, law and independence"
+    assert said["noise"] == f"{tested}{size}; the algebra covers all 4 rounds"
+    assert said["records"] == "a batch holds a record with probability 0.48 to 0.55"
+    gives = f"gives epsilon {ACCOUNTED:.3g} at most"
+    assert said["composition"] == f"the algebra of all 4 rounds {gives}"
+    assert said["state"] == "all 4 rounds are the same when they are played again"
+    other = premises(CLAIM, list(enumerate((*without(ALGEBRA, DISTANCE), ALIGNED))))
+    of_alignment = {p.name: p.says for p in other}
+    fresh = "every draw that hides a record is fresh and of the declared family"
+    assert of_alignment["noise"] == fresh + size
+    moves = "all 4 rounds move no more noise than the releases declared"
+    assert of_alignment["composition"] == moves
+
+
+def test_declared_accounting_without_an_upper_end_is_not_composed() -> None:
+    open_ = DECLARED.model_copy(update={"metrics": interval(inf)})
+    found = premises(CLAIM, list(enumerate((*without(DECLARED), open_))))
+    (said,) = (p.says for p in found if p.name == "composition")
+    assert said == "no upper end follows from what is declared"
+
+
+def test_noise_of_the_claim_s_own_runs_is_no_noise_of_the_run() -> None:
+    of_claim = NOISE.model_copy(update={"claim": 0, "not_examined": ("x",)})
+    assert missing(*LINEAR, of_claim) == []
+
+
+@pytest.mark.parametrize("declares", [False, True])
+def test_an_alignment_without_releases_stands_for_nothing(declares: bool) -> None:
+    """Neither one that aligned none, nor one beside accounting that declares none."""
+    bare = {"releases": {}}
+    aligned = ALIGNED if declares else ALIGNED.model_copy(update=bare)
+    declared = DECLARED.model_copy(update=bare) if declares else DECLARED
+    evidence = (declared, aligned, *without(DECLARED, ALGEBRA, DISTANCE, NOISE))
+    assert missing(*evidence) == ["distance", "noise", "composition"]
+
+
+@pytest.mark.parametrize(
+    "role, message, says",
+    [
+        (Role.SENSITIVITY, None, "t: epsilon 1"),
+        (Role.NOISE, "x", "t: epsilon 1"),
+        (Role.SENSITIVITY, "x", 'no noise of the round hides how "x" moves'),
+    ],
+)
+def test_only_a_message_that_moves_fails_by_its_distance(
+    role: Role, message: str | None, says: str
+) -> None:
+    metrics = {Name.EPSILON: Metric(value=2.0, low=1.0, high=3.0)}
+    against = Finding(role=role, kind=KINDS[role], title="t", message=message, metrics=metrics)
+    assert _failure(against) == says
+    assert _failure(Finding(role=Role.NOISE, kind="control", title="t")) == "t"
+
+
 def test_a_premise_that_fails_says_so() -> None:
     against = DISTANCE.model_copy(update={"verdict": Verdict.UNSUPPORTED})
     found = premises(CLAIM, list(enumerate((*without(DISTANCE), against))))
@@ -178,25 +234,39 @@ def test_the_interval_of_a_scale_is_exact(family: Any, law: Any) -> None:
         assert law(n).cdf(60.0 / end ** (1 / power)) == pytest.approx(1 - p)
 
 
-@pytest.mark.parametrize("drawing", ["poisson", "fixed", "cyclic"])
-def test_batches_are_counted_as_they_are_drawn(drawing: str) -> None:
-    """The rate of Poisson batches is missed by its interval with probability 5% at most."""
+def of_48_records(drawing: str) -> Any:
+    """Four agents with 9 of them each, which are not held out, and batches of 3."""
     x = torch.arange(48.0)[:, None].numpy()
     data = from_arrays(x, torch.arange(48).numpy() % 3, seed=0)
     parts = split(data.y.numpy(), 4, "even", Streams(0).numpy("p"))
     problem = Classification(data, parts, "logistic", torch.device("cpu"))
-    defense = SimpleNamespace(batch_size=3, drawing=drawing)
-    prepared = SimpleNamespace(
+    return SimpleNamespace(
         learned=SimpleNamespace(problem=problem),
-        defense=defense,
+        defense=SimpleNamespace(batch_size=3, drawing=drawing),
         setting=SimpleNamespace(sizes=tuple(parts.sizes.tolist())),
         streams=Streams(0),
     )
-    rate = counted_rate(prepared)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drawing", ["poisson", "fixed", "cyclic"])
+def test_batches_are_counted_as_they_are_drawn(drawing: str) -> None:
+    """The rate of Poisson batches is missed by its interval with probability 5% at most."""
+    prepared = of_48_records(drawing)
+    rate = counted_rate(prepared)
     assert rate is not None
-    assert rate.n % sum(parts.sizes) == 0
+    assert rate.n % sum(prepared.setting.sizes) == 0
     assert rate.low <= 1 <= rate.high <= 1.05
     assert (rate.low == rate.high) == (drawing != "poisson")
+
+
+@pytest.mark.parametrize("limit, most, trials", [("COUNTED", 100, 2), ("MOST_NUMBERS", 120, 3)])
+def test_batches_are_counted_in_as_many_trials_as_fit(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int, trials: int
+) -> None:
+    """A trial counts 36 records in 36 numbers."""
+    monkeypatch.setattr(f"dpaudit.pipeline.premises.{limit}", most)
+    rate = counted_rate(of_48_records("fixed"))
+    assert rate == (1.0, 1.0, 1.0, 36 * trials)
 
 
 def test_noise_that_draws_do_not_explain_is_no_premise() -> None:

@@ -43,6 +43,22 @@ def test_the_fit_is_that_of_another_optimizer() -> None:
     assert fnr == pytest.approx((~beyond * chance).sum(axis=1) / 200, rel=1e-3)
 
 
+def test_scores_of_two_values_are_counted_in_full() -> None:
+    """With a quarter of each world on the other side, the fitted rates are those of the counts."""
+    few, many = np.zeros(1000), np.full(3000, 0.5)
+    worlds = fit(np.concatenate([few, few, few, many[:1000]]), np.concatenate([few, many]))
+    assert worlds is not None
+    at = np.array([0.0, 0.5])  # a score at a threshold is called positive on neither side
+    for above, expected in ((True, [[0.25, 0], [0.25, 1]]), (False, [[0, 0.75], [1, 0.75]])):
+        for rates, of_counts in zip(worlds.rates(at, above), expected, strict=True):
+            assert rates == pytest.approx(of_counts, abs=1e-3)
+
+
+def test_scores_that_are_all_equal_or_infinite_have_no_fit() -> None:
+    assert fit(np.ones(3), np.ones(4)) is None
+    assert fit(np.zeros(3), np.array([1.0, np.inf])) is None
+
+
 def test_a_tail_is_known_from_the_other_world() -> None:
     """Of 10,000 scores of H0 about 10 lie beyond 3.09; a count has an error of 0.32 in its log.
 

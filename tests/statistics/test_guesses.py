@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from scipy.special import expit
 from scipy.stats import binom, norm
 
@@ -74,6 +75,44 @@ def test_curve_bound_of_pure_privacy_is_the_binomial_one_when_all_guesses_are_ri
 ) -> None:
     curve = shift_from_guesses(*counts, ALPHA, PureCurve())  # type: ignore[arg-type]
     assert curve == pytest.approx(epsilon_from_guesses(*counts, 0.0, ALPHA), abs=1e-5)
+
+
+def most_likely(epsilon: float, m: int, r: int, v: int) -> float:
+    """The largest P[at least v of r guesses right] that the curve of pure privacy allows.
+
+    A linear program over the probabilities of j right guesses: turning a canary's coin gives
+    R_i <= 1 - f(H_{i-1}) for each i, and the curve f is the larger of two straight lines.
+    """
+    j, rows, ends = np.arange(r + 1), [], []
+    for i in range(1, v + 1):
+        right, wrong = np.where(j >= i, j, 0) / m, np.where(j >= i - 1, r - j, 0) / m
+        rows += [right - np.exp(epsilon) * wrong, right - np.exp(-epsilon) * wrong]
+        ends += [0.0, 1 - np.exp(-epsilon)]
+    given = {"A_ub": rows, "b_ub": ends, "A_eq": [np.ones(r + 1)], "b_eq": [1.0], "bounds": (0, 1)}
+    return -float(linprog(-(j >= v).astype(float), **given).fun)
+
+
+@pytest.mark.parametrize("counts", [(10, 6, 5), (10, 6, 4), (8, 8, 6)])
+@pytest.mark.parametrize("epsilon", [0.2, 0.5])
+def test_curve_bound_is_the_end_of_a_linear_program(
+    counts: tuple[int, int, int], epsilon: float
+) -> None:
+    alpha = most_likely(epsilon, *counts)
+    assert alpha < 1
+    found = shift_from_guesses(*counts, alpha, PureCurve())  # type: ignore[arg-type]
+    assert found == pytest.approx(epsilon, abs=2e-6)
+
+
+def test_ranked_bound_with_and_without_abstention_agree() -> None:
+    """One abstention of 1,000 moves the bound by less than its resolution of the share."""
+    all_of_them = mu_from_ranked_guesses(1000, 1000, 700, ALPHA)
+    assert mu_from_ranked_guesses(1001, 1000, 700, ALPHA) == pytest.approx(all_of_them, rel=5e-3)
+
+
+def test_equal_evidence_is_guessed_on_in_the_order_given() -> None:
+    included = [True, False, True, True, False, False, True, False]
+    assert correct_guesses(np.ones(8), np.array(included), 4) == 3
+    assert correct_guesses(-np.ones(8), np.array(included), 3) == 1
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,18 @@ def test_agents_that_send_at_the_same_times_are_told_by_them() -> None:
     np.testing.assert_allclose(times[:2, :2], 1)
     np.testing.assert_allclose(times[:2, 2:], -1)
     assert by_times(np.ones((6, 4), dtype=bool)) is None
+
+
+def test_a_model_of_zeros_is_like_no_other() -> None:
+    models = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]]], dtype=torch.float64)
+    expected = [[1, 0.96, 0], [0.96, 1, 0], [0, 0, 0]]
+    assert by_cosine(models) == pytest.approx(np.array(expected))
+
+
+def test_agents_that_always_send_are_correlated_with_nobody() -> None:
+    sends = np.array([[1, 0, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1]], dtype=bool)
+    found = by_times(sends)
+    assert found is not None
+    assert found[1:, 1:] == pytest.approx(np.corrcoef(sends[:, 1:].T))
+    assert found[0] == pytest.approx(np.zeros(3))
+    assert by_times(np.ones((4, 3), dtype=bool)) is None

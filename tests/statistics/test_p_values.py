@@ -49,6 +49,14 @@ def test_an_interval_that_is_cut_or_left_out_tells_no_other_error() -> None:
     assert p_beyond(few, 0.5, "above") == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("at", [1.0, -1.0])
+def test_bounds_that_differ_by_rounding_alone_overlap(at: float) -> None:
+    before = Metric(value=at - 1, low=at - 2, high=at)
+    for gap, expected in ((1e-14, 1.0), (1e-3, 0.0)):
+        now = Metric(value=at + 1, low=at + gap, high=at + 2)
+        assert p_worse(now, before, "above") == expected
+
+
 @pytest.mark.parametrize("n_now, n_before, ratio", [(6, 6, 1.0), (4, 30, 3.0), (30, 4, 3.0)])
 def test_worse_errs_at_most_as_often_as_its_level(n_now: int, n_before: int, ratio: float) -> None:
     rng, trials, level = np.random.default_rng(20240611), 2_000, 0.02

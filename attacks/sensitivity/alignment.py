@@ -19,12 +19,14 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 from dpaudit.files.finding import Metric
 from dpaudit.statistics.noise_tests import size_of_draws
 
+from .beside_values import same_draws
 from .declared import batches_of
 from .replay import EVERY_LINK, SAME, Replay, replay
 from .worlds import Coupled, Drawn, Key, Played, PlayedWorld
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
+WHICH_DRAWS = "which noise is drawn"
 LEVEL = 0.05  # of a size of noise outside of its interval
 
 
@@ -39,8 +41,8 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
     """
     found, total = replay(here, there, "add-remove"), Moved()
     for one, other in zip(found.here.rounds, found.there.rounds, strict=True):
-        if [draw[:3] for draw in one.draws] != [draw[:3] for draw in other.draws]:
-            return "which noise is drawn"
+        if not same_draws(one, other):
+            return WHICH_DRAWS
         pairs = [
             (f'the scale of "{a.stream}"', a.scale, b.scale)
             for a, b in zip(one.draws, other.draws, strict=True)

@@ -63,14 +63,22 @@ def declared_bounds(
     one, other = reaching(here), reaching(there)
     bounds, unlike = dict[str, Stated](), list[str]()
     for name in one.keys() & other.keys():
-        ours, theirs = one[name].scales, other[name].scales
-        if not torch.allclose(ours, theirs, SAME, SAME * ours.max().item()):
+        if not _is_as_much(one[name], other[name]):
             unlike.append(name)
             continue
         bound = _bound(one[name], releases, batches_of(coupled, coupled.victim), records)
         if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):
             bounds[name] = Stated(bound.norm, ROUNDING * bound.value)
     return Declared(bounds, tuple(sorted(unlike)))
+
+
+def _is_as_much(one: Reach, other: Reach) -> bool:
+    """Whether two worlds' noise has one law: of each draw, or of sums of other Gaussian draws."""
+    ours, theirs = one.scales, other.scales
+    if one.families != other.families and {*one.families, *other.families} == {"gaussian"}:
+        ours, theirs = (scales.norm(dim=1, keepdim=True) for scales in (ours, theirs))
+    same = ours.shape == theirs.shape
+    return same and torch.allclose(ours, theirs, SAME, SAME * ours.max().item())
 
 
 def _is_no_less(now: Reach, first: Reach | None) -> bool:

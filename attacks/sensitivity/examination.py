@@ -14,12 +14,14 @@ from dpaudit.attack import Classification
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient, in_double
 
-from .alignment import Moved, alignment
+from .alignment import WHICH_DRAWS, Moved, alignment
+from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, same_draws, spreads_alike
 from .declared import Declared, Reach, declared_bounds, reaching
 from .kept import KeptAnswers
 from .lengths import longest_moving
-from .opposed import Opposed
-from .replay import ALLOWED, SAME, dependent, explained, replay
+from .opposed import Opposed, Vacant
+from .order import examine_order
+from .replay import explained
 from .row import Row, lesser
 from .search import Candidates, ascent, stacked
 from .worlds import (
@@ -32,17 +34,11 @@ from .worlds import (
     all_without_first,
     lengths,
     placed,
-    reordered,
     rounding,
 )
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
-BESIDE = (
-    "whether what a step prints, logs, writes to files or opens leaves the agent: it depends on "
-    "the data"
-)
 LATER = 3  # rounds within which what a record moved is noised, or an alignment is not looked for
-REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
 
 
 WorldPair = tuple[PlayedWorld, PlayedWorld]
@@ -101,6 +97,9 @@ class Examination:
             if (failure := pair.failure(found)) is None:
                 raise
             self._note(f"a step fails with a record and not without it: {failure}")
+            return
+        if not rows:
+            self.aligned[adjacency, k] = WHICH_DRAWS
             return
         pair.lag = int(not any(row.measured for row in rows))
         if pair.lag and k == self.coupled.defense.n_rounds:
@@ -189,21 +188,14 @@ class Examination:
         return self.judged(k, pairs, "function", 1), after
 
     def compare(self, here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency) -> bool:
-        """Notes what differs beside the values of messages; returns whether scales of noise do.
-
-        Expected are the same draws of noise of the same scale, and the same messages on the same
-        links. What depends on values under the declared noise alone is the same once they are.
-        """
-        found = dependent(here.noisy, there.noisy)
-        beside = here.noisy.beside != there.noisy.beside
-        if found or beside:
-            replayed = replay(here, there, adjacency)
-            one, other = replayed.here.played, replayed.there.played
-            if found and replayed.moved <= ALLOWED:
-                found = dependent(one, other, SAME)
-            if beside and one.beside != other.beside:
-                self.unclear[BESIDE] = None
+        """Notes what differs beside the values of messages; returns whether scales of noise do."""
+        found, unclear = compare(here, there, adjacency)
+        is_new = OTHER_DRAWS in found and OTHER_DRAWS not in self.found
+        if is_new and (MAY_SPREAD in self.unclear or spreads_alike(here, there)):
+            del found[OTHER_DRAWS]
+            unclear.append(MAY_SPREAD)
         self.found |= dict.fromkeys(found)
+        self.unclear |= dict.fromkeys(unclear)
         return any(found.values())
 
     def judged(
@@ -282,14 +274,10 @@ class Examination:
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
-        here = PlayedWorld(self.coupled, state, k, oracle)
-        there = PlayedWorld(self.coupled, state, k, reordered(oracle))
-        sent, other = here.noisy.sent, there.noisy.sent
-        for name, difference in self.coupled.differences(sent, other).items():
-            size = lengths(self.coupled.own(sent[name]), 2)
-            differs = bool(lengths(difference, 2) > REORDERED * size)
-            if differs and not explained([(here, there)], name, "add-remove"):
-                self._note(f'"{name}" depends on the order of the records in a batch')
+        matters, may = examine_order(PlayedWorld(self.coupled, state, k, KeptAnswers.of(oracle)))
+        for name in matters:
+            self._note(f'"{name}" depends on the order of the records in a batch')
+        self.unclear |= dict.fromkeys(may)
 
 
 @dataclass
@@ -307,7 +295,10 @@ class Pair:
     lag: int = 0  # messages of so many rounds later are measured
 
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
-        """The larger of each record's effects in the drawn batch, and alone if sampling allows."""
+        """The larger of each record's effects in the drawn batch, and alone if sampling allows.
+
+        None where each of them changes which noise is drawn.
+        """
         examination, coupled, pairs = self.examination, self.examination.coupled, self._pairs(found)
         is_last = examination.briefly or self.lag or self.k == coupled.defense.n_rounds
         for one, other in (pair for several in pairs.values() for pair in several):
@@ -315,6 +306,14 @@ class Pair:
             if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
                 later = replace(one, lag=1), replace(other, lag=1)
                 examination.compare(*later, self.adjacency)
+        if OTHER_DRAWS not in examination.found:  # what differs may be the noise alone
+            pairs = {
+                kind: alike
+                for kind, several in pairs.items()
+                if (alike := [pair for pair in several if same_draws(pair[0].noisy, pair[1].noisy)])
+            }
+        if not pairs:
+            return []
         drawn = next(iter(pairs.values()))[0][0]  # without the record
         noiseless, k = self._noiseless(drawn), self.k + self.lag
         return examination.judged(k, pairs, self.adjacency, self.norm, noiseless)
@@ -390,7 +389,8 @@ class Pair:
             most = self._lengths(longest.input[None], longest.label[None]).max().item()
         others = self._world(record, alone=sampled)
         opposed = Opposed(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, most)
-        return others, replace(others, oracle=opposed)
+        vacant = Vacant(others.oracle, coupled.victim)
+        return replace(others, oracle=vacant), replace(others, oracle=opposed)
 
     def failure(self, found: Mapping[str, Record]) -> str | None:
         """What a step raises with one of these records, if it does not without: all see that."""

@@ -18,13 +18,15 @@ class KeptAnswers(BatchGradient):
     """The oracle of a world that is played with noise, without, and with its noise moved.
 
     Each play begins from the same models, so that what they were answered is kept. Worlds whose
-    batches differ at the victim alone share what the others are answered.
+    batches differ at the victim alone share what the others are answered. A copy that a step makes,
+    with other batches, keeps none of it.
     """
 
-    answers: dict[Any, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
-    steps: dict[int, BatchGradient] = field(default_factory=dict)
-    shared: "KeptAnswers | None" = None  # an oracle with the same batches, but for the victim's
-    victim: int = 0
+    answers: dict[Any, list[tuple[Tensor, Tensor]]] = field(default_factory=dict, init=False)
+    steps: dict[int, BatchGradient] = field(default_factory=dict, init=False)
+    # an oracle with the same batches, but for the victim's
+    shared: "KeptAnswers | None" = field(default=None, init=False)
+    victim: int = field(default=0, init=False)
     bare: list[str] = field(default_factory=list)  # questions for gradients that it does not clip
 
     @classmethod
@@ -32,7 +34,10 @@ class KeptAnswers(BatchGradient):
         cls, oracle: BatchGradient, shared: "KeptAnswers | None" = None, victim: int = 0
     ) -> "KeptAnswers":
         own = {f.name: getattr(oracle, f.name) for f in fields(BatchGradient)}
-        return cls(**own, shared=shared, victim=victim)
+        kept = cls(**own)
+        object.__setattr__(kept, "shared", shared)
+        object.__setattr__(kept, "victim", victim)
+        return kept
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
         self.bare.append("per_record")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .opposed import Given
+from .opposed import Given, Vacant
 from .worlds import Coupled, PlayedWorld, lengths
 
 SHARES = (1e-3, 0.03, 0.2, 0.5, 0.8, 0.95, 1.05, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5, 5, 10, 30, 100)
@@ -40,7 +40,8 @@ def longest_moving(
     tried = [share * unit for share in SHARES if clip_norm is not None or share < 1]
     if longest == 0 or without.oracle.batch_size * len(without.state[0]) * len(towards) > MOST:
         return []
-    base = without.play(silent).sent
+    vacant = replace(without, oracle=Vacant(without.oracle, coupled.victim))
+    base = vacant.play(silent).sent
     best = dict[str, tuple[float, float]]()  # by message: how far it moves, and the length
     for length in tried:
         sent = _with(coupled, without, towards * (length / longest)).play(silent).sent
@@ -51,7 +52,7 @@ def longest_moving(
     pairs = []
     for length in chosen:
         gradient = towards * (length / longest)
-        here = _with(coupled, without, -gradient) if opposite else without
+        here = _with(coupled, without, -gradient) if opposite else vacant
         pairs.append((here, _with(coupled, without, gradient)))
     return pairs
 

@@ -58,6 +58,24 @@ class OneMore(WrappedGradient, ABC):
 
 
 @dataclass(eq=False)
+class Vacant(OneMore):
+    """The place of one record more, with none in it: as many draws of noise for each record."""
+
+    @property
+    def batch(self) -> Batch:
+        batch: Batch = self.of.batch  # type: ignore[attr-defined]
+        return batch
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        return self.of.clipped_sum(X, clip_norm, holders, norm) + 0.0
+
+    def gradient_beside(self, sums: Tensor) -> Tensor:
+        return torch.zeros_like(sums)
+
+
+@dataclass(eq=False)
 class Opposed(OneMore):
     """The record's gradient outweighs the others' of a batch.
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, ThreatModel
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, ThreatModel
 
-from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
+from .worlds import Coupled, Key, Moves, PlayedWorld, Watched, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
@@ -116,31 +116,3 @@ def explained(
         if message not in replayed.same or replayed.moved > ALLOWED:
             return False
     return True
-
-
-def dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:
-    """What differs beside the values of messages, and whether it is the scale of noise."""
-
-    def links(sent: Messages) -> dict[str, tuple[object, ...]]:
-        return {
-            n: (s.senders.tolist(), s.receivers.tolist(), s.payload.shape, s.payload.dtype)
-            for n, s in sent.items()
-        }
-
-    if [draw[:3] for draw in here.draws] != [draw[:3] for draw in there.draws]:
-        return {"which noise is drawn depends on the data": False}
-    found = {
-        f'the scale of the noise on "{one.stream}" depends on the data': True
-        for one, other in zip(here.draws, there.draws, strict=True)
-        if (a := torch.as_tensor(one.scale)).shape != (b := torch.as_tensor(other.scale)).shape
-        or not torch.allclose(a, b, rounding, 0.0)
-    }
-    if links(here.sent) != links(there.sent):
-        said = "which messages are sent, in which precision, or to whom, depends on the data"
-        return {**found, said: False}
-    for name, sent in here.sent.items():
-        one, other = sent.payload, there.sent[name].payload
-        zeros = (one == 0) & (other == 0)  # -0 in one alone, as of 0 times a gradient, is sent
-        if (zeros & (one.signbit() != other.signbit())).any():
-            found[f'the signs of zeros in "{name}" depend on the data'] = False
-    return found

@@ -58,6 +58,8 @@ class Witness(Noise):
         silent: every draw is 0, while scales are what they are: messages before noise.
         moves: what is added to draws, by stream.
         watched: whether it notes the value that each of its draws is added to first.
+        flipped: the axis along which the numbers of a draw come in the opposite order, by stream.
+        trials: the leading dimensions of a stack of trials.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Witness(Noise):
         silent: bool = False,
         moves: Mapping[str, Tensor] | None = None,
         watched: bool = False,
+        flipped: Mapping[str, int] | None = None,
+        trials: torch.Size = torch.Size(),  # noqa: B008 - a tuple
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[AskedDraw] = []
@@ -74,6 +78,7 @@ class Witness(Noise):
         self.drawn: dict[NoiseFamily, Drawn] = {}
         self._given = streams.seed, round
         self._silent, self._moves, self._watched = silent, moves or {}, watched
+        self._flipped, self._trials = flipped or {}, trials
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._noted(super().gaussian, self._asked(message, "gaussian", like, std), like)
@@ -93,8 +98,10 @@ class Witness(Noise):
         self.draws.append(asked)
         if self._silent:
             return torch.zeros_like(like)
-        one_trial = like.detach().reshape(-1, *like.shape[-2:])[0]
-        units = draw(asked.stream, 1.0, one_trial)
+        stacked = len(self._trials) if like.shape[: len(self._trials)] == self._trials else 0
+        units = draw(asked.stream, 1.0, like.detach()[(0,) * stacked])
+        if asked.stream in self._flipped:
+            units = units.flip(self._flipped[asked.stream])
         sizes = units.abs() if asked.family == "laplace" else units.square()
         total, n = self.drawn.get(asked.family, (0.0, 0))
         self.drawn[asked.family] = Drawn(total + sizes.sum().item(), n + sizes.numel())
@@ -296,9 +303,13 @@ class Coupled:
         silent: bool = False,
         moves: Moves | None = None,
         watched: bool = False,
+        flipped: Mapping[str, int] | None = None,
+        streams: Streams | None = None,
     ) -> Played:
+        """Round k; ``streams``: of its noise, if they are not those of the run."""
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
-        noise, graph = Witness(self.streams, k, silent, own, watched), self.setting.network.at(k)
+        trials, graph = self.defense.models(state).shape[:-2], self.setting.network.at(k)
+        noise = Witness(streams or self.streams, k, silent, own, watched, flipped, trials)
         with watched_beside() as beside:
             state, sent, _ = self.defense.step(state, k, graph, oracle, noise)
         if watched:
@@ -379,6 +390,7 @@ class PlayedWorld:
     k: int
     oracle: Gradient
     lag: int = 0
+    streams: Streams | None = None  # of its noise, if they are not those of the run
 
     @cached_property
     def noisy(self) -> Played:
@@ -392,6 +404,10 @@ class PlayedWorld:
     def play(self, silent: bool) -> Played:
         return self.quiet if silent else self.noisy
 
+    def flipped(self, flipped: Mapping[str, int]) -> Played:
+        """With the numbers of some draws in the opposite order along an axis, by stream."""
+        return self._rounds(flipped=flipped)[-1]
+
     def watched(self, moves: Moves) -> Watched:
         """With its noise moved, and watched."""
         rounds = self._rounds(moves=moves, watched=True)
@@ -403,7 +419,7 @@ class PlayedWorld:
 
     def _rounds(self, **noise: Any) -> list[Played]:
         """Those that are played; ``noise``: how, as ``Witness`` has it."""
-        coupled, k = self.coupled, self.k
+        coupled, k, noise = self.coupled, self.k, {**noise, "streams": self.streams}
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]
         for later in range(k + 1, k + 1 + self.lag):
             rounds.append(

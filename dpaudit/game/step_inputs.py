@@ -330,7 +330,13 @@ class ChosenNoise(Noise):
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         self.draws.setdefault(message, AskedNoise(family, like.shape))
         units = self._units.get(message)
-        return torch.zeros_like(like) if units is None else units * STD[family] * scale
+        if units is None:
+            return torch.zeros_like(like)
+        if like.ndim > max(3, units.ndim):
+            raise ValueError(
+                f'the noise "{message}" has numbers for each record; only [rows, d] can be played'
+            )
+        return units * STD[family] * scale
 
 
 class RecordedNoise(Noise):

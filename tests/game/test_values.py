@@ -248,3 +248,11 @@ def test_a_round_is_played_on_the_layers_and_coordinates_that_are_asked() -> Non
     moved = plain.first_sent(ChosenNoise(), 1.0, 1)
     (alone,) = (message.payload for message in moved.values())
     torch.testing.assert_close(payload[0], 2 * alone[0])
+
+
+def test_noise_for_each_record_is_noted_and_played_by_no_matrix() -> None:
+    like = torch.zeros(2, 4, 3, 1)
+    asked = ChosenNoise()
+    assert torch.equal(asked.gaussian("keep", 1.0, like), like)
+    with pytest.raises(ValueError, match='the noise "keep" has numbers for each record'):
+        ChosenNoise({"keep": torch.ones(2, 3, 1)}).gaussian("keep", 1.0, like)

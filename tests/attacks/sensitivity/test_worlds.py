@@ -111,9 +111,18 @@ def test_a_witness_draws_what_noise_draws_and_gives_all_trials_the_same(streams)
     for family in ("gaussian", "laplace"):
         expected = getattr(Noise(streams, 3), family)("x", 0.5, like)
         assert torch.equal(getattr(witness, family)("x", 0.5, like), expected)
-        trials = getattr(witness, family)("x", 0.5, like.expand(3, 4, 7))
+        stacked = Witness(streams, 3, trials=torch.Size([3]))
+        trials = getattr(stacked, family)("x", 0.5, like.expand(3, 4, 7))
         assert torch.equal(trials, expected.expand(3, 4, 7))
-    assert [draw[:2] for draw in witness.draws] == [("x", "gaussian")] * 2 + [("x", "laplace")] * 2
+    assert [draw[:2] for draw in witness.draws] == [("x", "gaussian"), ("x", "laplace")]
+
+
+def test_a_witness_draws_for_each_record_what_noise_draws(streams) -> None:
+    like = torch.zeros(4, 3, 1, dtype=torch.float64)
+    expected = Noise(streams, 3).gaussian("coins", 1.0, like)
+    assert torch.equal(Witness(streams, 3).gaussian("coins", 1.0, like), expected)
+    flipped = Witness(streams, 3, flipped={"coins": 1}).gaussian("coins", 1.0, like)
+    assert torch.equal(flipped, expected.flip(1))
 
 
 def test_a_silent_witness_notes_the_scale_and_draws_nothing(streams) -> None:

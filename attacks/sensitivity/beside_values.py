@@ -1,12 +1,14 @@
 """What differs between two worlds beside the values of messages."""
 
+from collections.abc import Mapping
+
 import torch
 
 from dpaudit.defense import Adjacency, Messages
 
 from .laws import LEVEL, PLAYS, of_another_law
 from .replay import ALLOWED, SAME, replay
-from .worlds import Played, PlayedWorld
+from .worlds import Played, PlayedWorld, WorldPair
 
 OTHER_DRAWS = "which noise is drawn depends on the data"
 MAY_SPREAD = (
@@ -52,6 +54,15 @@ def spreads_alike(here: PlayedWorld, there: PlayedWorld) -> bool:
 def same_draws(here: Played, there: Played) -> bool:
     """Whether two worlds draw the same noise, of whatever scale."""
     return [draw[:3] for draw in here.draws] == [draw[:3] for draw in there.draws]
+
+
+def with_same_draws(pairs: Mapping[str, list[WorldPair]]) -> dict[str, list[WorldPair]]:
+    """The pairs of worlds that draw the same noise, by kind, without kinds of none."""
+    alike = {
+        kind: [(one, other) for one, other in several if same_draws(one.noisy, other.noisy)]
+        for kind, several in pairs.items()
+    }
+    return {kind: several for kind, several in alike.items() if several}
 
 
 def dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, bool]:

@@ -15,7 +15,7 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import WHICH_DRAWS, Moved, alignment
-from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, same_draws, spreads_alike
+from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
 from .declared import Declared, Reach, declared_bounds, reaching
 from .kept import KeptAnswers
 from .lengths import longest_moving
@@ -31,6 +31,7 @@ from .worlds import (
     Played,
     PlayedWorld,
     Record,
+    WorldPair,
     all_without_first,
     lengths,
     placed,
@@ -39,9 +40,6 @@ from .worlds import (
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
 LATER = 3  # rounds within which what a record moved is noised, or an alignment is not looked for
-
-
-WorldPair = tuple[PlayedWorld, PlayedWorld]
 
 
 @dataclass
@@ -274,10 +272,9 @@ class Examination:
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
-        matters, may = examine_order(PlayedWorld(self.coupled, state, k, KeptAnswers.of(oracle)))
-        for name in matters:
-            self._note(f'"{name}" depends on the order of the records in a batch')
-        self.unclear |= dict.fromkeys(may)
+        found, unclear = examine_order(PlayedWorld(self.coupled, state, k, KeptAnswers.of(oracle)))
+        self.found |= dict.fromkeys(found)
+        self.unclear |= dict.fromkeys(unclear)
 
 
 @dataclass
@@ -307,11 +304,7 @@ class Pair:
                 later = replace(one, lag=1), replace(other, lag=1)
                 examination.compare(*later, self.adjacency)
         if OTHER_DRAWS not in examination.found:  # what differs may be the noise alone
-            pairs = {
-                kind: alike
-                for kind, several in pairs.items()
-                if (alike := [pair for pair in several if same_draws(pair[0].noisy, pair[1].noisy)])
-            }
+            pairs = with_same_draws(pairs)
         if not pairs:
             return []
         drawn = next(iter(pairs.values()))[0][0]  # without the record
@@ -342,9 +335,7 @@ class Pair:
                 return longest
         return why
 
-    def _pairs(
-        self, found: Mapping[str, Record]
-    ) -> dict[str, list[tuple[PlayedWorld, PlayedWorld]]]:
+    def _pairs(self, found: Mapping[str, Record]) -> dict[str, list[WorldPair]]:
         """The world before and after each record is added; also alone where sampling allows."""
         examination = self.examination
         sampled = examination.coupled.defense.sampling == "poisson"
@@ -370,7 +361,11 @@ class Pair:
         towards = self._problem.gradients.clipped_sum(X, *one, inf)[0]
         clip_norm = coupled.defense.clip_norm_in(self.k)
         without, opposite = self._world(None), self.present is not None
-        return longest_moving(coupled, without, towards, clip_norm, self.norm, opposite, silent)
+        pairs, missing = longest_moving(
+            coupled, without, towards, clip_norm, self.norm, opposite, silent
+        )
+        self.examination.unclear |= {} if missing is None else {missing: None}
+        return pairs
 
     def _opposite(self, longest: Record, sampled: bool) -> tuple[PlayedWorld, PlayedWorld]:
         """A record against the others in the drawn batch, or against a short one if sampled.

@@ -15,11 +15,12 @@ from .laws import LEVEL, PLAYS, is_shift, of_another_law
 from .replay import explained
 from .worlds import Played, PlayedWorld, lengths, reordered
 
+DEPENDS = "depends on the order of the records in a batch"
 REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
 
 
 def examine_order(here: PlayedWorld) -> tuple[list[str], list[str]]:
-    """Messages of the victim that depend on the order of records, and what is not known of others.
+    """Which messages of the victim depend on the order of records, and what is not known.
 
     Args:
         here: a round whose oracle has a batch.
@@ -35,18 +36,19 @@ def examine_order(here: PlayedWorld) -> tuple[list[str], list[str]]:
     for flipped in _of_records(here):
         if not _differing(here, there.flipped(flipped)):
             return [], []
-    found = [name for name in differing if is_shift(here, there, name)]
-    rest = [name for name in differing if name not in found]
+    shifted = [name for name in differing if is_shift(here, there, name)]
+    rest = [name for name in differing if name not in shifted]
     others = of_another_law(here, there, rest) if rest else []
+    found = [f'"{name}" {DEPENDS}' for name in (*shifted, *(others or []))]
     if others is None:
         return found, [_may_depend(name, "is too large to be played often") for name in rest]
     alike = f"is not seen to change in {2 * PLAYS} draws (level {LEVEL:.0e})"
-    return found + others, [_may_depend(name, alike) for name in rest if name not in others]
+    return found, [_may_depend(name, alike) for name in rest if name not in others]
 
 
 def _may_depend(message: str, law: str) -> str:
     return (
-        f'whether "{message}" depends on the order of the records in a batch, which changes it by '
+        f'whether "{message}" {DEPENDS}, which changes it by '
         f"another amount under each draw of noise; its law {law}; draw noise for records in a "
         "tensor of [n_agents, records, ...]"
     )

@@ -428,6 +428,9 @@ class PlayedWorld:
         return rounds
 
 
+WorldPair = tuple[PlayedWorld, PlayedWorld]
+
+
 def placed(
     oracle: BatchGradient, victim: int, record: Record | None, alone: bool = False
 ) -> BatchGradient:

@@ -56,6 +56,31 @@ def test_the_length_that_a_wrong_clip_forgets_is_tried(name, setting_of, streams
     assert moved(factor, setting_of, streams) >= least * (1 - 1e-9)
 
 
+class WholeBatch(PrivateGossip):
+    """Needs all records of a batch, of which it clips each by itself."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        each = gradient.per_record(X)
+        assert each.shape[-2] >= self.batch_size
+        return (each * RIGHT["hard"](length(each).clamp(min=1e-12))).sum(dim=-2)
+
+
+def test_in_large_batches_lengths_are_looked_for_with_one_record(
+    setting_of, streams, monkeypatch
+) -> None:
+    monkeypatch.setattr("dpaudit.attacks.sensitivity.lengths.MOST", 0)
+    factor, least = WRONG["begins late"]
+    assert moved(factor, setting_of, streams) >= least * (1 - 1e-9)
+    problem, setting = setting_of("ring", 4, "logistic")
+    coupled = Coupled(WholeBatch(sampling="fixed"), problem, setting, streams, victim=1)
+    examination = Examination(coupled, 0, 0)
+    (row,) = examination.record(coupled.start(), 1, "add-remove")
+    assert not row.counts
+    (unclear,) = examination.unclear
+    assert unclear.startswith("how far records of other lengths move messages")
+    assert "a step raises AssertionError" in unclear
+
+
 @pytest.mark.slow
 def test_two_opposite_records_are_as_far_apart(setting_of, streams) -> None:
     factor, least = WRONG["begins late"]

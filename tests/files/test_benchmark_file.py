@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.benchmark_file import BenchmarkFile
+from dpaudit.files.benchmark_file import BenchmarkFile, unknown_key
 from tests.benchmark.small_benchmarks import BASE, GRAPHS
 
 
@@ -62,3 +62,21 @@ def test_a_benchmark_is_called_as_it_says_or_as_its_file(tmp_path: Path) -> None
     assert BenchmarkFile.read(path).name == "bench"
     path.write_text(f'name = "ours"\n{BASE}')
     assert BenchmarkFile.read(path).name == "ours"
+
+
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        ("seed", None),
+        ("defense.epsilon", None),
+        ("defense.name", None),
+        ("claim.0.epsilon", None),
+        ("claim.first.epsilon", '"claim.first.epsilon": expected claim[1], claim[2], ... for its'),
+        ("defense.epsilom", 'no key "defense.epsilom" (did you mean "defense.epsilon"?); known'),
+        ("claim.0.epsilom", 'no key "claim[1].epsilom" (did you mean "claim[1].epsilon"?)'),
+        ("sead", 'an audit has no key "sead" (did you mean "seed"?); known here: seed, '),
+    ],
+)
+def test_a_key_that_no_audit_has_is_named_up_to_there(path: str, said: str | None) -> None:
+    found = unknown_key(path, {"defense": ("epsilon",)})
+    assert found is None if said is None else said in (found or "")

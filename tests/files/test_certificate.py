@@ -1,15 +1,19 @@
 """Certificates: their canonical form is that of RFC 8785, their schema the published one."""
 
+import base64
 import json
 import math
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpaudit.files.certificate import canonical, digest, schema
+from dpaudit.files import certificate
+from dpaudit.files.certificate import MATRICES, _matrices, canonical, digest, schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 # RFC 8785, Appendix B: the bits of a double, and how it is written
@@ -88,3 +92,21 @@ def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
     assert json.loads((DOCS / "certificate.schema.json").read_text()) == schema(), (
         "write certificate.schema.json anew from dpaudit.files.certificate.schema"
     )
+
+
+def test_matrices_are_in_a_certificate_if_all_are_there_and_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"artifacts/{name}.npz": content for name, content in (("a", b"one"), ("b", b"two!"))}
+    findings = [SimpleNamespace(artifacts={MATRICES: name}) for name in files]
+    result: Any = SimpleNamespace(findings=[*findings, SimpleNamespace(artifacts={})])
+    (tmp_path / "artifacts").mkdir()
+    for name, content in files.items():
+        assert _matrices(result, tmp_path) == {}
+        (tmp_path / name).write_bytes(content)
+    encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    assert _matrices(result, tmp_path) == encoded
+    monkeypatch.setattr(certificate, "MOST_BYTES", 7)  # as many as they have
+    assert _matrices(result, tmp_path) == encoded
+    monkeypatch.setattr(certificate, "MOST_BYTES", 6)
+    assert _matrices(result, tmp_path) == {}

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dpaudit.errors import RunError
 from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult
+from dpaudit.files.result import AuditResult, _finding, _indexed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -112,3 +112,49 @@ def test_a_json_file_that_holds_no_object_is_no_audit_json(tmp_path: Path, text:
     path.write_text(text)
     with pytest.raises(RunError, match=r"audit.json: not an audit.json \(expected an object, "):
         AuditResult.read(path)
+
+
+def test_an_end_that_is_not_known_is_the_value() -> None:
+    assert Metric(value=2.0, low=1.0, high=4.0).ends == (1.0, 4.0)
+    assert Metric(value=2.0, high=4.0).ends == (2.0, 4.0)
+    assert Metric(value=2.0, low=1.0).ends == (1.0, 2.0)
+
+
+def test_columns_of_a_table_have_one_length() -> None:
+    given = {"role": Role.TEST, "kind": KINDS[Role.TEST], "title": "t"}
+    assert Finding(**given, series={"a": (1.0, 2.0), "b": (3.0, 4.0)}, trace={"a": (1.0,)})
+    for table in ("series", "trace"):
+        with pytest.raises(ValueError, match=f"the columns of {table} differ in length"):
+            Finding(**given, **{table: {"a": (1.0, 2.0), "b": (3.0,)}})
+
+
+@pytest.mark.parametrize(
+    "finding, role",
+    [
+        ({"kind": "control", "world": "no-defense"}, Role.POSITIVE_CONTROL),
+        ({"kind": "control", "metrics": {Name.P_VALUE: 1}}, Role.NOISE),
+        ({"kind": "control", "world": "defense"}, Role.NULL_CONTROL),
+        ({"kind": "accounting"}, Role.DECLARED),
+        ({"kind": "accounting", "attack": "a"}, Role.EXACT_LEAK),
+        ({"kind": "accounting", "attack": "a", "series": {"victim": []}}, Role.WHO_LEARNS_WHAT),
+        ({"kind": "accounting", "series": {"victim": []}}, Role.DECLARED),
+        ({"kind": "sensitivity"}, Role.SENSITIVITY),
+        ({"kind": "sensitivity", "metrics": {Name.FOUND: 1}}, Role.DEPENDENCE),
+        ({"kind": "empirical-epsilon"}, Role.TEST),
+        ({"kind": "empirical-epsilon", "metrics": {Name.EPSILON_LOWER_BOUND: 1}}, Role.TEST),
+        ({"kind": "empirical-epsilon", "metrics": {Name.MU_LOWER_BOUND: 1}}, Role.NOISE_BOUND),
+        ({"kind": "mutual-information"}, Role.INFORMATION),
+        ({"kind": "mutual-information", "metrics": {Name.VARIANCE_EXPLAINED: 1}}, Role.BEST_ESTIMATE),
+        ({"kind": "reconstruction", "metrics": {Name.VARIANCE_EXPLAINED: 1}}, Role.RECONSTRUCTION),
+    ],
+)  # fmt: skip
+def test_a_finding_of_version_1_has_the_role_of_what_it_holds(finding: dict, role: Role) -> None:
+    assert _finding(finding, None)["role"] is role
+
+
+def test_claims_of_version_1_stand_claim_by_claim_and_model_by_model() -> None:
+    """One claim is made against one of the two adversaries; a claim too many is of the last one."""
+    stated: list[dict] = [{}, {"threat_model": "a"}, {}]
+    content = {"config": {"claim": stated}, "threat_models": ["a", "b"], "claims": [{}] * 6}
+    assert [claim["claim"] for claim in _indexed(content)] == [0, 0, 1, 2, 2, 2]
+    assert [claim["claim"] for claim in _indexed({"claims": [{}]})] == [0]

@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
-from dpaudit.files.config import AuditConfig
+from dpaudit.files.config import AuditConfig, extreme_numbers
 
 EXTREMES = ("1e300", "1e308", "1e-320", "5e-324", "-1e308", "inf", "nan", "9" * 400)
 NUMERIC = re.findall(r"^(\w+) = [\d.]", starter("dpdl"), re.MULTILINE)
@@ -36,3 +36,16 @@ def test_the_range_is_said_and_a_seed_has_none(tmp_path: Path) -> None:
         AuditConfig.from_toml(path)
     path.write_text(starter("dpdl").replace("seed = 7", f"seed = {2**63 - 1}"))
     assert AuditConfig.from_toml(path).seed == 2**63 - 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_ends_of_the_range_are_in_it(sign: int) -> None:
+    largest = 10**9
+    good = {"a": [1e-100, 1e100, 0.0, largest, True], "n_rounds": 10**6, "seed": 10**300}
+    wrong = {"a": [0.9e-100, 1.1e100, largest + 1], "n_rounds": 10**6 + 1}
+    signed = lambda table: {  # noqa: E731
+        "a": [sign * value for value in table["a"]], "n_rounds": sign * table["n_rounds"]
+    }  # fmt: skip
+    assert list(extreme_numbers({**good, **signed(good)})) == []
+    at = [at for at, _ in extreme_numbers({"claim": signed(wrong)})]
+    assert at == [("claim", "a", 0), ("claim", "a", 1), ("claim", "a", 2), ("claim", "n_rounds")]

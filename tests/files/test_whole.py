@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import RunError
-from dpaudit.files.whole import write_whole
+from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.training.held_folder import Folder
 
 
@@ -49,3 +49,18 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path / "file" / "out.png", tmp_path / "nul\0byte"):
         with pytest.raises(RunError, match=r": cannot write: [^\n]+\nhelp: "):
             write_whole(path, b"")
+
+
+def test_no_output_follows_a_link_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the last part; a link above the folder, or elsewhere, is the user's choice."""
+    (tmp_path / "here" / "real").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "here" / "real")
+    (tmp_path / "above").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    for path in (Path("real/out"), tmp_path / "above" / "real" / "out", Path("../above/real")):
+        refuse_links(path)
+    for path in (Path("link"), Path("link/out"), tmp_path / "above" / "link" / "out"):
+        with pytest.raises(RunError, match="is a link, and no output follows a link below the"):
+            refuse_links(path)

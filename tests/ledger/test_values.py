@@ -10,6 +10,7 @@ from dpaudit.accounting import gaussian_epsilon
 from dpaudit.files.ledger_file import Budget, Entry, PrivacyEvent
 from dpaudit.ledger import accounts
 from dpaudit.ledger.accounts import composed
+from dpaudit.release import Release
 
 
 def entry(what: Any, agent: str | None = None) -> Entry:
@@ -129,3 +130,12 @@ def test_a_warning_is_given_once_above_its_share(tmp_path) -> None:
         ledger.BudgetExceeded, match="exceed epsilon 1 at delta 0; the releases so far add up to 1"
     ):
         budget.release(ledger.laplace(1e6))
+
+
+def test_a_line_is_a_release_or_an_event_and_not_both() -> None:
+    one, other = Release(family="gaussian", noise_multiplier=1.0), PrivacyEvent(epsilon=1.0)
+    assert entry(one).event is None
+    assert entry(other).release is None
+    for given in ({}, {"release": one, "event": other}):
+        with pytest.raises(ValueError, match="expected either release or event"):
+            Entry.model_validate(given)

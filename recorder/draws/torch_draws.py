@@ -183,16 +183,18 @@ def replay(player: Player, record: dict[str, Any], result: Any, parameters: Sequ
         )
     value = player.at_line(record, own, float(scale), family)
     if family == "laplace":
-        u = -torch.expm1(-value.abs()).clamp(max=1 - torch.finfo(result.dtype).eps)
-        value = -value.sign() * u
+        u = (-torch.expm1(-value.abs())).clamp(max=1 - torch.finfo(result.dtype).eps)
+        value = value.sign() * u
     with torch.no_grad():
         result.copy_(value * factor + mean)
 
 
 def is_laplace(operator: str, parameters: Sequence[float | None]) -> bool:
     """Whether a draw is the uniform one that torch.distributions.Laplace makes its noise from."""
-    ends = [a or 0.0 for a in parameters]
-    return operator == "uniform_" and abs(ends[0] + 1) < NEAR and abs(ends[1] - 1) < NEAR
+    if operator != "uniform_":  # whose parameters may be tensors
+        return False
+    low, high = (end or 0.0 for end in parameters)
+    return abs(low + 1) < NEAR and abs(high - 1) < NEAR
 
 
 def _number(value: Any) -> float | None:

@@ -6,9 +6,10 @@ On a ring, a 10-regular graph and a power law: what an adversary learns of a rec
 agent that it does not hear. By "W": mu of a record that is used in every round of gossip under
 Gaussian noise, from sparse rows of W (``dpaudit.game.network.local``). By "steps": mu^2 of a record
 that is used in round 1 of DP-DPSGD, whose steps are probed as in an audit
-(``dpaudit.game.filtering.narrow_view``). The region is all links into so many agents around one.
+(``dpaudit.game.filtering.narrow_view``). The region is all links of so many agents around one.
 With ``--dense`` agents the dense algebra is beside both, and how far it is from the sparse one;
-from 256 agents on, that is. Each figure is of a process of its own on one thread.
+from 256 agents on, that is. Each figure is of a process of its own on one thread, whose CPU
+seconds are counted.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import resource
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import torch
 import dpaudit.game.filtering.adversary as filtering
 from dpaudit.defense import Setting
 from dpaudit.files.options import graph_options
-from dpaudit.files.threat import ThreatModel
+from dpaudit.files.threat import Region, ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.network.accounting import network_mu
@@ -41,19 +42,20 @@ GRAPHS: dict[str, dict[str, Any]] = {"ring": {}, "k-regular": {"k": 10}, "power-
 class Case:
     """A graph, an adversary and a victim."""
 
-    def __init__(self, graph: str, is_region: bool, n: int, receivers: int, rounds: int) -> None:
+    def __init__(self, graph: str, is_region: bool, n: int, tapped: int, rounds: int) -> None:
         self.network: Network = build_graph(
             graph_options(graph, **GRAPHS[graph]), n, np.random.default_rng(SEED)
         )
         self.rounds, agent = rounds, n // 2
         one = self.network.at(1)
-        into = around(one, agent, receivers if is_region else 1)
-        heard = {sender for sender, receiver in one.links if receiver in into}
-        self.victim = next(a for a in around(one, agent, n) if a not in heard | {agent})
         self.adversary = ThreatModel(name="an agent", kind="curious", agents=(agent,))
+        read = tuple(link for link in one.links if link[1] == agent)
         if is_region:
-            links = tuple(link for link in one.links if link[1] in into)
-            self.adversary = ThreatModel(name="a region", links=links)
+            middle = Region(around=tuple(around(one, agent, tapped)))
+            self.adversary = ThreatModel(name="a region", region=middle).within(one.links)
+            read = self.adversary.links or ()
+        heard = {sender for sender, _ in read}
+        self.victim = next(a for a in around(one, agent, n) if a not in heard | {agent})
 
     def by_rows(self) -> float:
         found = local_mu(
@@ -92,14 +94,14 @@ def around(graph: Graph, agent: int, count: int) -> list[int]:
 
 def measure(pipe: Connection, work: Callable[[], float]) -> None:
     torch.set_num_threads(1)
-    began = perf_counter()
+    began = process_time()
     value = work()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    pipe.send((value, perf_counter() - began, peak))
+    pipe.send((value, process_time() - began, peak))
 
 
 def apart(work: Callable[[], float]) -> tuple[float, float, float]:
-    """What it finds, its seconds and its peak memory in GiB, in a process of its own."""
+    """What it finds, its CPU seconds and its peak memory in GiB, in a process of its own."""
     here, there = get_context("fork").Pipe()
     process = get_context("fork").Process(target=measure, args=(there, work))
     process.start()

@@ -28,6 +28,7 @@ from .grid import BenchmarkPlan, PlannedCell
 
 if TYPE_CHECKING:
     from dpaudit.data.datasets import Dataset
+    from dpaudit.pipeline.jobs import Prepared
     from dpaudit.pipeline.run import Runtime
 
 FILE = "tuning.json"
@@ -127,12 +128,13 @@ def tuned(
     choices = shared_choices(plan, tuning)
     known = _earlier(out / FILE)
     total, done = sum(len(one.candidates) for one in choices), 0
+    held = HeldOut(tuning)
     records: dict[str, Any] = {}
     by_cell: dict[str, PlannedCell] = {}
     for one in choices:
         record = known.get(one.key)
         if record is None:
-            record = _record(one, tuning, runtime)
+            record = _record(one, held, runtime)
         records[one.key] = record
         by_cell |= {cell.name: _with(cell, record["chosen"]) for cell in one.cells}
         done += len(one.candidates)
@@ -143,14 +145,14 @@ def tuned(
     return replace(plan, cells=tuple(by_cell[cell.name] for cell in plan.cells))
 
 
-def _record(one: Shared, tuning: Tuning, runtime: "Runtime") -> dict[str, Any]:
+def _record(one: Shared, held: "HeldOut", runtime: "Runtime") -> dict[str, Any]:
     """The candidates of one choice with the utility of each, and the best."""
     rows: list[dict[str, Any]] = []
     for candidate in one.candidates:
         utility, problem = None, ""
         if len(one.candidates) > 1:
             try:
-                utility = validated_utility(_with(one.cells[0], candidate), tuning, runtime)
+                utility = validated_utility(_with(one.cells[0], candidate), held, runtime)
             except DpauditError as error:
                 problem = error.problems[0].text
         finite = utility is not None and math.isfinite(utility)
@@ -175,7 +177,7 @@ def _with(cell: PlannedCell, chosen: Chosen) -> PlannedCell:
     return replace(cell, content=content, config=config, values=values)
 
 
-def validated_utility(cell: PlannedCell, tuning: Tuning, runtime: "Runtime") -> float:
+def validated_utility(cell: PlannedCell, held: "HeldOut", runtime: "Runtime") -> float:
     """The accuracy on held-out training records after the last round, or less the loss.
 
     Of one training run with the noise that the claim needs; the mean over agents.
@@ -183,17 +185,11 @@ def validated_utility(cell: PlannedCell, tuning: Tuning, runtime: "Runtime") -> 
     Raises:
         DpauditError: it cannot be trained so.
     """
-    from dpaudit.pipeline.caller_objects import CallerObjects
-    from dpaudit.pipeline.run import prepare
     from dpaudit.training.run_directory import RunDirectory
     from dpaudit.training.train import NOTHING_RECORDED, train
 
-    content = {**cell.content, "claim": [], "attack": [], SEED: tuning.seed}
-    config = AuditConfig.from_dict(content)
-    prepared = prepare(config, runtime)
-    if prepared.learned.dataset is not None:
-        held_out = split(prepared.learned.dataset, tuning)
-        prepared = prepare(config, runtime, CallerObjects(data=held_out))
+    content = {**cell.content, "claim": [], "attack": [], SEED: held.tuning.seed}
+    prepared = held.prepared(AuditConfig.from_dict(content), runtime)
     with tempfile.TemporaryDirectory() as folder, RunDirectory(Path(folder)).held() as run:
         curve = train(
             prepared.defense,
@@ -208,6 +204,30 @@ def validated_utility(cell: PlannedCell, tuning: Tuning, runtime: "Runtime") -> 
         )
     last = curve.accuracy[-1] if curve.accuracy else [-loss for loss in curve.loss[-1]]
     return math.fsum(last) / len(last)
+
+
+class HeldOut:
+    """Prepares candidates on split data, which is read and split once for all that share it."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+        self._source = ""  # of the data set that is held
+        self._dataset: Dataset | None = None
+
+    def prepared(self, config: AuditConfig, runtime: "Runtime") -> "Prepared":
+        """Of a config with the seed of the tuning. Raises DpauditError: it cannot be prepared."""
+        from dpaudit.pipeline.caller_objects import CallerObjects
+        from dpaudit.pipeline.run import prepare
+
+        source = config.data.model_dump_json()
+        if source == self._source:
+            return prepare(config, runtime, CallerObjects(data=self._dataset))
+        whole = prepare(config, runtime)
+        if whole.learned.dataset is None:
+            return whole
+        self._dataset = split(whole.learned.dataset, self.tuning)
+        self._source = source
+        return prepare(config, runtime, CallerObjects(data=self._dataset))
 
 
 def split(dataset: "Dataset", tuning: Tuning) -> "Dataset":

@@ -165,7 +165,7 @@ def _print_tuning(plan: "BenchmarkPlan", tuning: Tuning, ahead: "list[CellAhead]
     """How many runs choose what is tuned, and how long they take of those whose time is known."""
     from dpaudit.benchmark.tuning import shared_choices
 
-    seconds = {cell.group: cell.costs.training[0].seconds or 0.0 for cell in ahead}
+    seconds = {cell.group: cell.costs.tuning or 0.0 for cell in ahead}
     tried = [one for one in shared_choices(plan, tuning) if len(one.candidates) > 1]
     n = sum(len(one.candidates) for one in tried)
     whole = sum(len(one.candidates) * seconds[one.cells[0].group] for one in tried)

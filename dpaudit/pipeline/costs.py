@@ -26,7 +26,7 @@ from dpaudit.text import duration
 from dpaudit.training.costs import examination_bytes, pace_of, training_bytes
 from dpaudit.training.noise_rounds import PLAYED_WAYS, left_out, streams_of
 from dpaudit.training.run_directory import RunDirectory
-from dpaudit.training.train import train
+from dpaudit.training.train import NOTHING_RECORDED, train
 from dpaudit.training.woven import global_randomness
 
 from .jobs import (
@@ -71,6 +71,7 @@ class AuditCosts(NamedTuple):
     attacks: list[PartCost]
     report: PartCost
     limit: Limit
+    tuning: float | None = None  # seconds of a training that is evaluated once, on one thread
 
     def workers(self, parts: list[PartCost], most: int) -> int:
         """How many of these parts can be done side by side, at least 1."""
@@ -217,6 +218,7 @@ def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
         except _UNPLAYABLE:
             return costs
     trained = pace.training(defense.n_rounds, recording_for(prepared))
+    tuning = pace.training(defense.n_rounds, NOTHING_RECORDED, evaluations=1)
     plays = MADE_OF_PLAYS * PLAYED_WAYS * max(1, len(defense.messages))
     examined = rounds * (2 * pace.round + plays * pace.step)
     if left_out(setting, rounds) is not None:
@@ -224,6 +226,7 @@ def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
     return costs._replace(
         training=[part._replace(seconds=trained) for part in costs.training],
         attacks=[p if p.job else p._replace(seconds=examined) for p in costs.attacks],
+        tuning=tuning,
     )
 
 

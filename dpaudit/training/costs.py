@@ -92,10 +92,12 @@ class Pace(NamedTuple):
     step: float  # of a round under so many streams of noise, its gradients left out
     evaluation: float  # of all agents' models
 
-    def training(self, n_rounds: int, recording: Recording) -> float:
+    def training(
+        self, n_rounds: int, recording: Recording, evaluations: int = EVALUATIONS
+    ) -> float:
         """Of ``train`` in one world; writing what is recorded is left out."""
         probes = sum(map(len, recording.probes.values()))
-        return (n_rounds + probes) * self.round + min(n_rounds, EVALUATIONS) * self.evaluation
+        return (n_rounds + probes) * self.round + min(n_rounds, evaluations) * self.evaluation
 
 
 def seconds_of(compute: Callable[[], object], clock: Clock = time.perf_counter) -> float:

@@ -12,6 +12,7 @@ from dpaudit.benchmark import tuning as module
 from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
 from dpaudit.benchmark.tuning import (
     FILE,
+    HeldOut,
     refuse_unused,
     shared_choices,
     split,
@@ -19,7 +20,7 @@ from dpaudit.benchmark.tuning import (
     validated_utility,
 )
 from dpaudit.commands.cli import app
-from dpaudit.data.datasets import load_dataset
+from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.benchmark_file import BenchmarkFile, Factor, Tuning
 from dpaudit.pipeline.run import Runtime
@@ -112,12 +113,22 @@ def test_validation_records_are_training_records_and_the_test_set_decides_nothin
     assert len(together) == len(data.x)
 
 
-def test_a_candidate_is_trained_with_the_noise_of_its_claim(tmp_path: Path) -> None:
-    """Without noise to speak of, a larger step learns more in two rounds."""
+def test_candidates_share_data_that_is_split_once_and_find_what_they_find_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits: list[Tuning] = []
+
+    def counted(dataset: Dataset, tuning: Tuning) -> Dataset:
+        splits.append(tuning)
+        return split(dataset, tuning)
+
+    monkeypatch.setattr(module, "split", counted)
     plan, asked = read(tmp_path, EPSILONS, TUNING)
-    found = [validated_utility(cell, asked, ONE_CORE) for cell in plan.cells]
+    shared = HeldOut(asked)
+    found = [validated_utility(cell, shared, ONE_CORE) for cell in plan.cells]
+    assert len(found) > len(splits) == 1
     assert all(0 <= accuracy <= 1 for accuracy in found)
-    assert found == [validated_utility(cell, asked, ONE_CORE) for cell in plan.cells]
+    assert found == [validated_utility(cell, HeldOut(asked), ONE_CORE) for cell in plan.cells]
 
 
 @pytest.mark.parametrize(

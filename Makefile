@@ -27,10 +27,9 @@ test-browser: .venv/installed
 slow: .venv/installed
 	$(TESTS) -n auto -m slow
 
-# Plants 20 one-line faults by chance: which of them does no fast test find? tests/mutants.py has options.
+# Plants 20 one-line faults by chance: which of them does no fast test find? It has options.
 mutants: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'cosmic-ray>=8.3'
-	$(BIN)/python tests/mutants.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 # mypy knows no package-dir: it checks links that lie as the four packages are imported.
 lint: .venv/installed

@@ -1,13 +1,13 @@
 """Plants one-line faults by chance and lists those that no fast test of the room finds.
 
     make mutants                                  # 20 faults, seed 0
-    python tests/mutants.py --n 200 --seed 1 [--room dpaudit/accounting ...]
+    python -m tests.mutants --n 200 --seed 1 [--room dpaudit/accounting ...]
 
-The fast tests of a room, and those elsewhere that import it, are collected and run once, and which
-lines each of them runs is noted. Each fault is then planted in a fork of that process, where the
-tests of its line run, the quickest first, until one fails. Files stay as they are, so processes
-that tests start have no fault. A fault in a message or in a limit of size may change no verdict:
-look at what survives before writing a test. Exit code 1 if more than a tenth survives.
+The fast tests of a room are collected and run once, and which lines each of them runs is noted.
+Each fault is then planted in a fork of that process, where the tests of its line run, the quickest
+first, until one fails. Files stay as they are, so processes that tests start have no fault. A fault
+in a message or in a limit of size may change no verdict: look at what survives before writing a
+test. Exit code 1 if more than a tenth survives.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import ast
 import importlib
 import json
 import os
-import re
 import resource
 import sys
 import time
@@ -48,16 +47,9 @@ def module_of(file: Path) -> str:
     return name if name.startswith("dpaudit") else f"dpaudit.{name}"
 
 
-def tests_of(room: str) -> list[str]:
-    """The folder of a room's tests, and the files elsewhere that import a module of it."""
-    folder = ROOT / "tests" / Path(room).name
-    name = module_of(ROOT / f"{room}.py")
-    others = (
-        path
-        for path in (ROOT / "tests").rglob("test_*.py")
-        if folder not in path.parents and re.search(rf"\b{re.escape(name)}\b", path.read_text())
-    )
-    return [str(folder), *map(str, sorted(others))]
+def tests_of(room: str) -> str:
+    """The tree of the tests is that of the code."""
+    return str(ROOT / "tests" / Path(room).name)
 
 
 class Run(NamedTuple):
@@ -293,7 +285,7 @@ def main() -> int:
 def _of_room(room: str, faults: list[Fault]) -> str:
     planter = Planter(faults)
     quiet = ("-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist")
-    pytest.main([*quiet, *tests_of(room)], plugins=[planter])
+    pytest.main([*quiet, tests_of(room)], plugins=[planter])
     return f"{planter.found} {planter.planted}"
 
 

@@ -114,6 +114,15 @@ def test_a_wealth_without_end_is_no_stake() -> None:
     assert won == [[2.0], [], []]
 
 
+def test_only_a_test_of_the_claim_is_a_stake() -> None:
+    """A wealth that another finding mentions, or none at all, was not bet against the claim."""
+    result = audit(1, 2.0)
+    (test,) = result.findings
+    for other in ({"role": Role.NOISE_BOUND}, {"metrics": {}}):
+        changed = result.model_copy(update={"findings": (test.model_copy(update=other),)})
+        assert stakes_of("first", "a", changed) == []
+
+
 def test_notes_give_back_what_was_noted_and_leave_out_what_is_none() -> None:
     stakes = merged([stake(1, 2.0), stake(2, -0.25)])
     assert of_notes([*as_notes(stakes), "{}", "nothing"]) == list(stakes)

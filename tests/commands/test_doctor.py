@@ -13,7 +13,7 @@ from dpaudit.commands.cli import app
 from dpaudit.files.config import AuditConfig
 
 ROOT = Path(__file__).parents[2]
-OWN = {"test", "bench", "mutants", "docs"}  # extras for work on dpaudit itself
+OWN = {"test", "bench", "docs"}  # extras for work on dpaudit itself
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from scipy import stats
 
 from dpaudit.attack.image_metrics import interval
 from dpaudit.files.finding import Metric
-from dpaudit.statistics.p_values import holm, p_beyond, p_worse
+from dpaudit.statistics.p_values import Side, holm, p_beyond, p_worse
 
 FALSE_FAILURE = 1e-9
 
@@ -50,11 +50,28 @@ def test_an_interval_that_is_cut_or_left_out_tells_no_other_error() -> None:
 
 
 @pytest.mark.parametrize("at", [1.0, -1.0])
-def test_bounds_that_differ_by_rounding_alone_overlap(at: float) -> None:
-    before = Metric(value=at - 1, low=at - 2, high=at)
+@pytest.mark.parametrize("side, sign", [("above", 1), ("below", -1)])
+def test_bounds_that_differ_by_rounding_alone_overlap(at: float, side: Side, sign: int) -> None:
+    low, high = sorted((at, at - 2 * sign))
+    before = Metric(value=at - sign, low=low, high=high)
     for gap, expected in ((1e-14, 1.0), (1e-3, 0.0)):
-        now = Metric(value=at + 1, low=at + gap, high=at + 2)
-        assert p_worse(now, before, "above") == expected
+        low, high = sorted((at + sign * gap, at + 2 * sign))
+        now = Metric(value=at + sign, low=low, high=high)
+        assert p_worse(now, before, side) == expected
+
+
+@pytest.mark.parametrize("before", [1.0, -1.0])
+def test_exact_numbers_that_differ_by_rounding_alone_are_equal(before: float) -> None:
+    for gap, expected in ((1e-14, 1.0), (1e-3, 0.0)):
+        assert p_worse(Metric(value=before + gap), Metric(value=before), "above") == expected
+
+
+def test_half_an_interval_is_its_quantile_of_students_t_times_the_error() -> None:
+    error, n = 0.25, 4
+    half = stats.t.ppf(0.975, n - 1) * error
+    found = Metric(value=1.0, low=1.0 - half, high=1.0 + 2 * half, n=n)
+    assert p_beyond(found, 0.5, "above") == pytest.approx(stats.t.sf(0.5 / error, n - 1))
+    assert p_beyond(found, 1.5, "below") == pytest.approx(stats.t.sf(0.5 / (2 * error), n - 1))
 
 
 @pytest.mark.parametrize("n_now, n_before, ratio", [(6, 6, 1.0), (4, 30, 3.0), (30, 4, 3.0)])

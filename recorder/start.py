@@ -52,19 +52,28 @@ class AfterImport:
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
         self._then = then
+        self._looking = threading.local()  # for which module this thread asks the other finders
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        then = self._then.pop(name, None)
-        spec = None if then is None else importlib.util.find_spec(name)
-        if then is None or spec is None or spec.loader is None:
+        outer = getattr(self._looking, "name", None)
+        if name not in self._then or outer == name:
+            return None
+        self._looking.name = name
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.name = outer
+        if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
 
         def load_and_call(module: ModuleType) -> None:
             load(module)
-            then(module)
+            then = self._then.pop(name, None)  # not before: a program may only ask for the spec
+            if then is not None:
+                then(module)
 
         spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
         return spec

@@ -31,6 +31,7 @@ from dpaudit.inputs.recorder import INSIDE
 from dpaudit.memory import size_text
 from dpaudit.recorder.player import RAW
 from dpaudit.recorder.start import OPTIONS
+from dpaudit.recorder.transports.ray_objects import WORKER
 from dpaudit.text import one_line
 
 from .channels import routed
@@ -119,10 +120,15 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
 
 def _children(processes: Sequence[Process]) -> tuple[int, ...]:
     """The processes that others of the program have started."""
+
+    def started(about: Mapping[str, Any]) -> bool:
+        ray = Path(next(iter(about.get("command", ())), "")).name == WORKER  # which has no place
+        return ray or bool(about.get("place") or about.get("identity"))
+
     return tuple(
         number
         for number, process in enumerate(processes)
-        if any(about.get("place") or about.get("identity") for about in process.of_kind("process"))
+        if any(map(started, process.of_kind("process")))
     )
 
 

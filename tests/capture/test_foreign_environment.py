@@ -1,10 +1,13 @@
 """Programs of another environment than dpaudit's: a Python that holds NumPy and nothing else."""
 
+import importlib.util
 import json
 import runpy
 import subprocess
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -25,6 +28,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.files.world import World
 from dpaudit.recorder import player, ranks
 from dpaudit.recorder.log import Log
+from dpaudit.recorder.start import AfterImport
 
 pytestmark = pytest.mark.usefixtures("started_servers")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy-gossip"
@@ -313,12 +317,31 @@ from dpaudit_recorder import tap
 child = "from dpaudit_recorder import tap; [tap.send(i % 2, 2, 'x', 1.0) for i in range(8)]"
 subprocess.run([sys.executable, "-c", child], check=True)
 """
+AS_RAY = "import sys; from dpaudit_recorder import ranks; ranks.be(0); ranks.forget_place()"
+NAMED = "sys.argv[0] = 'default_worker.py'"
 
 
+@pytest.mark.parametrize("first", ["", f"{AS_RAY}; {NAMED}; "])
 def test_agents_that_a_worker_plays_are_no_simulation_of_the_command(
-    tmp_path: Path, numpy_alone: Path
+    tmp_path: Path, numpy_alone: Path, first: str
 ) -> None:
     """As in workers of Ray that Flower starts: an audit of them needs ``program.ranks``."""
     options = Options(python=numpy_alone)
-    recording = capture(["python", "-c", WORKER], tmp_path / "out", options)
+    program = WORKER.replace('child = "', f'child = "{first}')
+    recording = capture(["python", "-c", program], tmp_path / "out", options)
     assert "\nranks = 3\n" in draft(["python", "a.py"], recording, options)
+
+
+def test_a_library_that_a_program_looks_for_before_it_imports_it_is_hooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Flower looks for Ray by ``importlib.util.find_spec``, more than once."""
+    (tmp_path / "sought.py").write_text("here = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    hooked: list[ModuleType] = []
+    monkeypatch.setattr(sys, "meta_path", [AfterImport({"sought": hooked.append}), *sys.meta_path])
+    assert importlib.util.find_spec("sought") and importlib.util.find_spec("sought")
+    assert hooked == []
+    module = importlib.import_module("sought")
+    monkeypatch.delitem(sys.modules, "sought")
+    assert hooked == [module] and module.here

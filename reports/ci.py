@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
+from itertools import groupby
+from math import isinf
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -50,7 +52,7 @@ def junit(report: CheckReport, strict: bool = False) -> str:
             if s.outcome in failing:
                 own = {"message": message, "type": one_line(s.verdict)}
                 failure = ElementTree.SubElement(case, "failure", own)
-                failure.text = f"{message} [{s.code}] help: {help_for(s.code)}"
+                failure.text = f"{message} [{s.code}] help: {_to_do(s)}"
             elif s.outcome == "warning":
                 ElementTree.SubElement(case, "skipped").text = f"{message} ({s.code})"
             else:
@@ -148,8 +150,9 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     ]
     order = ("fails", "warning", "holds")
     ordered = sorted(report.statements, key=lambda s: order.index(s.outcome))
-    for statement in (s for s in ordered if s.outcome == "fails"):
-        lines += [*_failure(statement), ""]
+    failing = (s for s in ordered if s.outcome == "fails")
+    for _, alike in groupby(failing, lambda s: (s.check, s.verdict, s.cause, _to_do(s))):
+        lines += [*_failure(list(alike)), ""]
     others = [
         (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
         for s in ordered
@@ -162,7 +165,7 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
         where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
         lines += ["", f"### Figures of {markdown_cell(check.name)} ({where})", ""]
         if check.figures:
-            rows = [(one.label, _number(one.now), _number(one.before)) for one in check.figures]
+            rows = [(one.name, _number(one.now), _number(one.before)) for one in check.figures]
             lines += markdown_table(("key figure", "now", "baseline"), rows)
         if check.name in pictures:
             caption = "The defended reconstruction that comes closest to the truth"
@@ -172,20 +175,33 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _failure(s: Statement) -> Iterator[str]:
+def _failure(alike: Sequence[Statement]) -> Iterator[str]:
     """The cause, the figures, then what to do: a paragraph each."""
-    yield f"### {markdown_cell(f'{s.check}: {s.verdict}')}"
-    if s.cause:
-        yield f"\n**{markdown_cell(s.cause)}.**"
-    yield f"\n{markdown_cell(s.message.removeprefix(f'{s.cause}. '))}"
-    yield f"\nWhat to do: {markdown_cell(help_for(s.code, s.remedy))}."
+    first, several = alike[0], len(alike) > 1
+    yield f"### {markdown_cell(f'{first.check}: {first.verdict}')}"
+    if first.cause:
+        yield f"\n**{markdown_cell(first.cause)}.**"
+    yield ""
+    for s in alike:
+        said = markdown_cell(s.message.removeprefix(f"{s.cause}. "))
+        yield f"- {said}" if several else said
+    yield f"\nWhat to do: {markdown_cell(_to_do(first))}."
+
+
+def _to_do(s: Statement) -> str:
+    return help_for(s.code, s.remedy)
+
+
+def _with_advice(s: Statement) -> str:
+    """What is said, and the advice that is not that of the code's page."""
+    return f"{s.message} What to do: {s.remedy}" if s.remedy else s.message
 
 
 def annotations(report: CheckReport) -> list[str]:
     """GitHub's workflow commands for all that fails or is a warning."""
     return [
         f"::{LEVELS[s.outcome]} file={_property(report.claims_file)},line={s.line},"
-        f"title={_property(f'{s.check}: {s.verdict} ({s.code})')}::{_data(s.message)}"
+        f"title={_property(f'{s.check}: {s.verdict} ({s.code})')}::{_data(_with_advice(s))}"
         for s in report.statements
         if s.outcome in LEVELS
     ]
@@ -204,7 +220,7 @@ def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str
         "ruleId": statement.code,
         "ruleIndex": rule,
         "level": LEVELS[statement.outcome],
-        "message": sarif_text(statement.message),
+        "message": sarif_text(_with_advice(statement)),
         "locations": sarif_place(claims_file, startLine=statement.line),
         "partialFingerprints": {"dpaudit/v1": sha256(one_line(identity).encode()).hexdigest()[:16]},
         "properties": {
@@ -218,7 +234,7 @@ def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str
 def _number(metric: Metric | None) -> str:
     if metric is None:
         return ""
-    value = f"{metric.value:.4g}"
+    value = "infinite" if isinf(metric.value) else f"{metric.value:.4g}"
     if metric.low is None or metric.high is None:
         return value
     ends = f"{metric.low:.4g} to {metric.high:.4g}"

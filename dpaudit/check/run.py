@@ -261,7 +261,7 @@ class _Finished:
             )
             + tuple(
                 KeyFigure(
-                    label=f"epsilon measured at most | {label}",
+                    label=f"{label} | epsilon measured at most",
                     now=Metric(value=claim.range.measured),
                     before=Metric(value=ranges[label].measured) if label in ranges else None,
                 )

@@ -12,6 +12,7 @@ from dpaudit.files.claims_file import (
     StatementOutcome,
     Threshold,
     ThresholdSubject,
+    name_of_figure,
 )
 from dpaudit.files.finding import Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim, PremiseName
@@ -232,7 +233,8 @@ def beside_baseline(
         mine = [w for w in worse if w.check == speaker.check.name]
         for w in mine:
             message = (
-                f"{w.label} got worse: it {_is(w.now)} and was {_value(w.before)} in the baseline"
+                f"{name_of_figure(w.label)} got worse: it {_is(w.now)} and was "
+                f"{_value(w.before)} in the baseline"
             )
             if w.p > 0:
                 message += f"; adjusted p = {w.p:.2g}, level {level:.2g}"

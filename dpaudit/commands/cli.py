@@ -39,7 +39,7 @@ from .linting import lint
 from .mechanisms import mechanism, selftest_of_mechanisms
 from .reproducing import reproduce
 from .results import print_outlook, report, show
-from .running import passing_on, progress_bars
+from .running import passing_on, progress_bars, waiting_lines
 from .scores import epsilon_from_scores
 from .terminal import complain, say
 from .verifying import verify
@@ -385,7 +385,14 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
     warnings.showwarning = terminal.show_warning
-    leave_with(partial(terminal.answer, app))
+    leave_with(_answer)
+
+
+def _answer() -> int:
+    if {"-q", "--quiet"} & {*sys.argv}:
+        return terminal.answer(app)
+    with waiting_lines():
+        return terminal.answer(app)
 
 
 def _exit_code(result: AuditResult, strict: bool) -> int:

@@ -20,22 +20,52 @@ if TYPE_CHECKING:
 
     from dpaudit.pipeline.processes import Waiting
 
-EVERY = 30.0  # seconds between lines in a log
-EVERY_ON_A_TERMINAL = 5.0  # beside a program that writes there, too
+EVERY = 5.0  # seconds between lines: nobody waits longer for a word
+_shown = [0, 0]  # displays of progress: how many there are, and how many there were
 EVERY_IN_A_NOTEBOOK = 0.5
 
 
 def progress_bars(quiet: bool) -> AbstractContextManager[OnProgress]:
-    """Bars with the time left on a terminal; elsewhere a line every half a minute."""
+    """Bars with the time left on a terminal; elsewhere a line every few seconds."""
     if quiet:
         return nullcontext(unreported)
     moves = sys.stderr.isatty() and not stderr.is_dumb_terminal
-    return _bars() if moves else _lines(EVERY)
+    return _alone(_bars()) if moves else progress_lines()
 
 
 def progress_lines() -> AbstractContextManager[OnProgress]:
     """Lines alone, beside a program that writes to the same terminal."""
-    return _lines(EVERY_ON_A_TERMINAL if sys.stderr.isatty() else EVERY)
+    return _alone(_lines(EVERY))
+
+
+@contextmanager
+def waiting_lines() -> Iterator[None]:
+    """Lines while a command imports, reads or writes, before and after all displays of progress."""
+    over, began = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        while not over.wait(EVERY):
+            now, before = _shown
+            if not now:
+                after = duration(time.monotonic() - began)
+                complain(f"after {after}: {'finishing' if before else 'loading'}")
+
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextmanager
+def _alone(display: AbstractContextManager[OnProgress]) -> Iterator[OnProgress]:
+    """A display of progress beside which no other line says that time passes."""
+    _shown[0] += 1
+    try:
+        with display as on_progress:
+            yield on_progress
+    finally:
+        _shown[:] = [_shown[0] - 1, _shown[1] + 1]
 
 
 @contextmanager

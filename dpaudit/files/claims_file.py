@@ -212,6 +212,16 @@ class KeyFigure(Strict):
     now: Metric
     before: Metric | None
 
+    @property
+    def name(self) -> str:
+        return name_of_figure(self.label)
+
+
+def name_of_figure(label: str) -> str:
+    """A label of the baseline in words: its metric, then what it is of."""
+    about, _, metric = label.rpartition(" | ")
+    return f"{metric} of {about.replace(' | ', ', ')}" if about else label
+
 
 class Checked(Strict):
     """One audit of the claims file."""

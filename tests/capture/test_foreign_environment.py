@@ -340,8 +340,10 @@ def test_a_library_that_a_program_looks_for_before_it_imports_it_is_hooked(
     monkeypatch.syspath_prepend(tmp_path)
     hooked: list[ModuleType] = []
     monkeypatch.setattr(sys, "meta_path", [AfterImport({"sought": hooked.append}), *sys.meta_path])
-    assert importlib.util.find_spec("sought") and importlib.util.find_spec("sought")
+    for _ in range(2):
+        assert importlib.util.find_spec("sought") is not None
     assert hooked == []
     module = importlib.import_module("sought")
     monkeypatch.delitem(sys.modules, "sought")
-    assert hooked == [module] and module.here
+    assert module.here
+    assert hooked == [module]

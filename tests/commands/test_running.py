@@ -8,8 +8,7 @@ import time
 import pytest
 
 from dpaudit.commands import running
-from dpaudit.commands.running import Tally, progress_bars
-from tests.said import without_help
+from dpaudit.commands.running import Tally, progress_bars, waiting_lines
 
 
 class Clock:
@@ -89,8 +88,46 @@ def test_without_a_terminal_lines_come_now_and_then(capsys, monkeypatch) -> None
         said = ""
         while "one" not in said and time.monotonic() < until:
             time.sleep(0.01)
-            said = without_help(capsys.readouterr().err)
+            said = capsys.readouterr().err
     assert "after 0 s: one \\x1b[2J, 1 of 3, " in said
+
+
+def test_without_a_terminal_it_says_what_comes_next_while_nothing_is_reported(
+    capsys, monkeypatch
+) -> None:
+    """As while modules are imported or data are loaded; nobody waits longer than 5 s for a word."""
+    assert running.EVERY <= 5
+    monkeypatch.setattr(running, "EVERY", 0.01)
+    with progress_bars(quiet=False) as on_progress:
+        on_progress("training", 0, 0)  # is ahead
+        until, said = time.monotonic() + 10, ""
+        while said.count("preparing training") < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    assert said.count("preparing training") >= 2
+
+
+def test_a_command_is_heard_before_and_after_all_progress(capsys, monkeypatch) -> None:
+    """As while it imports torch; beside a display of progress no other line says so."""
+    monkeypatch.setattr(running, "EVERY", 0.01)
+    monkeypatch.setattr(running, "_shown", [0, 0])
+
+    def said_in(text: str) -> str:
+        until, said = time.monotonic() + 10, ""
+        while text not in said and time.monotonic() < until:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+        assert text in said
+        return said
+
+    with waiting_lines():
+        said_in("after 0 s: loading")
+        with progress_bars(quiet=False) as on_progress:
+            on_progress("one", 1, 3)
+            time.sleep(0.1)  # of a line that was being written
+            capsys.readouterr()
+            assert "loading" not in said_in("one, 1 of 3")
+        said_in("finishing")
 
 
 def test_a_quiet_one_says_nothing_and_a_short_one_neither(capsys, monkeypatch) -> None:

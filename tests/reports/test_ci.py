@@ -153,6 +153,33 @@ def test_markdown_names_the_cause_before_the_figures() -> None:
         '**"x" moves 4 times its stated bound.**\n\nThe figures.\n\nWhat to do: Clip each record;'
     )
     assert said in text
+    found = report().model_copy(update={"statements": (failing,)})
+    xml = ElementTree.fromstring(junit(found).encode())
+    assert "help: Clip each record; see dpaudit explain" in str(xml[0][0][0].text)
+    [result] = json.loads(sarif(found))["runs"][0]["results"]
+    assert result["message"]["text"].endswith("The figures. What to do: Clip each record.")
+    assert annotations(found)[0].endswith("The figures. What to do: Clip each record.")
+
+
+def test_markdown_lists_figures_that_got_worse_under_one_heading() -> None:
+    """What to do is the same for all of them."""
+    update = {"verdict": "worse"}
+    worse = [
+        statement("fails", "baseline").model_copy(update={**update, "message": said})
+        for said in ("one is", "another is")
+    ]
+    text = markdown(report().model_copy(update={"statements": tuple(worse)}), {})
+    assert "### plain: worse\n\n- one is\n- another is\n\nWhat to do: " in text
+    assert text.count("What to do") == 1
+
+
+def test_a_figure_is_named_by_its_metric_first() -> None:
+    label = "empirical-epsilon | canaries | round 1,3 | epsilon lower bound"
+    figure = KeyFigure(label=label, now=Metric(value=float("inf")), before=None)
+    assert figure.name == "epsilon lower bound of empirical-epsilon, canaries, round 1,3"
+    checked = report().checks[0].model_copy(update={"figures": (figure,)})
+    text = markdown(report().model_copy(update={"checks": (checked,)}), {})
+    assert f"| {figure.name} | infinite |  |" in text
 
 
 def test_markdown_shows_each_statement_whatever_its_text() -> None:

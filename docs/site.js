@@ -12,6 +12,7 @@
     });
   };
   document.addEventListener("DOMContentLoaded", () => {
+    document.querySelector(".md-search")?.setAttribute("aria-label", "Search"); // a dialog
     document.querySelectorAll(".md-nav--secondary nav[aria-label]").forEach((one, i) => {
       one.setAttribute("aria-label", `${one.getAttribute("aria-label")}, ${i + 1}`); // names repeat
     });

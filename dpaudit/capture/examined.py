@@ -49,7 +49,7 @@ from .worlds import MeasuredRuns, OnRun
 
 FileState = tuple[int, int]  # when it was written, in ns, and its size
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
-NO_MORE = "no more was looked at"
+NO_MORE = "the claim could not be supported any more"
 FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
 ASSUMED = (
     "records act only as the batches that the program shows",

@@ -439,16 +439,20 @@ def meaning(case: ClaimCase, verdict: Verdict) -> str:
         return f"{whose}: {odds} can rise {_between(least, most)}; {allowed}."
     if verdict is Verdict.UNSUPPORTED or most == inf:
         return f"{whose}: no bound on how far {odds} can rise is proven here; {allowed}."
-    return f"{whose}: {odds} rise {_fold(most)} at most, by accounting; {allowed}."
+    return f"{whose}: {odds} rise {_fold_at_most(most)}, by accounting; {allowed}."
 
 
 def _between(least: float, most: float) -> str:
     """How far odds can rise; once where both ends are written alike."""
+    if _fold(least) == _fold(most) or least > MILLIONFOLD:
+        return _fold(least)
     if not least <= most < inf:
         return f"{_fold(least)} or more"
-    if _fold(least) == _fold(most):
-        return _fold(least)
-    return f"{_fold(least)} or more, and {_fold(most)} at most"
+    return f"{_fold(least)} or more, and {_fold_at_most(most)}"
+
+
+def _fold_at_most(epsilon: float) -> str:
+    return f"e^{epsilon:.3g}-fold at most" if epsilon > MILLIONFOLD else f"{_fold(epsilon)} at most"
 
 
 def _fold(epsilon: float) -> str:

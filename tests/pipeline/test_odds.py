@@ -16,6 +16,8 @@ from dpaudit.pipeline.rules import _between
         (log(7.35), inf, "7.35-fold or more"),
         (log(7.35), log(7.0), "7.35-fold or more"),  # a measured end above a falsified bound
         (15.0, 16.0, "more than a million-fold"),
+        (15.0, inf, "more than a million-fold"),
+        (log(7.35), 16.0, "7.35-fold or more, and e^16-fold at most"),
     ],
 )
 def test_both_ends_are_said_once_where_they_are_alike(least, most, said) -> None:

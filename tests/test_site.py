@@ -6,7 +6,12 @@ import posixpath
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
@@ -129,17 +134,34 @@ def test_keys_are_described_by_the_models_that_read_them(texts: dict[str, str]) 
 
 @pytest.mark.slow
 def test_axe_finds_nothing_on_pages_of_the_site(tmp_path: Path) -> None:
-    """A page of each kind: code, wide tables, signatures, results, a report."""
+    """A page of each kind: code, wide tables, signatures, results, a report, none.
+
+    They are served: opened from the disk, they have no search, and 404.html no style.
+    """
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(build, cwd=ROOT, check=True, env=environment, capture_output=True)
     pages = ("index", "ledger", "defenses", "reference/python", "results/frameworks")
-    with started() as browser:
+    with started() as browser, served(tmp_path) as address:
         for theme, size in (("light", PHONE), ("dark", WIDE)):
-            for page in (*pages, "reports/refuted"):
-                with browser.open(tmp_path / f"{page}.html", size, color_scheme=theme) as opened:
+            for page in (*pages, "reports/refuted", "404"):
+                with browser.open(f"{address}/{page}.html", size, color_scheme=theme) as opened:
                     assert opened.violations() == [], page
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which a folder is served."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:

@@ -41,13 +41,15 @@ class Opened:
 
 
 class Browser:
-    """Opens pages of this machine, each in a context of its own."""
+    """Opens pages of this machine, by their path or address, each in a context of its own."""
 
     def __init__(self, chromium: Any) -> None:
         self._chromium = chromium
 
     @contextmanager
-    def open(self, path: Path, size: tuple[int, int] = WIDE, **context: Any) -> Iterator[Opened]:
+    def open(
+        self, page: Path | str, size: tuple[int, int] = WIDE, **context: Any
+    ) -> Iterator[Opened]:
         """``context``: colour scheme, whether scripts run, as Playwright names them."""
         width, height = size
         made = self._chromium.new_context(viewport={"width": width, "height": height}, **context)
@@ -56,7 +58,7 @@ class Browser:
         opened.page.on("pageerror", lambda error: opened.errors.append(str(error)))
         opened.page.on("request", lambda asked: opened.requests.append(asked.url[:200]))
         try:
-            opened.page.goto(path.as_uri())
+            opened.page.goto(page if isinstance(page, str) else page.as_uri())
             yield opened
         finally:
             made.close()

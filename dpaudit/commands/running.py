@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dpaudit.pipeline.processes import Waiting
 
-EVERY = 5.0  # seconds between lines: nobody waits longer for a word
+EVERY = 4.0  # seconds between lines: with the start of Python, nobody waits 5 for a word
 _shown = [0, 0]  # displays of progress: how many there are, and how many there were
 EVERY_IN_A_NOTEBOOK = 0.5
 

@@ -22,5 +22,8 @@ def test_a_damaged_line_is_named_by_number_and_key(tmp_path: Path) -> None:
     path.write_text("\n".join((first, second.replace('"records":3', '"records":-3'), third)))
     with pytest.raises(RunError, match=r"batches.jsonl:2: records: Input should be greater than"):
         list(read_lines(path, Batch))
+    path.write_text("{}\n")  # lacks all keys: the first one is named
+    with pytest.raises(RunError, match=r"batches.jsonl:1: process: Field required"):
+        list(read_lines(path, Batch))
     with pytest.raises(RunError, match="absent: .*; expected the folder of a capture"):
         list(read_lines(tmp_path / "absent", Batch))

@@ -45,3 +45,12 @@ def test_a_file_is_the_same_for_the_same_view() -> None:
     game = game_of("dpdl", "ring", n_agents=4, n_rounds=2, noise_multiplier=2.0)
     one, other = (Adversary(game, EAVESDROPPER, 2).linear_view(10**6).file(2, 1) for _ in range(2))
     assert one == other
+
+
+def test_each_batch_of_a_round_draws_the_record_anew() -> None:
+    """Three local steps in each of two rounds are six draws of whether the record is there."""
+    options = {"n_rounds": 2, "local_steps": 3, "noise_multiplier": 1.0}
+    game = game_of("dp-dfedsam", "ring", n_agents=4, **options)
+    uses = Adversary(game, EAVESDROPPER, 2).linear_view(10**6).uses
+    assert {inclusion for inclusion, *_ in uses} == {1, 2, 3, 4, 5, 6}
+    assert all((inclusion - 1) // 3 + 1 == k for inclusion, k, *_ in uses)

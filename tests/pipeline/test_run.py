@@ -228,7 +228,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 )
 def test_a_killed_process_leaves_a_run_that_resumes(folder, stop, no_report) -> None:
     run = folder / "run"
-    text = SMALL + '[[attack]]\nname = "likelihood-ratio"\ntrials = 60\n'
+    text = SMALL + "".join(f'[[attack]]\nname = "canaries"\ncanaries = {n}\n' for n in (40, 50))
     (folder / "audit.toml").write_text(text)
     whole = audited(folder, "whole")
     process = dpaudit(folder, run, "--workers", "1")

@@ -46,7 +46,7 @@ FEW = (
     "sent in every third round",
     "a noisy number sent along",
 )
-AUDITED_FAST = "each third clipped to C", "a random direction bare", "noise taken back"
+AUDITED_FAST = "a random direction bare", "noise taken back"
 
 AUDITED = (  # wrong by scale, clipping, a direction and rounds, and a correct one; slow: all
     "noise scaled by the sampling rate",

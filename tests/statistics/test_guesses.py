@@ -161,8 +161,11 @@ def wrong_bounds(
     return wrong.tolist()
 
 
-@pytest.mark.parametrize("family, shift", [(GAUSSIAN, 0.5), (GAUSSIAN, 2.0), (LAPLACE, 1.0)])
-@pytest.mark.parametrize("n, r", [(100, 100), (200, 30)])
+@pytest.mark.parametrize(
+    "family, shift",
+    [(GAUSSIAN, 0.5), pytest.param(GAUSSIAN, 2.0, marks=pytest.mark.slow), (LAPLACE, 1.0)],
+)
+@pytest.mark.parametrize("n, r", [pytest.param(100, 100, marks=pytest.mark.slow), (200, 30)])
 def test_correct_mechanisms_are_refuted_at_most_as_often_as_stated(
     family: TradeoffFamily, shift: float, n: int, r: int
 ) -> None:

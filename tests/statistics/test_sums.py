@@ -53,9 +53,10 @@ def drawn(
 
 
 CASES = [(np.array([1.0]), 1.0), (np.array([2.0]), 0.5), (np.repeat([0.5, 1.5], 5), 0.2)]
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[:-1]]
 
 
-@pytest.mark.parametrize("sizes, rate", CASES)
+@pytest.mark.parametrize("sizes, rate", [*SLOW, CASES[-1]])
 @pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
 def test_tight_claims_are_refuted_in_5_percent_of_audits_at_most(
     sizes: np.ndarray, rate: float, scale: float

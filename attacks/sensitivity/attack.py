@@ -21,7 +21,7 @@ from dpaudit.game.worst_case.record import of_most_moved_agent
 from .agents import between_agents
 from .alignment import over_declared, size_of_noise
 from .examination import Examination
-from .others import Others
+from .others import LONG, UNLIKE, Others
 from .replay import EVERY_LINK
 from .row import Row
 from .stand_in import examine_every_round, far_from_the_run
@@ -311,7 +311,7 @@ def _alignment(
     "noise over declared" is how large the draws were in units of the scale that was asked, with the
     exact 95% interval of so many numbers.
     """
-    coupled = examination.coupled
+    coupled, holders = examination.coupled, examination.coupled.setting.holders
     found = {k: moved for (of, k), moved in examination.aligned.items() if of == adjacency}
     missed = {k: why for k, why in found.items() if isinstance(why, str)}
     moves = {k: moved for k, moved in found.items() if not isinstance(moved, str)}
@@ -324,6 +324,14 @@ def _alignment(
         notes.append(
             "two runs that differ in a record are the same in every message and in the state, once "
             "the noise is moved; every agent's record was left out once, too"
+        )
+    n_rounds = round(rounds[da.Name.ROUNDS].value)
+    if n_rounds > len(moves):
+        notes.append(
+            f"in {n_rounds - len(moves)} of {n_rounds} rounds no alignment says it of every agent: "
+            f"a gradient of {LONG:g} times the clip norm was added at all {len(holders)} agents at "
+            "once; the agent whose messages moved most beside their noise was looked at alone, and "
+            f"those that moved {UNLIKE:g} times as far as the median agent or further than stated"
         )
     for k, why in list(missed.items())[:3]:
         notes.append(f"round {k}: no move of noise makes {why} the same in both runs")

@@ -98,3 +98,15 @@ class Given(OneMore):
 
     def gradient_beside(self, sums: Tensor) -> Tensor:
         return self.gradient.to(sums).expand_as(sums)
+
+
+@dataclass(eq=False)
+class AtAll(Given):
+    """The same at each of these agents."""
+
+    agents: tuple[int, ...]
+
+    def _in_rows(self, sums: Tensor, holders: Tensor | None) -> Tensor:
+        rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
+        there = torch.isin(rows, rows.new_tensor(self.agents))
+        return self.gradient_beside(sums) * there.to(sums)[:, None]

@@ -14,6 +14,7 @@ from dpaudit.selftest.correct import PrivateGossip, Remembering
 from tests.some_fast import fast_if
 
 VICTIM, OTHER, LAST = 1, 2, 3
+MIDDLE, FAR, MANY = 2, 7, 10  # a round, an agent that is not looked at in turn then, and agents
 
 
 def unclipped(defense: PrivateGossip, S: Tensor, X: Tensor, k: int, gradient: Gradient) -> Tensor:
@@ -61,14 +62,24 @@ class UnclippedAndLasting(Lasting):
         )
 
 
+class UnclippedInTheMiddle(Lasting):
+    def remembered(
+        self, S: Tensor, state: Any, k: int, gradient: Gradient, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        if k == MIDDLE:
+            S = S.clone()
+            S[..., FAR, :] = self.batch_size * gradient(state.X)[..., FAR, :]
+        return super().remembered(S, state, k, gradient, noise)
+
+
 FAULTS = [Unclipped, UnclippedInParts, UnclippedAndLasting]
 
 
 @pytest.fixture
 def found(setting_of, streams):
-    def make(defense: PrivateGossip) -> list[Row]:
+    def make(defense: PrivateGossip, n_agents: int = 4) -> list[Row]:
         """What speaks against the bounds on other agents' messages "x", in all rounds."""
-        problem, setting = setting_of("ring", 4, "logistic")
+        problem, setting = setting_of("ring", n_agents, "logistic")
         coupled = Coupled(defense, problem, setting, streams, VICTIM)
         examination = Examination(coupled, 0, 0)
         others, state, rows = Others(examination), coupled.start(), list[Row]()
@@ -92,3 +103,8 @@ def test_one_agent_that_does_not_clip_in_one_round_is_found(defense: Any, found:
 @pytest.mark.parametrize("defense", [PrivateGossip, InParts, Lasting])
 def test_nothing_is_found_where_all_agents_clip(defense: Any, found: Any) -> None:
     assert not found(defense(n_rounds=LAST))
+
+
+def test_one_of_many_agents_is_found_in_a_middle_round(found: Any) -> None:
+    rows = found(UnclippedInTheMiddle(n_rounds=LAST), MANY)
+    assert {(row.agent, row.round) for row in rows} == {(FAR, MIDDLE)}

@@ -177,3 +177,21 @@ def test_of_many_agents_some_layers_stand_for_all(monkeypatch) -> None:
 def test_draws_of_another_width_than_the_model_are_played_in_layers_too() -> None:
     """Shares of links are one number for each link, which moves all coordinates: no copies."""
     assert game_of(CorrelatedRandomness(n_rounds=3, batch_size=4)).filled == 1
+
+
+def test_a_product_of_draws_has_no_noise_of_one_draw_alone() -> None:
+    class Products(PrivateGossip):
+        """Of many coordinates the noise is a product of two draws."""
+
+        def noise(self, like: Tensor, k: int, noise) -> Tensor:
+            if like.shape[-1] < 60:
+                return super().noise(like, k, noise)
+            one = noise.gaussian("one", 1.0, like[..., :6]).repeat_interleave(10, -1)
+            return (
+                self._scale
+                * one
+                * noise.gaussian("other", 1.0, like[..., :10]).repeat(*[1] * (like.ndim - 1), 6)
+            )
+
+    found = told(Products(noise_multiplier=2.0))
+    assert found is None or found.release is None

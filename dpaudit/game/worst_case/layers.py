@@ -404,6 +404,8 @@ def _release(game: Game, threat_model: ThreatModel, d: int, at: Place) -> Releas
     if is_laplace and int((draws > 0).sum()) > 1:
         return None
     noise = float(torch.linalg.vector_norm(draws))
+    if noise == 0:  # as of a product of draws, where no draw does anything alone
+        return None
     size = each.record[at] / noise * (sqrt(2) if is_laplace else 1.0)
     return game.releases([size], "laplace" if is_laplace else "gaussian")[0]
 

@@ -269,6 +269,45 @@ def test_batches_are_counted_in_as_many_trials_as_fit(
     assert rate == (1.0, 1.0, 1.0, 36 * trials)
 
 
+@pytest.mark.parametrize("rate", [None, Metric(value=0.0, low=0.0, high=0.1)])
+def test_without_a_measured_rate_the_declared_one_stands(rate: Metric | None) -> None:
+    metrics = {} if rate is None else {Name.SAMPLING_RATE: rate}
+    records = RECORDS.model_copy(update={"metrics": metrics})
+    evidence = list(enumerate((*without(RECORDS), records)))
+    found = epsilon_range(CLAIM, evidence, 0.25, held=True)
+    assert found is not None
+    less = RELEASE.model_copy(update={"noise_multiplier": 1.8})  # the noise's lower end
+    assert found.measured == epsilon([less], 1e-5).high
+
+
+def of_program(*evidence: Finding) -> dict[str, tuple[str, str]]:
+    """Status and sentence of each premise of a captured program."""
+    measured = finding(Role.MEASURED, interval(inf), attack="captured", claim=0, notes=("m",))
+    found = premises(CLAIM, list(enumerate((measured, *evidence))))
+    return {p.name: (p.status, p.says) for p in found}
+
+
+def test_premises_of_a_program_say_what_is_missing() -> None:
+    nothing, aligned = (
+        ("not examined", "it was not looked at"),
+        ("not examined", "no alignment of "),
+    )
+    found = of_program()
+    assert {found[name] for name in ("distance", "noise", "records", "state")} == {nothing}
+    assert found["composition"][1].startswith(aligned[1])
+    noise = NOISE.model_copy(update={"notes": ("n",)})
+    assert of_program(noise)["noise"] == ("examined", "n")
+    unlike = noise.model_copy(update={"metrics": {Name.P_VALUE: Metric(value=0.5)}})
+    said = ("not examined", "how large the noise is was not measured")
+    assert of_program(unlike)["noise"] == said
+    state = STATE.model_copy(update={"notes": ("s",)})  # needs no noise and no alignment
+    assert of_program(state)["state"] == ("examined", "s")
+    left_out = state.model_copy(update={"not_examined": ("x",)})
+    assert of_program(left_out)["state"] == ("not examined", "x")
+    against = state.model_copy(update={"verdict": Verdict.UNSUPPORTED, "title": "t"})
+    assert of_program(against)["state"] == ("failed", "t")
+
+
 def test_noise_that_draws_do_not_explain_is_no_premise() -> None:
     other = {Name.NOISE_OVER_DECLARED: Metric(value=30.0, low=29.0, high=31.0)}
     louder = NOISE.model_copy(update={"metrics": {**NOISE.metrics, **other}})

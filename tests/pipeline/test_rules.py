@@ -158,7 +158,8 @@ def test_what_depends_on_data_beside_values_is_counted(n: int, says: str) -> Non
     [
         (0.0, 1.0, "rise 2.72-fold at most, by accounting"),
         (0.0, 4.7, "rise 110-fold at most, by accounting"),
-        (0.0, 14.1, "rise more than a million-fold at most, by accounting"),
+        (0.0, 14.1, "rise e^14.1-fold at most, by accounting"),
+        (14.1, inf, "can rise more than a million-fold; "),
         (0.0, inf, "no bound on how far the odds"),
         (inf, inf, "nothing bounds the odds"),
         (2.5, 3.0, "can rise 12.2-fold or more, and 20.1-fold at most"),
@@ -180,3 +181,10 @@ def test_only_what_refutes_is_certainly_reached() -> None:
     assert case(certified(2.5), declared, refuted=True).least == 2.5
     assert case(certified(0.5), declared).least == 1.0
     assert case(certified(0.5), declared).most == 3.0
+
+
+def test_the_smallest_upper_end_that_is_not_void_is_proven() -> None:
+    declared, exact = finding(Role.DECLARED, 1.0, 3.0), finding(Role.EXACT_LEAK, 1.0, 1.5)
+    assert case(declared, exact).most == 1.5
+    assert case(declared, exact.model_copy(update={"void": "x"})).most == 3.0
+    assert case().most == inf

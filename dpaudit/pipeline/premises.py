@@ -258,7 +258,8 @@ def _failure(finding: Finding) -> str:
         ratio = finding.value(Name.MEASURED_OVER_STATED)
         if ratio is None or ratio <= WITHIN_BOUND:
             return f'no noise of the round hides how "{finding.message}" moves'
-        moves = f'"{finding.message}" moves {ratio:.3g} times its stated bound'
+        times = f"{ratio:.3g} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
+        moves = f'"{finding.message}" moves {times} its stated bound'
         of_record = finding.adjacency in (None, "add-remove", "replace-one")
         return f"{moves}: clipping is missing or too weak" if of_record else moves
     metric = finding.metrics.get(Name.EPSILON)

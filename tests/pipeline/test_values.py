@@ -314,7 +314,9 @@ def failed(ratio: float | None, **more: Any) -> str:
 def test_what_fails_a_premise_is_said_by_how_far_it_moves() -> None:
     hidden = 'no noise of the round hides how "x" moves'
     assert failed(None) == failed(1.0) == failed(1 + 9e-7) == hidden
-    assert failed(1 + 2e-6) == '"x" moves 1 times its stated bound: clipping is missing or too weak'
+    cause = "clipping is missing or too weak"
+    assert failed(1.0029) == f'"x" moves 0.29% further than its stated bound: {cause}'
+    assert failed(1 + 2e-6) == f'"x" moves 0.0002% further than its stated bound: {cause}'
     assert failed(2.0, adjacency="function") == '"x" moves 2 times its stated bound'
     assert premises._failure(epsilon_of(1.5, 2.0)) == "t: epsilon 1.5"
     assert premises._failure(finding(Role.NOISE, "control")) == "t"

@@ -71,7 +71,7 @@ class GradientInversion(da.ReconstructionAttack):
     objective: Mismatch | None = None
     total_variation: NonNegativeFloat | None = None  # weight, with pixels in half value ranges
     labels: Literal["inferred", "joint"] | None = None  # None: inferred where the network lets it
-    signed: bool = True  # adam follows the signs of the gradient
+    signed: bool | None = None  # adam follows the signs of the gradient; None: the plan says
     restarts: PositiveInt | None = None  # None: 2 for one record, 1 for a batch
     iterations: PositiveInt | None = None  # at most
     learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
@@ -152,6 +152,7 @@ class GradientInversion(da.ReconstructionAttack):
             total_variation=chosen.total_variation if variation is None else variation,
             restarts=self.restarts or chosen.restarts,
             n_steps=self.iterations or chosen.n_steps,
+            signed=chosen.signed if self.signed is None else self.signed,
         )
 
     def _guess_labels(
@@ -227,7 +228,7 @@ class GradientInversion(da.ReconstructionAttack):
             problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
             progress = partial(da.step_of_part, on_step, i, len(chunks))
             rate = self.learning_rate * problems.width / 2
-            method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, self.signed)
+            method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, chosen.signed)
             minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
         least = torch.cat([minimum.losses for minimum in minima]).view(starts.shape[:2])

@@ -19,7 +19,7 @@ _PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
-_LOCAL = 100  # steps: each takes as long as all local steps
+_LOCAL = 150  # steps: each takes as long as all local steps
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -39,6 +39,7 @@ class Plan(NamedTuple):
     restarts: int  # at once, for each victim
     attempts: int  # of so many restarts, while a victim's loss is not low
     n_steps: int  # at most, for each restart
+    signed: bool = True  # adam follows the signs of the gradient
     notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach
 
 
@@ -54,6 +55,7 @@ def plan(
     make kinks, which total variation and long signed steps get across, else the euclidean mismatch
     by L-BFGS, with another start for every victim whose loss is not low. Known noise: its
     likelihood, or hardly anything if so little gets through that only candidates can be compared.
+    Local steps beside the chord: Adam of the gradient itself, which needs fewer steps than signs.
 
     Raises:
         DpauditError: the likelihood of unknown or no noise is asked for.
@@ -73,11 +75,11 @@ def plan(
     variation = _VARIATION.get(mismatch, weight / step)
     restarts = 2 if observed.batch_size == 1 else 1  # a batch has many starts in it already
     effort = optimizer, restarts, 1, _STEPS[optimizer]
-    chosen = Plan(mismatch, variation, *effort, _too_many_unknowns(observed, task))
+    chosen = Plan(mismatch, variation, *effort, notes=_too_many_unknowns(observed, task))
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
     if observed.local is not None and optimizer == "adam":
-        chosen = chosen._replace(restarts=1, n_steps=_LOCAL)
+        chosen = chosen._replace(restarts=1, n_steps=_LOCAL, signed=mismatch != "chord")
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

@@ -16,7 +16,7 @@ from dpaudit.attack.reconstruction import Join
 
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
-from .local import at_once, dealt, halfway, merged, n_dummies, ordered, repeated
+from .local import at_once, dealt, halfway, likely_orders, merged, n_dummies, one_pass, repeated
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
 from .search import LBFGS, Adam, Problems, Track, minimise, traced
@@ -27,6 +27,7 @@ _EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's ba
 _LOW = 1e-6  # mismatch at which a victim gets no other start
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
+_ORDERED_STEPS = 10  # of a search that tells orders apart
 
 
 class Attempt(NamedTuple):
@@ -177,26 +178,62 @@ class GradientInversion(da.ReconstructionAttack):
             return None, chosen._replace(notes=(*chosen.notes, note))
         generator = streams("attack", "labels")
         seen = halfway(observed)
-        labels = infer_labels(seen, task, _dummies(observed, task, generator))
-        labels = _ordered(observed, task, chosen, dealt(labels, observed), starts[:, 0])
+        labels = dealt(infer_labels(seen, task, _dummies(observed, task, generator)), observed)
+        if observed.batch_size == 1:
+            return labels, chosen
         victims = torch.arange(len(labels), device=labels.device)
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
-        rehearsing = observed
-        if chosen.optimizer == "lbfgs":  # whose rehearsals come near: as one step, in no order
-            rehearsing = replace(observed, local=None)
-            starts = starts[..., : observed.batch_size * math.prod(task.shape)]
-        for i in range(_REHEARSALS if observed.batch_size > 1 else 0):
-            objective = _objective(rehearsing, task, chosen, labels)
+        one_step = replace(observed, local=None)  # all steps as one, in no order
+        one_pass = starts[..., : observed.batch_size * math.prod(task.shape)]
+        for i in range(_REHEARSALS):
+            objective = _objective(one_step, task, chosen, labels)
             checkpoint = task.checkpoint.stage(f"rehearsal-{i}")
             rehearsed = self._search(
-                objective, short, labels, victims, starts, da.silent, checkpoint
+                objective, short, labels, victims, one_pass, da.silent, checkpoint
             )
-            best = _best(objective, [rehearsed], short).images
-            counted = infer_labels(seen, task, best)
+            images = _best(objective, [rehearsed], short).images
+            counted = infer_labels(seen, task, images)
             same = (counted == labels.sort(1).values).all(1)
             labels = torch.where(same[:, None], labels, dealt(counted, observed))
-            labels = _ordered(observed, task, chosen, labels, best.flatten(1))
+        if observed.local is not None and len(observed.local.sizes) > 1:
+            labels = self._in_order(observed, task, chosen, labels, images, starts)
         return labels, chosen
+
+    def _in_order(
+        self,
+        observed: da.ObservedGradients,
+        task: da.Task,
+        chosen: Plan,
+        labels: Tensor,
+        images: Tensor,
+        starts: Tensor,
+    ) -> Tensor:
+        """The labels [m, n] in the order of steps whose short search explains the message best.
+
+        The searches take no more steps than the one that follows; ``images`` [m, n, ...] choose the
+        orders that are searched.
+        """
+        victims = torch.arange(len(labels), device=labels.device)
+
+        @torch.no_grad()
+        def loss(images: Tensor, labels: Tensor) -> Tensor:
+            points = repeated(images, observed).flatten(1)
+            return _objective(observed, task, chosen, labels)(points, victims)
+
+        assert observed.local is not None  # else there is no order
+        sizes = one_pass(observed.local, observed.batch_size)
+        orders = likely_orders(labels, images, sizes, loss)
+        short = chosen._replace(n_steps=_ORDERED_STEPS)
+        n_searched = max(1, min(orders.shape[1], chosen.n_steps // _ORDERED_STEPS))
+        losses = []
+        for k in range(n_searched):
+            objective = _objective(observed, task, chosen, orders[:, k])
+            checkpoint = task.checkpoint.stage(f"order-{k}")
+            found = self._search(
+                objective, short, orders[:, k], victims, starts, da.silent, checkpoint
+            )
+            losses.append(found.losses.amin(1))
+        return orders[victims, torch.stack(losses).argmin(0)]
 
     def _search(
         self,
@@ -240,23 +277,6 @@ def _objective(
     observed: da.ObservedGradients, task: da.Task, chosen: Plan, labels: Tensor | None
 ) -> Objective:
     return Objective(observed, task, labels, chosen.mismatch, chosen.total_variation)
-
-
-def _ordered(
-    observed: da.ObservedGradients, task: da.Task, chosen: Plan, labels: Tensor, points: Tensor
-) -> Tensor:
-    """The labels in the order of steps that explains the message best, with images [m, D]."""
-    if observed.local is None or len(observed.local.sizes) == 1:
-        return labels
-    victims = torch.arange(len(labels), device=labels.device)
-
-    @torch.no_grad()
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        every = repeated(images, observed).flatten(1)
-        return _objective(observed, task, chosen, labels)(every, victims)
-
-    images = points.unflatten(1, (-1, *task.shape))[:, : observed.batch_size]
-    return ordered(labels, images, loss)
 
 
 def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Tensor) -> Tensor:

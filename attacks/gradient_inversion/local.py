@@ -1,30 +1,33 @@
 """Messages after several local steps: their batches, labels and dummies.
 
 The order in which an agent took its records is not known, and a step moves the logits of those
-after it. So records are exchanged between steps as long as that explains the message better, first
-with images that show nothing, and again with those of rehearsals. Where several passes have orders
-of their own, each has dummies of its own, of which only the mean over all of a pass's images must
-agree; they are matched and averaged in the end.
+after it. A search that takes all steps for one gives images in no order. The orders in which these
+explain the message best are each searched shortly, and the best one at length. Where several passes
+have orders of their own, each has dummies of its own, of which only the mean over all of a pass's
+images must agree; they are matched and averaged in the end.
 
 Source: Dimitrov et al. 2022, Data leakage in federated averaging, arXiv:2206.12395, sections 4 and
 5.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, cycle, islice
+from itertools import accumulate, combinations, cycle, islice, pairwise, permutations
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.attack.local_steps import DummyGradient
 
 _MEMORY = 2**30  # bytes: victims beyond are attacked in the next chunk
 _COPIES = 8  # of the per-record gradients, alive while they are differentiated
 _KEPT = 8  # vectors like a model that each local step leaves to be differentiated, at most
-_SWAPS = 200  # exchanges of two records that are tried, at most
+_TRIED = 200  # orders of the records that are tried with the same images, at most
+_ORDERS = 8  # of which so many are searched
 _OTHER_LABEL = 1e6  # squared distance of images that are of two records
 
 
@@ -33,42 +36,76 @@ def n_dummies(observed: da.ObservedGradients) -> int:
     return observed.batch_size * (1 if observed.local is None else observed.local.passes)
 
 
+def one_pass(local: dp.LocalSimulation, n: int) -> list[int]:
+    """Records of each step of the first pass over n of them."""
+    before = [min(n, end) for end in accumulate(local.sizes, initial=0)]
+    return [end - start for start, end in pairwise(before) if end > start]
+
+
 def dealt(labels: Tensor, observed: da.ObservedGradients) -> Tensor:
     """Sorted labels [m, batch_size] dealt out over the steps of a pass: each has several."""
     if observed.local is None:
         return labels
-    sizes, n = observed.local.sizes, observed.batch_size
-    left = list(sizes[: next(i for i in range(1, len(sizes) + 1) if sum(sizes[:i]) >= n)])
-    steps: list[list[int]] = [[] for _ in left]
+    sizes, n = one_pass(observed.local, observed.batch_size), observed.batch_size
+    steps: list[list[int]] = [[] for _ in sizes]
     i = 0
     while i < n:
-        for step, size in zip(steps, left, strict=True):
+        for step, size in zip(steps, sizes, strict=True):
             if len(step) < size and i < n:
                 step.append(i)
                 i += 1
     return labels[:, [row for step in steps for row in step]]
 
 
-def ordered(labels: Tensor, images: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The labels [m, n], exchanged along with their images [m, n, ...] while the loss [m] falls.
+def likely_orders(
+    labels: Tensor,
+    images: Tensor,
+    sizes: Sequence[int],
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Labels [m, k, n] in the orders that explain the message best, the best one first.
 
-    All pairs of records in turn, ``_SWAPS`` at most, until none is exchanged.
+    Images [m, n, ...] move along with their labels [m, n], and the loss is [m]. All orders are
+    tried where these are ``_TRIED`` at most, else pairs are exchanged while the loss falls. Orders
+    within a step, of ``sizes`` records, are one. Of fewer than k the first one is repeated.
     """
-    pairs = list(combinations(range(labels.shape[1]), 2))
-    least, since = loss(images, labels), 0
-    for i, j in islice(cycle(pairs), _SWAPS):
-        swapped = [t.clone() for t in (images, labels)]
-        for new, old in zip(swapped, (images, labels), strict=True):
-            new[:, [i, j]] = old[:, [j, i]]
-        now = torch.where(labels[:, i] == labels[:, j], torch.inf, loss(*swapped))
-        better = now < least
-        least = torch.where(better, now, least)
-        labels = torch.where(better[:, None], swapped[1], labels)
-        images = torch.where(better.view(-1, *[1] * (images.ndim - 1)), swapped[0], images)
-        since = 0 if better.any() else since + 1
-        if since == len(pairs):
-            break
-    return labels
+    m, n = labels.shape
+    rows = torch.arange(m, device=labels.device)[:, None]
+    best, least = torch.arange(n, device=labels.device).expand(m, n), loss(images, labels)
+    orders, losses = [best], [least]
+    for change in islice(_changes(sizes), _TRIED):
+        order = best[:, change]
+        orders.append(order)
+        losses.append(loss(images[rows, order], labels[rows, order]))
+        if math.factorial(n) > _TRIED:
+            best = torch.where((losses[-1] < least)[:, None], order, best)
+            least = least.minimum(losses[-1])
+    by_loss = torch.stack(losses).argsort(0)  # [t, m]
+    tried = labels[rows, torch.stack(orders)[by_loss, rows.T]]
+    return torch.stack([_distinct(tried[:, i], sizes) for i in range(m)])
+
+
+def _changes(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """All orders of the records, or exchanges of two of different steps, again and again."""
+    step = [s for s, size in enumerate(sizes) for _ in range(size)]
+    n = len(step)
+    if math.factorial(n) <= _TRIED:
+        yield from map(list, permutations(range(n)))
+        return
+    for i, j in cycle(combinations(range(n), 2)):
+        if step[i] != step[j]:
+            yield [j if row == i else i if row == j else row for row in range(n)]
+
+
+def _distinct(tried: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The first ``_ORDERS`` of the rows [t, n] that put other labels into steps, [_ORDERS, n]."""
+    found: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+    for row in tried:
+        found.setdefault(
+            tuple(tuple(sorted(step.tolist())) for step in row.split(list(sizes))), row
+        )
+    orders = list(found.values())[:_ORDERS]
+    return torch.stack(orders + orders[:1] * (_ORDERS - len(orders)))
 
 
 def repeated(labels: Tensor, observed: da.ObservedGradients) -> Tensor:

@@ -10,7 +10,12 @@ from dpaudit.attack.image_metrics import score
 from dpaudit.attack.local_steps import DummyGradient, local_steps
 from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
-from dpaudit.attacks.gradient_inversion.local import dealt, disagreement, merged, ordered
+from dpaudit.attacks.gradient_inversion.local import (
+    dealt,
+    disagreement,
+    likely_orders,
+    merged,
+)
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import ConfigError
@@ -92,15 +97,32 @@ def test_passes_are_matched_by_label_and_averaged() -> None:
     torch.testing.assert_close(disagreement(both, 2), torch.tensor([0.1**2]))
 
 
-def test_records_are_exchanged_while_that_lowers_the_loss() -> None:
-    images = torch.tensor([[3.0, 1.0, 2.0]]).view(1, 3, 1, 1, 1)
-    labels = torch.tensor([[3, 1, 2]])
+def misplaced(images: Tensor, labels: Tensor) -> Tensor:
+    """How far labels are from their places, of records whose image is their label."""
+    assert torch.equal(images.flatten(1), labels.float())
+    return (labels - torch.arange(labels.shape[1])).abs().sum(1).float()
 
-    def loss(images: Tensor, labels: Tensor) -> Tensor:
-        assert torch.equal(images.flatten(1), labels.float())  # a record is both
-        return (labels - torch.tensor([1, 2, 3])).abs().sum(1).float()
 
-    assert ordered(labels, images, loss).tolist() == [[1, 2, 3]]
+@pytest.mark.parametrize("n", [4, 7])  # all orders, exchanges
+def test_the_best_of_the_likely_orders_has_the_least_loss(n: int) -> None:
+    labels = torch.stack([torch.arange(n).flip(0), torch.arange(n).roll(1)])
+    orders = likely_orders(labels, labels.float().view(2, n, 1, 1, 1), [1] * n, misplaced)
+    assert orders.shape == (2, 8, n)
+    assert torch.equal(orders[:, 0], torch.arange(n).expand(2, n))
+    assert len({tuple(order) for order in orders[0].tolist()}) == 8
+
+
+def test_orders_that_differ_within_a_step_are_one() -> None:
+    labels = torch.tensor([[2, 3, 0, 1]])
+    orders = likely_orders(labels, labels.float().view(1, 4, 1, 1, 1), [2, 2], misplaced)
+    steps = {tuple(map(tuple, order.view(2, 2).sort(1).values.tolist())) for order in orders[0]}
+    assert len(steps) == 6
+
+
+def test_a_short_search_tells_the_order_of_two_records() -> None:
+    task, observed, _, labels = sent(3)
+    found = attacked(task, observed, iterations=80, optimizer="adam", objective="chord")
+    assert torch.equal(found.labels, labels[:, torch.randperm(3, generator=STREAMS("order"))])
 
 
 def test_labels_are_dealt_out_over_the_steps_of_a_pass() -> None:

@@ -192,7 +192,7 @@ class Caller:
             return self._drawn(calls)
         began = working_seconds()
         answer = grouped(self._returned(calls))
-        seconds = working_seconds() - began
+        seconds = max(0.0, working_seconds() - began)  # waits are booked late
         return answer._replace(header={"kind": "returned", "seconds": seconds, **answer.header})
 
     def _drawn(self, calls: Calls) -> Message:

@@ -19,7 +19,7 @@ _PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
-_LOCAL = {"coloured": 150, "grey": 250}  # steps: each takes as long as all local steps
+_LOCAL = 150  # steps: each takes as long as all local steps
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -79,8 +79,7 @@ def plan(
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
     if observed.local is not None and optimizer == "adam":
-        n_steps = _LOCAL["coloured" if task.shape[0] > 1 else "grey"]
-        chosen = chosen._replace(restarts=1, n_steps=n_steps, signed=mismatch != "chord")
+        chosen = chosen._replace(restarts=1, n_steps=_LOCAL, signed=mismatch != "chord")
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

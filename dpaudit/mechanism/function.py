@@ -214,7 +214,7 @@ class FunctionHere(AuditedFunction):
         began = working_seconds()
         given, before = self.given(value), self.given(value)
         flat(self._returned(given), self.options)
-        seconds = working_seconds() - began
+        seconds = max(0.0, working_seconds() - began)  # waits are booked late
         if not _same(given, before):
             raise changed(before)
         return seconds

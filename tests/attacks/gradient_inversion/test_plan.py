@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.image_metrics import score
+from dpaudit.attack.local_steps import local_steps
 from dpaudit.attack.observed import ObservedGradients, Task
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.objective import Objective
@@ -15,6 +16,7 @@ from dpaudit.attacks.gradient_inversion.plan import capacity, plan
 from dpaudit.attacks.gradient_inversion.search import LBFGS, Adam, Problems, minimise
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import DpauditError
+from dpaudit.files.local_training import LocalTraining
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import build_network, initial_parameters
 from dpaudit.rng import Streams
@@ -223,6 +225,16 @@ def test_a_coloured_record_gets_one_start_and_fewer_steps() -> None:
     coloured = plan(observed, replace(TASK, shape=(3, 8, 8)))
     assert (coloured.restarts, coloured.n_steps) == (1, 150)
     assert (grey.restarts, grey.n_steps) == (2, 300)
+
+
+def test_local_steps_are_searched_without_signs_beside_the_chord() -> None:
+    _, observed, _, _ = scene(lenet(), 2, 1, 0.0)
+    local = local_steps(LocalTraining(optimizer="sgd", learning_rate=0.1), (1,))
+    played = replace(observed, local=local)
+    assert not plan(played, TASK).signed
+    assert plan(played, TASK).n_steps == 150
+    assert plan(played, TASK, "l1").signed
+    assert plan(observed, TASK).signed
 
 
 def test_a_batch_of_32_is_nearer_than_the_mean_of_public_images() -> None:

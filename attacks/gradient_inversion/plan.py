@@ -20,6 +20,7 @@ _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
 _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
 _LOCAL = 150  # steps: each takes as long as all local steps
+_FEW = 4  # records: of ten, after local steps, searches by signs came nearer than those without
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
 _BITS = 0.1  # for each unknown pixel, below which no image can be made
@@ -55,7 +56,7 @@ def plan(
     make kinks, which total variation and long signed steps get across, else the euclidean mismatch
     by L-BFGS, with another start for every victim whose loss is not low. Known noise: its
     likelihood, or hardly anything if so little gets through that only candidates can be compared.
-    Local steps beside the chord: Adam of the gradient itself, which needs fewer steps than signs.
+    SGD on few records, beside the chord: Adam of the gradient itself, which comes nearer.
 
     Raises:
         DpauditError: the likelihood of unknown or no noise is asked for.
@@ -79,7 +80,9 @@ def plan(
     if mismatch == "chord" and optimizer == "adam" and observed.batch_size == 1 < task.shape[0]:
         chosen = chosen._replace(restarts=1, n_steps=_COLOURED)
     if observed.local is not None and optimizer == "adam":
-        chosen = chosen._replace(restarts=1, n_steps=_LOCAL, signed=mismatch != "chord")
+        by_slope = mismatch == "chord" and not observed.local.is_adaptive
+        signed = not by_slope or observed.batch_size > _FEW
+        chosen = chosen._replace(restarts=1, n_steps=_LOCAL, signed=signed)
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

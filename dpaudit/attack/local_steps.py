@@ -77,7 +77,9 @@ def local_steps(
         return optimize(training, oracle, X, len(sizes), inf if clip_norm is None else clip_norm)
 
     passes = training.epochs if training.shuffled else 1
-    return dp.LocalSimulation(tuple(sizes), training.reach(len(sizes)), moved, passes)
+    adaptive = training.optimizer == "adamw"
+    reach = training.reach(len(sizes))
+    return dp.LocalSimulation(tuple(sizes), reach, moved, passes, is_adaptive=adaptive)
 
 
 def _sgd(training: LocalTraining, oracle: dp.Gradient, X: Tensor, n: int, C: float) -> Tensor:

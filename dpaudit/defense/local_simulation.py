@@ -22,6 +22,9 @@ class LocalSimulation(NamedTuple):
     moved: "Callable[[Gradient, Tensor], Tensor]"
     passes: int = 1  # over the records, in an order of its own each
     std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+    is_adaptive: bool = (
+        False  # steps divide by the size of gradients: little more than signs is seen
+    )
 
     def mean_gradient(self, gradient: "Gradient", X: Tensor) -> Tensor:
         """What is observed of agents that start from X [..., m, d], without noise."""

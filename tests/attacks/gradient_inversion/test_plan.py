@@ -234,6 +234,8 @@ def test_local_steps_are_searched_without_signs_beside_the_chord() -> None:
     assert not plan(played, TASK).signed
     assert plan(played, TASK).n_steps == 150
     assert plan(played, TASK, "l1").signed
+    assert plan(replace(played, batch_size=10), TASK).signed
+    assert plan(replace(played, local=local._replace(is_adaptive=True)), TASK).signed
     assert plan(observed, TASK).signed
 
 

@@ -184,18 +184,18 @@ class GradientInversion(da.ReconstructionAttack):
         victims = torch.arange(len(labels), device=labels.device)
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
         one_step = replace(observed, local=None)  # all steps as one, in no order
-        one_pass = starts[..., : observed.batch_size * math.prod(task.shape)]
+        of_a_pass = starts[..., : observed.batch_size * math.prod(task.shape)]
         for i in range(_REHEARSALS):
             objective = _objective(one_step, task, chosen, labels)
             checkpoint = task.checkpoint.stage(f"rehearsal-{i}")
             rehearsed = self._search(
-                objective, short, labels, victims, one_pass, da.silent, checkpoint
+                objective, short, labels, victims, of_a_pass, da.silent, checkpoint
             )
             images = _best(objective, [rehearsed], short).images
             counted = infer_labels(seen, task, images)
             same = (counted == labels.sort(1).values).all(1)
             labels = torch.where(same[:, None], labels, dealt(counted, observed))
-        if observed.local is not None and len(observed.local.sizes) > 1:
+        if observed.local is not None and len(one_pass(observed.local, observed.batch_size)) > 1:
             labels = self._in_order(observed, task, chosen, labels, images, starts)
         return labels, chosen
 

@@ -130,6 +130,14 @@ def test_a_short_search_tells_the_order_that_was_taken(monkeypatch) -> None:
     assert torch.equal(attacked(task, observed, iterations=60).labels, true)
 
 
+def test_passes_of_one_step_have_no_order(monkeypatch) -> None:
+    task, observed, _, labels = sent(1)
+    local = local_steps(LocalTraining(optimizer="sgd", learning_rate=0.1, epochs=2), (3, 3))
+    monkeypatch.delattr("dpaudit.attacks.gradient_inversion.attack.likely_orders")
+    found = attacked(task, replace(observed, local=local), iterations=2)
+    assert found.labels.shape == labels.shape
+
+
 def test_labels_are_dealt_out_over_the_steps_of_a_pass() -> None:
     _, observed, *_ = sent(1)
     local = local_steps(LocalTraining(optimizer="sgd", learning_rate=1.0, epochs=2), (2, 1, 2, 1))

@@ -46,6 +46,7 @@ ROUNDING = 2.0**-53
 FOLD = 64  # factors multiplied before their common error bound is taken over
 MAX_LEVELS = 1024  # more releases than this share levels
 ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
+SQUARED = 16  # orders of which two exponentials are taken, and the others are squares
 CHUNK = 256  # levels discretised together
 WORK = 2**27  # points transformed for one bound: more levels have a coarser grid
 LARGEST_EXPONENT = 700.0
@@ -418,11 +419,27 @@ def _log_moments(piece: Rounds, losses: Array, masses: Array, orders: Array = OR
 
     Returns [2, n_orders]. Relative to the largest exponent, so that nothing overflows.
     """
-    orders = np.concatenate([orders, -orders])
-    largest = np.where(orders > 0, losses[-1], losses[0]) * orders
-    moments = np.maximum(masses @ np.exp(np.outer(losses, orders) - largest), 1e-300)
-    total = piece.counts @ (np.log(_mixed(piece, moments)) + largest)
+    ends = losses[[-1, 0]] * [1, -1]
+    below = np.array([losses, -losses]) - ends[:, None]
+    moments = np.maximum(masses @ _exponentials(below, orders).reshape(-1, len(losses)).T, 1e-300)
+    largest = np.outer(ends, orders)
+    total: Array = piece.counts @ (np.log(_mixed(piece, moments)) + largest.ravel())
     return total.reshape(2, -1)
+
+
+def _exponentials(exponents: Array, orders: Array) -> Array:
+    """exp(order exponent), [2, n_orders, m], for orders that each are twice the last but one.
+
+    Each is the square of the last but one, which takes a tenth of the time; not more than seven
+    times in a row, because a square has twice the relative error.
+    """
+    powers = np.empty((len(exponents), len(orders), exponents.shape[1]))
+    for i, order in enumerate(orders):
+        if i % SQUARED < 2:
+            np.exp(order * exponents, out=powers[:, i])
+        else:
+            np.square(powers[:, i - 2], out=powers[:, i])
+    return powers
 
 
 def _outside(moments: Array, extremes: Array, ends: Array) -> float:

@@ -162,7 +162,7 @@ def _note_loaded(recorder: Recorder) -> None:
     loaded = dict(sys.modules)
     for module in loaded.values():
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isabs(file):
+        if isinstance(file, str) and os.path.isabs(file) and not _is_installed_module(file):
             _read(recorder, file)
     names = [name for name in loaded if "." not in name and not _is_fixed(name)]
     for folder in _theirs(sys.path):
@@ -384,6 +384,12 @@ def is_installed(path: str) -> bool:
     if not _is_installed_folder(os.path.dirname(path)) and not _lies_in_installed(path):
         return False
     return not os.path.islink(path) or _lies_in_installed(os.path.realpath(path))
+
+
+@lru_cache(maxsize=10_000)
+def _is_installed_module(file: str) -> bool:
+    """Of one that is imported already; what links led to then is what was imported."""
+    return is_installed(file)
 
 
 @lru_cache(maxsize=10_000)

@@ -49,7 +49,7 @@ def test_the_suite_is_there() -> None:
     assert SUITE in suites()
 
 
-@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("scale", ["quick", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_defense_that_makes_a_claim_is_there_at_every_budget(scale: str) -> None:
     found = by_defense(scale)
     assert found.pop(UNDEFENDED) == {"ring": {0.5}, "bipartite": {0.5}}  # a positive control

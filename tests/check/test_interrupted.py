@@ -97,6 +97,7 @@ def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -
     assert (folder / "runs.log").read_text() == "begun\nresumed\n"
 
 
+@pytest.mark.slow
 def test_a_shared_audit_has_the_longest_budget_of_its_checks(folder) -> None:
     first, other = (CLAIMS.replace("seed = 1 }", f"seed = 1 }}\nseconds = {s}") for s in (5, 6))
     other = other.partition("\n\n")[2].replace('"first"', '"other"')

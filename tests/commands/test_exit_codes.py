@@ -172,7 +172,11 @@ def test_however_code_of_others_leaves_an_audit_it_is_one_line(folder, act, mome
             "unforeseen RuntimeError: hostile.Unsendable: 1",
             marks=pytest.mark.slow,
         ),
-        ("os._exit(0)", "a worker process was killed, perhaps for lack of memory, or was left"),
+        pytest.param(
+            "os._exit(0)",
+            "a worker process was killed, perhaps for lack of memory, or was left",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_in_a_worker_process_too(folder, act: str, said: str, monkeypatch) -> None:

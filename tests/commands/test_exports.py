@@ -55,6 +55,7 @@ def test_files_have_colours_and_no_variables_of_a_page(figures: list[Path]) -> N
     assert any("#1f5fae" in text for text in texts)  # the defense, on the light page
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_files(figures: list[Path], tmp_path: Path) -> None:
     again = write_figures(RESULT, GOLDEN.parent, tmp_path)
     for one, other in zip(figures, again, strict=True):

@@ -218,18 +218,13 @@ def hold(case: Case, whole: bool) -> set[Adjacency]:
 
 
 OF_EACH_KIND = {  # others: make slow
-    "d-psgd-ring-4",
-    "cga-ring-2",
-    "adp2sgd-pairwise-4-batch=sum",
     "adp-vrsgp-directed-ring-4",
     "decor-ring-4",
-    "dp-dfedsam-ring-3",
     "dp-dgd-ring-4-variant=noisy",
     "dp-dpsgd-ring-4",
     "fed-cdp-server-4",
     "mafalda-ring-4-correlation=anti-pgd",
     "muffliato-ring-4",
-    "net-fleet-ring-4",
     "whisper-ring-4",
     "zip-dl-ring-4",
 }

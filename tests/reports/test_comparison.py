@@ -236,6 +236,7 @@ def test_pictures_that_are_missing_are_named_and_all_else_is_there(golden, tmp_p
     assert "test accuracy" in text
 
 
+@pytest.mark.slow
 def test_fifty_runs_are_one_page_of_a_few_megabytes_in_seconds(
     golden: AuditResult, run_directory: Path, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """The pages in a real browser: readable at each size and theme, by keyboard, and inert."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from tests.reports.browser import PHONE, WIDE, Browser, started
 from tests.reports.pages import DRAW, EVENT, HOSTILE, hostile, with_premises
 
 NAMES = ["report", "comparison", "captured", "leaderboard", "experiment"]
-PAGES = pytest.mark.parametrize("name", NAMES)
+LIGHT, DARK = ("light", WIDE), ("dark", PHONE)
+FAST = [("report", DARK), *((name, LIGHT) for name in NAMES)]
 EXPERIMENT = Path(__file__).parents[2] / "docs" / "results" / "dpdl-figures1-2-quick.json"
 
 
@@ -43,14 +44,11 @@ def folder(
     return folder
 
 
-@PAGES
 @pytest.mark.parametrize(
-    ("theme", "size"),
+    ("name", "theme", "size"),
     [
-        ("light", WIDE),
-        ("dark", PHONE),
-        pytest.param("dark", WIDE, marks=pytest.mark.slow),
-        pytest.param("light", PHONE, marks=pytest.mark.slow),
+        pytest.param(name, *look, marks=[pytest.mark.slow] * ((name, look) not in FAST))
+        for name, look in product(NAMES, [LIGHT, DARK, ("dark", WIDE), ("light", PHONE)])
     ],
 )
 def test_a_page_has_no_errors_asks_for_nothing_and_is_readable(

@@ -226,6 +226,7 @@ def test_hostile_text_stays_text_on_the_page_and_is_no_formula(
     assert as_csv(board.rows).splitlines()[1].startswith("'=1+1,")
 
 
+@pytest.mark.slow
 def test_two_hundred_cells_are_under_20_megabytes(golden: AuditResult, tmp_path: Path) -> None:
     """100 combinations, two seeds each."""
     names, graphs = [f"defense {i}" for i in range(10)], ["ring", "bipartite"]

@@ -23,7 +23,7 @@ MOST_ROUNDS = 10**7
 PRECISION = 1e-5  # relative, of a noise multiplier that is solved for
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # between which it is looked for
 
-Sampling = Literal["poisson", "fixed", "none"]
+Sampling = Literal["none", "poisson", "fixed"]  # ordered as elsewhere: typing keeps one order
 Family = Literal["gaussian", "laplace"]
 
 NoiseMultiplier = Annotated[

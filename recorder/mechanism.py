@@ -127,12 +127,23 @@ def load(name: str) -> Callable[..., Any]:
         if sys.path[0] != "":
             sys.path.insert(0, "")
         found = importlib.import_module(place)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"expected a function, got {type(found).__name__}")
-    function: Callable[..., Any] = found
+    function = within(found, attribute)
+    if not callable(function):
+        raise TypeError(f"expected a function, got {type(function).__name__}")
     return function
+
+
+def within(module: Any, attribute: str) -> Any:
+    """What "name" or "Class.method" is in a module; AttributeError names the functions it has."""
+    found: Any = module
+    first, *more = attribute.split(".")
+    if not hasattr(module, first):
+        named = inspect.getmembers(module, inspect.isfunction)
+        own = [n for n, f in named if f.__module__ == module.__name__ and not n.startswith("_")]
+        raise AttributeError(f"it has no {first}; it has {', '.join(own) or 'no function'}")
+    for part in (first, *more):
+        found = getattr(found, part)
+    return found
 
 
 def generator_name(function: Callable[..., Any]) -> str | None:

@@ -25,7 +25,7 @@ from dpaudit.errors import ConfigError, DpauditError, shortened
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.recorder.clock import working_seconds
 from dpaudit.recorder.draws.jax_noise import noise_of
-from dpaudit.recorder.mechanism import generator_name, given_generator
+from dpaudit.recorder.mechanism import generator_name, given_generator, within
 from dpaudit.text import one_line
 
 Value = tuple[np.ndarray, ...]
@@ -52,9 +52,8 @@ def load(name: str) -> Function:
         raise ConfigError("DPA074", f'"{name}" names no function; expected "module:function"')
     try:
         is_file = place.endswith(".py")
-        found: Any = _from_file(Path(place)) if is_file else _imported(place)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        module = _from_file(Path(place)) if is_file else _imported(place)
+        found = within(module, attribute)
     except Exception as error:  # whatever a module raises
         said = _said(error)
         raise ConfigError("DPA074", f'"{name}" cannot be loaded: {said}') from None

@@ -175,7 +175,7 @@ def test_a_process_that_ends_or_writes_is_one_line(file: Path, name: str, said: 
     "python, name, code, said",
     [
         (sys.executable, "nowhere:noised", "DPA074", "No module named 'nowhere'"),
-        (sys.executable, "{file}:absent", "DPA074", "has no attribute 'absent'"),
+        (sys.executable, "{file}:absent", "DPA074", "it has no absent; it has "),
         (sys.executable, "{file}:number", "DPA074", "expected a function, got int"),
         ("/no/such/python", "{file}:noised", "DPA057", "mechanism.python: /no/such/python"),
     ],

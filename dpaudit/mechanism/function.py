@@ -295,8 +295,9 @@ def examine(function: AuditedFunction, values: list[Value], n_calls: int) -> Non
                 "DPA077",
                 "the function is random beyond its seed: after random.seed, numpy.random.seed and "
                 "torch.manual_seed, two calls differ",
-                "give the function a parameter rng, a numpy.random.Generator, or allow "
-                "own_randomness; another audit then counts other runs",
+                "give the function a parameter rng, a numpy.random.Generator, or allow it "
+                "by --own-randomness (own_randomness = true in a file); another audit then counts "
+                "other runs",
             )
 
 

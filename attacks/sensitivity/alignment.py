@@ -22,7 +22,8 @@ from dpaudit.statistics.noise_tests import size_of_draws
 from .beside_values import same_draws
 from .declared import batches_of
 from .replay import EVERY_LINK, SAME, Replay, replay
-from .worlds import Coupled, Drawn, Key, Played, PlayedWorld
+from .witness import Drawn
+from .worlds import Coupled, Key, Played, PlayedWorld
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same

@@ -23,10 +23,10 @@ from .opposed import Opposed, Vacant
 from .order import examine_order
 from .replay import explained
 from .row import Row, lesser
-from .search import Candidates, ascent, stacked
+from .search import Candidates, ascent, stacked, starts
+from .witness import Drawn
 from .worlds import (
     Coupled,
-    Drawn,
     FunctionChange,
     Played,
     PlayedWorld,
@@ -68,8 +68,7 @@ class Examination:
     def _first(self) -> dict[str, Reach]:
         """The noise that reaches the victim's messages of round 1."""
         coupled = self.coupled
-        oracle = KeptAnswers.of(coupled.batches(1))
-        return reaching(PlayedWorld(coupled, coupled.start(), 1, oracle))
+        return reaching(PlayedWorld(coupled, coupled.start(), 1, coupled.kept_batches(1)))
 
     def record(
         self, state: Any, k: int, adjacency: Adjacency, stated_for: Adjacency | None = None
@@ -79,7 +78,7 @@ class Examination:
         Where no message of round k depends on its batches, those of the round after it are measured
         instead. ``stated_for``: the adjacency whose bounds are shown, if it is another one.
         """
-        oracle = self.coupled.batches(k)
+        oracle = self.coupled.kept_batches(k)
         if not self.briefly:
             self._check(state, k, oracle)
         pair = Pair(self, state, k, oracle, stated_for or adjacency, *self.asked(state, k, oracle))
@@ -110,9 +109,9 @@ class Examination:
             self.aligns = not isinstance(aligned, str)
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
-    def asked(self, state: Any, k: int, oracle: BatchGradient) -> tuple[int, bool]:
+    def asked(self, state: Any, k: int, oracle: KeptAnswers) -> tuple[int, bool]:
         """The norm of what noise hides, L1 or L2; whether the step clips by itself, if at all."""
-        asking = KeptAnswers.of(oracle)
+        asking = KeptAnswers.of(oracle, shared=oracle)
         drawn = self.coupled.play(state, k, asking).draws
         return 1 if any(draw.family == "laplace" for draw in drawn) else 2, bool(asking.bare)
 
@@ -154,7 +153,7 @@ class Examination:
 
     def next_state(self, state: Any, k: int) -> Any:
         """The state after round k, whose noise is counted."""
-        played = self.coupled.play(state, k, self.coupled.oracle(k))
+        played = self.coupled.play(state, k, self.coupled.kept_oracle(k))
         self.coupled.note_noise(k, played)
         if k == 1:
             self._first_played = played
@@ -264,7 +263,7 @@ class Examination:
     def tolerance(self, size: float, part: float) -> float:
         return rounding(size, part, self.coupled.defense.batch_size, self.coupled.setting.d)
 
-    def _check(self, state: Any, k: int, oracle: BatchGradient) -> None:
+    def _check(self, state: Any, k: int, oracle: KeptAnswers) -> None:
         """Sums are divided by the public batch size, and the order of records does not matter."""
         public = self.coupled.defense.batch_size
         if oracle.batch_size != public:
@@ -272,7 +271,7 @@ class Examination:
                 f"sums over a batch are divided by how many records were drawn: in round {k} by "
                 f"{oracle.batch_size}, where the public batch size is {public}"
             )
-        found, unclear = examine_order(PlayedWorld(self.coupled, state, k, KeptAnswers.of(oracle)))
+        found, unclear = examine_order(PlayedWorld(self.coupled, state, k, oracle))
         self.found |= dict.fromkeys(found)
         self.unclear |= dict.fromkeys(unclear)
 
@@ -284,12 +283,16 @@ class Pair:
     examination: Examination
     state: Any
     k: int
-    oracle: BatchGradient
+    oracle: KeptAnswers
     adjacency: Adjacency  # whose stated bounds are shown
     norm: int  # L1 or L2, of gradients and of messages without a stated bound
     clips: bool = False  # whether the step is given gradients that are not clipped
     present: Record | None = None  # that the other worlds replace; None: they add one
     lag: int = 0  # messages of so many rounds later are measured
+    # what was made before: worlds by record, whether it is alone, and lag; pairs by lag
+    _worlds: list[tuple[Record | None, bool, int, PlayedWorld]] = field(default_factory=list)
+    _opposites: dict[int, WorldPair] = field(default_factory=dict)
+    _compared: set[tuple[str, int]] = field(default_factory=set)  # kinds and lags
 
     def rows(self, found: Mapping[str, Record]) -> list[Row]:
         """The larger of each record's effects in the drawn batch, and alone if sampling allows.
@@ -298,11 +301,12 @@ class Pair:
         """
         examination, coupled, pairs = self.examination, self.examination.coupled, self._pairs(found)
         is_last = examination.briefly or self.lag or self.k == coupled.defense.n_rounds
-        for one, other in (pair for several in pairs.values() for pair in several):
+        new = [kind for kind in pairs if (kind, self.lag) not in self._compared]
+        for one, other in (pair for kind in new for pair in pairs[kind]):
             examination.silent |= examination.compare(one, other, self.adjacency)
             if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
-                later = replace(one, lag=1), replace(other, lag=1)
-                examination.compare(*later, self.adjacency)
+                examination.compare(one.later(), other.later(), self.adjacency)
+        self._compared |= {(kind, self.lag) for kind in new}
         if OTHER_DRAWS not in examination.found:  # what differs may be the noise alone
             pairs = with_same_draws(pairs)
         if not pairs:
@@ -346,7 +350,9 @@ class Pair:
             for kind, record in found.items()
         }
         if self.present is None:
-            pairs["opposite"] = [self._opposite(found["natural"], sampled)]
+            if self.lag not in self._opposites:
+                self._opposites[self.lag] = self._opposite(found["natural"], sampled)
+            pairs["opposite"] = [self._opposites[self.lag]]
         if self.clips and not examination.briefly and self._of_length:
             pairs["stretched"] = self._of_length
         return pairs
@@ -444,7 +450,9 @@ class Pair:
         found: list[tuple[float, Record]] = []
         graph, value_range = coupled.setting.network.at(self.k), self._problem.dataset.value_range
         size = max(1, AT_ONCE // ((graph.n_edges + graph.n_agents) * coupled.setting.d))
-        for inputs, labels in zip(*(t.split(size) for t in self._starts(record)), strict=True):
+        generator = coupled.streams("optimised neighbour")
+        begin = starts(record, examination.restarts, self._problem.dataset, generator)
+        for inputs, labels in zip(*(t.split(size) for t in begin), strict=True):
             value = partial(moved, labels=labels)
             best, values = ascent(value, inputs, value_range, examination.steps)
             chosen = int(values.argmax())
@@ -454,23 +462,12 @@ class Pair:
     @cached_property
     def _kept(self) -> Callable[[BatchGradient], KeptAnswers]:
         """Of an oracle; agents beside the victim are answered alike in all these worlds."""
-        shared, victim = KeptAnswers.of(self.oracle), self.examination.coupled.victim
-        return partial(KeptAnswers.of, shared=shared, victim=victim)
+        own = self.examination.coupled.victim
+        return partial(KeptAnswers.of, shared=self.oracle, victim=own)
 
     @property
     def _problem(self) -> Classification:
         return self.examination.coupled.classification
-
-    def _starts(self, record: Record) -> tuple[Tensor, Tensor]:
-        """Inputs [restarts, *shape] and labels [restarts], every class in turn."""
-        restarts, dataset = self.examination.restarts, self._problem.dataset
-        low, high = dataset.value_range
-        inputs = record.input.expand(restarts, *record.input.shape).clone()
-        generator = self.examination.coupled.streams("optimised neighbour")
-        drawn = torch.empty_like(inputs[restarts // 2 :], dtype=torch.float64)
-        inputs[restarts // 2 :] = drawn.uniform_(low, high, generator=generator)
-        labels = torch.arange(restarts, device=inputs.device) + record.label + 1
-        return inputs, labels % dataset.n_classes
 
     def _longest(self, inputs: Tensor, labels: Tensor) -> int:
         return int(self._lengths(inputs, labels).argmax())
@@ -483,9 +480,14 @@ class Pair:
         return gradients.norms(X, inputs[None], labels[None], self.norm)[0]
 
     def _world(self, record: Record | None, alone: bool = False) -> PlayedWorld:
+        for of, by_itself, lag, world in self._worlds:
+            if of is record and (by_itself, lag) == (alone, self.lag):
+                return world
         coupled = self.examination.coupled
         own = self._kept(placed(self.oracle, coupled.victim, record, alone))
-        return PlayedWorld(coupled, self.state, self.k, own, self.lag)
+        world = PlayedWorld(coupled, self.state, self.k, own, self.lag)
+        self._worlds.append((record, alone, self.lag, world))
+        return world
 
     def _noiseless(self, world: PlayedWorld) -> frozenset[str]:
         """Messages that no noise of the round changes, unless earlier noise may hide them."""

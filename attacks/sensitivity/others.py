@@ -21,7 +21,6 @@ from dpaudit.defense import Adjacency, Messages
 
 from .alignment import over_declared
 from .examination import Examination, Pair
-from .kept import KeptAnswers
 from .opposed import AtAll, Vacant
 from .row import Row
 from .worlds import Coupled, PlayedWorld, WorldPair
@@ -80,7 +79,7 @@ class Others:
         return [agent for agent in others if ratio(agent) > CLEARLY]
 
     def _at(self, agent: int) -> Examination:
-        return Examination(replace(self.examination.coupled, victim=agent), 0, 0, aligns=False)
+        return Examination(self.examination.coupled.looking_at(agent), 0, 0, aligns=False)
 
 
 def _most_moved(coupled: Coupled, k: int, adjacency: Adjacency, worlds: WorldPair) -> list[int]:
@@ -107,7 +106,7 @@ def _most_moved(coupled: Coupled, k: int, adjacency: Adjacency, worlds: WorldPai
 
 def _worlds(coupled: Coupled, state: Any, k: int) -> WorldPair:
     """Round k without and with a long gradient at every agent; the next one if no message moves."""
-    oracle = KeptAnswers.of(coupled.batches(k))
+    oracle = coupled.kept_batches(k)
     gradient = torch.randn(coupled.setting.d, generator=torch.Generator().manual_seed(0)).double()
     clip_norm = coupled.defense.clip_norm_in(k)
     gradient *= LONG * (1.0 if clip_norm is None else clip_norm) / gradient.norm()
@@ -118,7 +117,7 @@ def _worlds(coupled: Coupled, state: Any, k: int) -> WorldPair:
     moves = _by_sender(coupled, there.noisy.sent, here.noisy.sent)
     if k == coupled.defense.n_rounds or any(bool(move.any()) for move in moves.values()):
         return here, there
-    later = replace(here, lag=1), replace(there, lag=1)
+    later = here.later(), there.later()
     _ = later[0].noisy, later[1].noisy, later[0].quiet
     return later
 
@@ -149,7 +148,7 @@ def _over_stated(
 
 def _added(own: Examination, state: Any, k: int, adjacency: Adjacency) -> list[Row]:
     """The agent's longest record is added in round k, or takes the place of another."""
-    oracle = own.coupled.batches(k)
+    oracle = own.coupled.kept_batches(k)
     pair = Pair(own, state, k, oracle, adjacency, *own.asked(state, k, oracle))
     natural = pair.natural()
     if adjacency == "replace-one":

@@ -55,7 +55,8 @@ def replay(
         if all(torch.equal(move, moves.get(key, move * 0)) for key, move in now.items()):
             break
         moves = now
-    second = moved(moves)
+    else:
+        second = moved(moves)
     coupled, sent, other = here.coupled, first.played.sent, second.played.sent
     alike = all(n in other and other[n].payload.shape == s.payload.shape for n, s in sent.items())
     apart = coupled.differences(sent, other) if alike else {}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpaudit.data.datasets import Dataset
 from dpaudit.defense import Gradient
 from dpaudit.training.classification import Batch, BatchGradient
 
@@ -82,6 +83,21 @@ class Candidates(Gradient):
 def stacked(state: Any, m: int) -> Any:
     """A state in m trials. Masks over coordinates are the same for all and have no such axis."""
     return type(state)(*(t.expand(m, *t.shape) if t.is_floating_point() else t for t in state))
+
+
+def starts(
+    record: Record, restarts: int, dataset: Dataset, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Inputs [restarts, *shape] and labels [restarts], every class in turn.
+
+    Half of the inputs are the record's, and half are drawn from the value range.
+    """
+    low, high = dataset.value_range
+    inputs = record.input.expand(restarts, *record.input.shape).clone()
+    drawn = torch.empty_like(inputs[restarts // 2 :], dtype=torch.float64)
+    inputs[restarts // 2 :] = drawn.uniform_(low, high, generator=generator)
+    labels = torch.arange(restarts, device=inputs.device) + record.label + 1
+    return inputs, labels % dataset.n_classes
 
 
 def ascent(

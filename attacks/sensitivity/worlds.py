@@ -15,8 +15,8 @@ real noise, so a draw that is used twice, or a value that is sent without noise 
 All is computed in float64, where rounding is far below any effect.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,164 +25,20 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
-from dpaudit.defense import Defense, Gradient, Message, Messages, Noise, Scale, Setting
+from dpaudit.defense import Defense, Gradient, Message, Messages, Setting
 from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
 from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .beside import watched as watched_beside
 from .kept import KeptAnswers, NoiseKept
+from .witness import AskedDraw, Drawn, Witness, plain
 
-KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
-LATER_ROUNDS = 3  # whose oracles are kept
+LATER_ROUNDS = 4  # whose oracles are kept, beside that of the first
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
 Key = tuple[int, str]  # a round, and a stream of noise in it
 Moves = Mapping[Key, Tensor]  # what is added to its draws
-
-
-class AskedDraw(NamedTuple):
-    """What a defense asked of its noise."""
-
-    stream: str
-    family: NoiseFamily
-    shape: torch.Size
-    scale: Scale
-    is_fresh: bool  # of the round's own stream, drawn from once and known to nobody else
-
-
-class Witness(Noise):
-    """The noise of a round, noted as it is drawn, and the same in all trials of a stack.
-
-    Args:
-        silent: every draw is 0, while scales are what they are: messages before noise.
-        moves: what is added to draws, by stream.
-        watched: whether it notes the value that each of its draws is added to first.
-        flipped: the axis along which the numbers of a draw come in the opposite order, by stream.
-        trials: the leading dimensions of a stack of trials.
-    """
-
-    def __init__(
-        self,
-        streams: Streams,
-        round: int,
-        silent: bool = False,
-        moves: Mapping[str, Tensor] | None = None,
-        watched: bool = False,
-        flipped: Mapping[str, int] | None = None,
-        trials: torch.Size = torch.Size(),  # noqa: B008 - a tuple
-    ) -> None:
-        super().__init__(streams, round)
-        self.draws: list[AskedDraw] = []
-        self.values: dict[str, Tensor] = {}  # by stream, in units of the draw
-        self.drawn: dict[NoiseFamily, Drawn] = {}
-        self._given = streams.seed, round
-        self._silent, self._moves, self._watched = silent, moves or {}, watched
-        self._flipped, self._trials = flipped or {}, trials
-
-    def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().gaussian, self._asked(message, "gaussian", like, std), like)
-
-    def laplace(self, message: str, scale: Scale, like: Tensor) -> Tensor:
-        return self._noted(super().laplace, self._asked(message, "laplace", like, scale), like)
-
-    def _asked(self, message: str, family: NoiseFamily, like: Tensor, scale: Scale) -> AskedDraw:
-        own = (self._streams.seed, self._round) == self._given  # not of a changed copy
-        is_fresh = own and all(draw.stream != message for draw in self.draws)
-        is_known = message in self.known_to and self.known_to[message].numel() > 0
-        return AskedDraw(message, family, like.shape, scale, is_fresh and not is_known)
-
-    def _noted(
-        self, draw: Callable[[str, Scale, Tensor], Tensor], asked: AskedDraw, like: Tensor
-    ) -> Tensor:
-        self.draws.append(asked)
-        if self._silent:
-            return torch.zeros_like(like)
-        stacked = len(self._trials) if like.shape[: len(self._trials)] == self._trials else 0
-        units = draw(asked.stream, 1.0, like.detach()[(0,) * stacked])
-        if asked.stream in self._flipped:
-            units = units.flip(self._flipped[asked.stream])
-        sizes = units.abs() if asked.family == "laplace" else units.square()
-        total, n = self.drawn.get(asked.family, (0.0, 0))
-        self.drawn[asked.family] = Drawn(total + sizes.sum().item(), n + sizes.numel())
-        drawn = (units * asked.scale).expand_as(like)
-        drawn = drawn + self._moves.get(asked.stream, 0.0)
-        if not self._watched:
-            return drawn
-
-        def note(value: Tensor, before: Tensor | None) -> Tensor:
-            value = value.detach().clone()
-            if value.shape == like.shape and self.values.get(asked.stream) is before:
-                self.values[asked.stream] = value
-            return value
-
-        return Marked.of(drawn.clone(), note)
-
-
-class Marked(Tensor):
-    """A draw of noise, perhaps scaled, that notes the value which it is added to.
-
-    A sum with it notes what is added to the sum, too. A draw that is rounded or copied stays
-    marked: where that undoes a move of it, the move makes no two worlds the same.
-    """
-
-    # of that value in units of the draw, and of the one before it; returns it as noted
-    note: Callable[[Tensor, Tensor | None], Tensor]
-    factor: Any  # that the draw was multiplied by
-    value: Tensor | None  # that it was added to, as noted
-
-    @classmethod
-    def of(cls, drawn: Tensor, note: Any, factor: Any = 1.0, value: Any = None) -> "Marked":
-        marked = drawn.as_subclass(cls)
-        marked.note, marked.factor, marked.value = note, factor, value
-        return marked
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Sums stay marked, and multiples before them; everything else is a plain tensor."""
-        marked = next((a for a in args if isinstance(a, cls)), None)
-        with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **(kwargs or {}))
-            if marked is None or not isinstance(result, Tensor):
-                return _plain(result)
-            name, first, before = func.__name__.strip("_"), args[0] is marked, marked.value
-            if name in KEPT and first and before is None and result.shape == marked.shape:
-                return cls.of(_plain(result), marked.note, marked.factor)
-            if kwargs or len(args) > 2:
-                return _plain(result)
-            other = _plain(args[-1] if first else args[0])
-            if name == "neg" and before is None:
-                return cls.of(_plain(result), marked.note, -marked.factor)
-            multiple = name in ("mul", "rmul") or (name in ("div", "truediv") and first)
-            if multiple and before is None:
-                factor = marked.factor * other if "mul" in name else marked.factor / other
-                return cls.of(_plain(result), marked.note, factor)
-            added = _added(name, first, other, _plain(result), _plain(marked))
-            if added is not None:
-                value, sign = added
-                factor = sign * marked.factor
-                value = value.expand_as(result) / factor + (0.0 if before is None else before)
-                return cls.of(_plain(result), marked.note, factor, marked.note(value, before))
-        return _plain(result)
-
-
-def _added(
-    name: str, first: bool, other: Any, result: Tensor, noise: Tensor
-) -> tuple[Tensor, float] | None:
-    """The value in a sum of value and noise, and the sign of the noise; None: it is no sum."""
-    if name in ("add", "radd", "iadd"):  # in place the value is overwritten, or the noise is
-        return (torch.as_tensor(other) if first else result - noise), 1.0
-    if name in ("sub", "isub") and first:
-        return -torch.as_tensor(other), 1.0
-    if name in ("sub", "isub", "rsub"):
-        return (torch.as_tensor(other) if name == "rsub" else result + noise), -1.0
-    return None
-
-
-def _plain(value: Any) -> Any:
-    return value.as_subclass(Tensor) if isinstance(value, Marked) else value
 
 
 class Record(NamedTuple):
@@ -190,13 +46,6 @@ class Record(NamedTuple):
 
     input: Tensor  # [*shape]
     label: Tensor  # []
-
-
-class Drawn(NamedTuple):
-    """How large draws of noise of one family were, in units of their scale."""
-
-    total: float  # sum of squares of Gaussian draws, of absolute values of Laplace draws
-    n: int
 
 
 class Played(NamedTuple):
@@ -245,6 +94,15 @@ class Coupled:
     setting: Setting
     streams: Streams
     victim: int
+    _oracles: dict[int, Gradient] = field(default_factory=dict, init=False, compare=False)
+    _noise_kept: list[NoiseKept] = field(default_factory=list, init=False, compare=False)
+
+    def looking_at(self, victim: int) -> "Coupled":
+        """The same run with another victim. What was played of it is shared."""
+        other = replace(self, victim=victim)
+        object.__setattr__(other, "_oracles", self._oracles)
+        object.__setattr__(other, "_noise_kept", self._noise_kept)
+        return other
 
     def start(self) -> Any:
         """The state before round 1, in float64, the same in all worlds."""
@@ -262,13 +120,17 @@ class Coupled:
         if k not in kept:
             oracle = self.oracle(k)
             kept[k] = KeptAnswers.of(oracle) if isinstance(oracle, BatchGradient) else oracle
-            if len(kept) > LATER_ROUNDS:
-                del kept[next(iter(kept))]
+            later = [round for round in kept if round > 1]
+            if len(later) > LATER_ROUNDS:
+                del kept[later[0]]
         return kept[k]
 
-    @cached_property
-    def _oracles(self) -> dict[int, Gradient]:
-        return {}
+    def kept_batches(self, k: int) -> KeptAnswers:
+        """The same where agents hold records. Raises ConfigError if they do not."""
+        _ = self.classification
+        oracle = self.kept_oracle(k)
+        assert isinstance(oracle, KeptAnswers)
+        return oracle
 
     def batches(self, k: int) -> BatchGradient:
         """The same where agents hold records."""
@@ -313,8 +175,8 @@ class Coupled:
         with watched_beside() as beside:
             state, sent, _ = self.defense.step(state, k, graph, oracle, noise)
         if watched:
-            state = type(state)(*map(_plain, state))
-            sent = {name: replace(m, payload=_plain(m.payload)) for name, m in sent.items()}
+            state = type(state)(*map(plain, state))
+            sent = {name: replace(m, payload=plain(m.payload)) for name, m in sent.items()}
         return Played(state, sent, noise.draws, noise.values, noise.drawn, beside.texts())
 
     def own(self, sent: Message) -> Tensor:
@@ -328,24 +190,25 @@ class Coupled:
     def keeps_noise(self, before: int) -> bool:
         """Whether the victim drew more numbers of noise before a round than it sent new ones.
 
-        What is left of them may hide a later message that carries no noise of its round. A message
-        that repeats the one of the round before is not new.
+        What is left of them may hide a later message that carries no noise of its round.
         """
-        run = self._noise_kept
-        while len(run.kept) < before:
-            k = len(run.kept)
+        run = self._run()
+        while len(run.kept) < before - 1:
+            k = len(run.kept) + 1
             self.note_noise(k, self.play(run.state, k, self.oracle(k)))
-        return run.kept[before - 1]
+        return before > 1 and bool(run.kept[before - 2][self.victim])
 
     def note_noise(self, k: int, played: Played) -> None:
         """A round of the run, so that ``keeps_noise`` need not play it again."""
-        if len(self._noise_kept.kept) == k:
-            own = {name: self.own(message) for name, message in played.sent.items()}
-            self._noise_kept.note(played.state, sum(d.shape[-1] for d in played.draws), own)
+        run = self._run()
+        if len(run.kept) == k - 1:
+            run.note(played.state, sum(d.shape[-1] for d in played.draws), played.sent)
 
-    @cached_property
-    def _noise_kept(self) -> NoiseKept:
-        return NoiseKept(self.start())
+    def _run(self) -> NoiseKept:
+        if not self._noise_kept:
+            none = torch.zeros(self.setting.n_agents, dtype=torch.long)
+            self._noise_kept.append(NoiseKept(self.start(), none))
+        return self._noise_kept[0]
 
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
         """This world's state after round k, had its messages been the observed ones.
@@ -391,15 +254,28 @@ class PlayedWorld:
     oracle: Gradient
     lag: int = 0
     streams: Streams | None = None  # of its noise, if they are not those of the run
+    _before: "PlayedWorld | None" = field(default=None, init=False, compare=False)
+
+    def later(self) -> "PlayedWorld":
+        """The same world one round later."""
+        world = replace(self, lag=self.lag + 1)
+        object.__setattr__(world, "_before", self)
+        return world
 
     @cached_property
     def noisy(self) -> Played:
-        return self._rounds(silent=False)[-1]
+        return self._last(silent=False)
 
     @cached_property
     def quiet(self) -> Played:
         """Before noise."""
-        return self._rounds(silent=True)[-1]
+        return self._last(silent=True)
+
+    def _last(self, silent: bool) -> Played:
+        if self._before is None:
+            return self._rounds(silent=silent)[-1]
+        coupled, state, k = self.coupled, self._before.play(silent).state, self.k + self.lag
+        return coupled.play(state, k, coupled.kept_oracle(k), silent, streams=self.streams)
 
     def play(self, silent: bool) -> Played:
         return self.quiet if silent else self.noisy

@@ -20,7 +20,8 @@ from dpaudit.attacks.sensitivity.declared import (
 from dpaudit.attacks.sensitivity.examination import lesser
 from dpaudit.attacks.sensitivity.replay import _moved
 from dpaudit.attacks.sensitivity.row import Row
-from dpaudit.attacks.sensitivity.worlds import AskedDraw, Coupled, PlayedWorld, rounding
+from dpaudit.attacks.sensitivity.witness import AskedDraw
+from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity.replay import ALLOWED, explained, is_linear, replay
-from dpaudit.attacks.sensitivity.worlds import Coupled, Marked, PlayedWorld, Record, placed
+from dpaudit.attacks.sensitivity.witness import Marked
+from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld, Record, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
 from dpaudit.selftest.correct import PrivateGossip
 

@@ -9,12 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from dpaudit.attacks.sensitivity.examination import Examination, Pair
 from dpaudit.attacks.sensitivity.search import Candidates, ascent, stacked
+from dpaudit.attacks.sensitivity.witness import Witness
 from dpaudit.attacks.sensitivity.worlds import (
     Coupled,
     FunctionChange,
     PlayedWorld,
     Record,
-    Witness,
     lengths,
     placed,
     reordered,

@@ -8,7 +8,7 @@ above its lower end there is none. Where a closed form exists, the two are the s
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import hypot, inf, sqrt
 from typing import Annotated, Literal, NamedTuple
 
@@ -188,18 +188,28 @@ def false_negative_rate(
         Of the same shape. Follows from delta(epsilon), whose every value says that
         P(S) <= e^epsilon Q(S) + delta of any test; exact for unsampled Gaussian noise.
     """
-    rate = np.asarray(false_positive_rate, float)
+    return false_negative_rates(mechanism, adjacency)(false_positive_rate)
+
+
+def false_negative_rates(
+    mechanism: Mechanism, adjacency: RecordAdjacency = "add-remove"
+) -> Callable[[ArrayLike], Array]:
+    """``false_negative_rate`` as a function of the rate: the releases are composed once."""
     if any(release.noise_multiplier == 0 for release in mechanism):
-        return np.zeros_like(rate)
+        return lambda rate: np.zeros_like(np.asarray(rate, float))
     mu = _gaussian_mu(mechanism, adjacency)
     if mu is not None:
-        return GAUSSIAN.false_negative_rate(mu, rate)
+        return lambda rate: GAUSSIAN.false_negative_rate(mu, np.asarray(rate, float))
     composed = _composed(mechanism, adjacency, "upper", 1e-9)
     epsilons = np.concatenate([[0.0], np.geomspace(1e-3, 60.0, 200)])
     remove, add = (c.deltas(epsilons) for c in (composed[0], composed[-1]))
-    rate = rate[..., None]
-    missed = np.maximum(1 - remove - np.exp(epsilons) * rate, np.exp(-epsilons) * (1 - add - rate))
-    return np.maximum(missed.max(axis=-1), 0.0)
+
+    def least(false_positive_rate: ArrayLike) -> Array:
+        rate = np.asarray(false_positive_rate, float)[..., None]
+        one, other = 1 - remove - np.exp(epsilons) * rate, np.exp(-epsilons) * (1 - add - rate)
+        return np.maximum(np.maximum(one, other).max(axis=-1), 0.0)
+
+    return least
 
 
 def true_positive_rate(

@@ -20,7 +20,7 @@ the whole of the declaration (sampling, composition, families) but the amount of
 
 from collections.abc import Callable
 from functools import partial
-from math import isqrt
+from math import ceil, floor, isfinite, isqrt, log, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from dpaudit.accounting.releases import (
     Release,
     epsilon,
     false_negative_rate,
+    false_negative_rates,
 )
 from dpaudit.errors import DpauditError
 
@@ -52,7 +53,8 @@ RATES = np.concatenate([_TAIL, 1 - _TAIL[-2::-1]])  # false positive rates of th
 QUANTILES = (np.arange(16) + 0.5) / 16  # of the counts, for an expectation
 MOST_TRIALS = 10**9
 LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
-PRECISION = 1e-3  # relative
+STEPS = 2**14  # of equal ratios from the least to the most: each is 0.07% more
+SECANTS = 8  # tried before the rest is bisected
 
 
 class ScoreBound(NamedTuple):
@@ -405,16 +407,50 @@ def noise_factor_bound(
     """
     fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
 
-    def refuted(factor: float) -> bool:
-        return bool(false_negative_rate(with_noise_times(mechanism, factor), fpr, adjacency) > fnr)
+    def missed(step: int) -> float:
+        times = with_noise_times(mechanism, _factor(step))
+        return float(false_negative_rate(times, fpr, adjacency))
 
-    low, high = LEAST, MOST
-    if not refuted(high):
+    if not missed(STEPS) > fnr:
         return NoiseFactorBound(np.inf, 0.0)
-    while high > (1 + PRECISION) * low:
-        middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if refuted(middle) else (middle, high)
-    return NoiseFactorBound(high, epsilon(with_noise_times(mechanism, high), delta, adjacency).low)
+    factor = _factor(_first_above(missed, float(fpr), float(fnr)))
+    at_it = with_noise_times(mechanism, factor)
+    return NoiseFactorBound(factor, epsilon(at_it, delta, adjacency).low)
+
+
+def _factor(step: int) -> float:
+    """One of ``STEPS`` factors of equal ratios between the least and the most."""
+    return float(LEAST * (MOST / LEAST) ** (step / STEPS))
+
+
+def _first_above(missed: Callable[[int], float], fpr: float, fnr: float) -> int:
+    """The least step from 1 on at which more is ``missed`` than fnr; at ``STEPS`` it is.
+
+    Of Gaussian noise Phi^-1(1 - FPR) - Phi^-1(FNR) is mu, whose logarithm falls as that of the
+    factor rises. So secants in both find the step soon, of other noise too; else it is bisected.
+    """
+    low, high, slope = 0, STEPS, -log(MOST / LEAST) / STEPS
+    step = round(STEPS * log(1 / LEAST) / log(MOST / LEAST))  # the declared noise
+    wanted, last = _log_shift(fpr, fnr), (step, nan)
+    secants = 0
+    while high - low > 1:
+        rate = missed(step)
+        low, high = (low, step) if rate > fnr else (step, high)
+        shift = _log_shift(fpr, rate)
+        if isfinite(shift - last[1]) and step != last[0]:
+            slope = (shift - last[1]) / (step - last[0])
+        guess = step + (wanted - shift) / slope if slope < 0 else nan
+        last, step = (step, shift), (low + high) // 2
+        if secants < SECANTS and low <= guess <= high:  # a step beyond the guess closes the bracket
+            beyond = ceil(guess) if last[0] == low else floor(guess)
+            step, secants = min(max(beyond, low + 1), high - 1), secants + 1
+    return high
+
+
+def _log_shift(fpr: float, fnr: float) -> float:
+    """The logarithm of the mu of Gaussian noise with these rates; NaN or infinite without one."""
+    with np.errstate(all="ignore"):
+        return float(np.log(-ndtri(fpr) - ndtri(fnr)))
 
 
 def noise_p_value(
@@ -427,9 +463,11 @@ def noise_p_value(
 ) -> float:
     """The smallest alpha at which the counts refute that the declared noise is drawn."""
 
+    least = false_negative_rates(mechanism, adjacency)
+
     def refuted(alpha: float) -> bool:
         fpr, fnr = clopper_pearson(fp, n0, alpha / 2), clopper_pearson(fn, n1, alpha / 2)
-        return bool(false_negative_rate(mechanism, fpr, adjacency) > fnr)
+        return bool(least(fpr) > fnr)
 
     return smallest_alpha(refuted)
 

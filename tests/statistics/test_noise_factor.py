@@ -6,11 +6,17 @@ import pytest
 from dpaudit.accounting.families import GAUSSIAN, LAPLACE, TradeoffFamily
 from dpaudit.accounting.releases import Release, false_negative_rate
 from dpaudit.statistics.bounds import (
+    LEAST,
+    MOST,
+    STEPS,
+    _first_above,
+    clopper_pearson,
     family_from_scores,
     family_lower_bound,
     mu_p_value,
     noise_factor_bound,
     noise_p_value,
+    with_noise_times,
 )
 
 ALPHA = 0.05
@@ -87,3 +93,24 @@ def test_the_p_value_of_the_declared_noise_is_that_of_its_family(errors: tuple[i
         )
         assert above <= 1 + 1e-3
         assert below >= 1 - 1e-3
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+def test_the_factor_is_the_first_of_its_steps_that_is_refuted(rate: float) -> None:
+    """Whatever search finds it: at one step less, the rates are no more than noise allows."""
+    sampled = {} if rate == 1 else {"sampling": "poisson", "sampling_rate": rate}
+    declared = [Release(family="laplace", noise_multiplier=1.0, count=20, **sampled)]
+    factor = noise_factor_bound(40, 300, 500, 500, 1e-5, ALPHA, declared).noise_factor
+    fpr, fnr = clopper_pearson(40, 500, ALPHA / 2), clopper_pearson(300, 500, ALPHA / 2)
+    at, before = (
+        false_negative_rate(with_noise_times(declared, x), fpr)
+        for x in (factor, factor * (LEAST / MOST) ** (1 / STEPS))
+    )
+    assert before <= fnr < at
+
+
+def test_a_search_finds_steps_that_no_secant_comes_near() -> None:
+    """Of rates that jump, and that say nothing of a shift."""
+    for first in (1, 2, 77, 6_144, 6_145, STEPS - 1, STEPS):
+        jump = _first_above(lambda step, first=first: float(step >= first), 0.1, 0.5)
+        assert jump == first

@@ -140,7 +140,10 @@ class Program:
         elif lost := sorted((out / RAW).glob("*.lost")):
             code, why = "DPA066", f"{_text_of(lost[0])}: {LOST}"
         elif not any(process.of_kind("sent") for process in processes):
-            tapped = "tap.send(source, destinations, name, value) for each"
+            tapped = (
+                "tap.send(source, destinations, name, value) for each, or, of a program of several "
+                "processes, their number as program.ranks"
+            )
             expected = (
                 "a program that sends by a transport of the table in docs/own-script.md"
                 if self.options.ranks

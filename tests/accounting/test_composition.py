@@ -8,8 +8,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpaudit.accounting.composition import (
     MAX_LEVELS,
+    ORDERS,
     Bound,
     Product,
+    _exponentials,
     compose,
     each_exactly,
     on_levels,
@@ -154,3 +156,13 @@ def test_a_window_that_is_too_small_costs_accuracy_and_not_correctness() -> None
     assert lower.delta(2.0) <= gaussian_delta(2.0, 1.0) <= upper.delta(2.0)
     exact = gaussian_epsilon(0.05, 1.0)
     assert 0 < lower.epsilon(0.05) <= exact <= upper.epsilon(0.05) < np.inf
+
+
+def test_exponentials_that_are_squares_are_those_of_numpy() -> None:
+    exponents = np.array([-np.geomspace(1e-9, 1e3, 40), -np.linspace(0, 5, 40)])
+    found = _exponentials(exponents, ORDERS)
+    assert found.shape == (2, len(ORDERS), 40)
+    true = np.exp(ORDERS[None, :, None] * exponents[:, None])
+    some = true > 1e-290
+    assert np.abs(found[some] / true[some] - 1).max() < 1e-12
+    assert np.all(found[~some] <= 1e-280)

@@ -193,3 +193,12 @@ def test_another_byte_of_an_audited_program_is_another_content(folder: Path) -> 
     before = content_key(audit, folder, None, "cpu", None, "")
     (folder / "code" / "sub" / "mine.py").write_text("x = 2")
     assert content_key(audit, folder, None, "cpu", None, "") != before
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    file, hashes = tmp_path / "a.py", set()
+    for text in ("x = 1", "x = 2", "x = 1"):
+        (new := tmp_path / "new").write_text(text)
+        new.replace(file)  # another file of the same size
+        hashes.add(hash_of([file]))
+    assert len(hashes) == 2

@@ -43,7 +43,7 @@ class WithRecords(dp.Gradient):
     gradients: Gradients
     victim: int
     inputs: Tensor  # [n_canaries, ...]
-    labels: Tensor  # [n_canaries]
+    labels: Tensor  # [n_canaries], or [n_canaries, positions]
     drawn: Tensor  # [n_canaries]: 1 if in the batch
     batch_size: int
     later: tuple[Tensor, ...] = ()  # the same of further local steps
@@ -92,18 +92,22 @@ def records(
 ) -> tuple[Tensor, Tensor]:
     """Inputs [n, ...] and labels [n]: public records with wrong labels, or extreme pixels.
 
+    Labels at positions, [n, positions], are wrong at each of them.
+
     Crafted inputs have every coordinate at an end of the data's range, by coin, so that no two of
     them, and no real record, are alike.
     """
     if kind == "mislabelled":
         few = n > len(dataset.x_test)  # then some come twice, and are harder to distinguish
         chosen = torch.from_numpy(rng.choice(len(dataset.x_test), size=n, replace=few))
-        wrong = torch.from_numpy(rng.integers(1, dataset.n_classes, size=n))
+        shape = n, *dataset.y_test.shape[1:]
+        wrong = torch.from_numpy(rng.integers(1, dataset.n_classes, size=shape))
         return dataset.x_test[chosen], (dataset.y_test[chosen] + wrong) % dataset.n_classes
     low, high = dataset.value_range
     is_high = torch.from_numpy(rng.random((n, *dataset.x.shape[1:])) < 0.5)
     inputs = torch.where(is_high, high, low).to(dataset.x)
-    return inputs, torch.from_numpy(rng.integers(dataset.n_classes, size=n))
+    shape = n, *dataset.y_test.shape[1:]
+    return inputs, torch.from_numpy(rng.integers(dataset.n_classes, size=shape))
 
 
 def train_with_records(

@@ -411,16 +411,23 @@ class Pair:
         ``unlike``: of those of another class than this record's, if there are any.
         """
         inputs, labels = self._problem.records(self.examination.coupled.victim)
-        if unlike is not None and bool((labels != unlike.label).any()):
-            inputs, labels = inputs[labels != unlike.label], labels[labels != unlike.label]
+        if unlike is not None:
+            differs = (labels != unlike.label).view(len(labels), -1).any(dim=1)
+            if differs.any():
+                inputs, labels = inputs[differs], labels[differs]
         inputs = in_double(inputs)
         longest = self._longest(inputs, labels)
         return Record(inputs[longest], labels[longest])
 
     def mislabelled(self, record: Record) -> Record:
-        """The same record with the wrong label that gives the largest gradient."""
+        """The same record with the wrong label that gives the largest gradient.
+
+        Of labels at positions, with that class at each of them.
+        """
         classes = torch.arange(self._problem.dataset.n_classes, device=record.label.device)
-        wrong = classes[classes != record.label]
+        labels = classes.view(-1, *[1] * record.label.ndim).expand(-1, *record.label.shape)
+        wrong = labels[(labels != record.label).view(len(labels), -1).all(dim=1)]
+        wrong = wrong if len(wrong) else (record.label + 1)[None] % len(classes)
         inputs = record.input.expand(len(wrong), *record.input.shape)
         return Record(record.input, wrong[self._longest(inputs, wrong)])
 

@@ -68,7 +68,7 @@ def _of_records(here: PlayedWorld) -> Iterator[Mapping[str, int]]:
 
     A draw for each agent and coordinate may look like one, so that it is left out once.
     """
-    n, b = here.oracle.batch.labels.shape  # type: ignore[attr-defined]
+    n, b = here.oracle.batch.labels.shape[:2]  # type: ignore[attr-defined]
     found, certain = dict[str, int](), dict[str, int]()
     for draw in here.noisy.draws:
         if draw.shape[:2] == torch.Size((n, b)):

@@ -96,7 +96,8 @@ def starts(
     inputs = record.input.expand(restarts, *record.input.shape).clone()
     drawn = torch.empty_like(inputs[restarts // 2 :], dtype=torch.float64)
     inputs[restarts // 2 :] = drawn.uniform_(low, high, generator=generator)
-    labels = torch.arange(restarts, device=inputs.device) + record.label + 1
+    further = torch.arange(restarts, device=inputs.device)
+    labels = further.view(-1, *[1] * record.label.ndim) + record.label + 1
     return inputs, labels % dataset.n_classes
 
 

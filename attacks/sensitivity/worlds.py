@@ -339,7 +339,7 @@ def all_without_first(oracle: BatchGradient, there: bool, holders: Sequence[int]
 def _ones(batch: Batch) -> Tensor:
     """A weight for each record [n, b]; token ids have no dtype for them."""
     dtype = batch.inputs.dtype if batch.inputs.is_floating_point() else torch.float32
-    return torch.ones_like(batch.labels, dtype=dtype)
+    return torch.ones(batch.labels.shape[:2], dtype=dtype, device=batch.labels.device)
 
 
 def reordered(oracle: BatchGradient) -> BatchGradient:

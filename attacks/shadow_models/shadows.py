@@ -2,7 +2,8 @@
 
 Each run deals the records anew: those of the training set and those of a half of the test set
 change places at random within their class, so that every agent keeps its number of records of each
-class, whatever the partition. The real training set is one such draw. The other half of the test
+class, whatever the partition; labels at positions are no class. The real training set is one such
+draw. The other half of the test
 set is public: it is in no run. Records of the adversary's own agents stay where they are.
 """
 
@@ -58,6 +59,8 @@ def deal(
     dealt_out[agents] = there.numpy()[agents]
     places = np.concatenate([held.numpy()[dealt_out], left_out])  # record at each place
     labels = torch.cat([data.y, data.y_test]).numpy()[places]
+    if data.n_positions:  # which no partition looks at
+        labels = np.zeros(len(places), dtype=np.int64)
     by_class = np.argsort(labels, kind="stable")
     runs = held.expand(n_runs, *held.shape).clone()
     included = np.zeros((n_runs, len(places)), dtype=bool)

@@ -45,8 +45,8 @@ class Dager(da.ReconstructionAttack):
     Gaussian noise the rank and the tokens follow from tests.
 
     Source: Petrov et al. 2024, NeurIPS, arXiv:2405.15586. Departures: see `span`; an encoder's
-    sequences are taken off the gradient one by one, or under noise searched by exchanging single
-    tokens. Of LoRA adapters, spans are those of the
+    sequences are taken off the gradient one by one, or under noise, and with labels at positions,
+    searched by exchanging single tokens. Of LoRA adapters, spans are those of the
     gradient of A, or while B is 0, of the gradient of B, which holds A x.
     """
 
@@ -165,7 +165,7 @@ def recovered(
     span, _ = span_of(front, second, g, std)
     if front.is_causal(second):
         rows, distances = decoded(front, second, span, given, n, progress)
-    elif not spans[0].is_exact:
+    elif not spans[0].is_exact or gradients.positions:
         rows, distances = exchanged(front, second, span, given, n, progress)
     else:
         one = peeled(front, gradients, observed, i, (block, second), progress)

@@ -1,5 +1,7 @@
 """Data sets as tensors: records x [n, ...] and labels y [n] int64, for training and test.
 
+Labels of text may be [n, positions].
+
 Images are [n, channels, height, width] in [-1, 1], as in the reconstruction studies (so that
 PSNR = 10 log10(4 / MSE)); features of a user's own file are left as they are. Records are float32,
 or token ids [n, length], int64.
@@ -73,7 +75,8 @@ class Dataset:
         name: as the audit file names it.
         x, x_test: [n, channels, height, width] or [n, features] float32, or token ids [n, length]
             int64.
-        y, y_test: [n] int64 in ``range(len(class_names))``.
+        y, y_test: [n] int64 in ``range(len(class_names))``; [n, positions] where a record of token
+            ids has a label at each position, as for a language model the token that follows.
         class_names: in the order of the labels.
         value_range: lowest and highest value that an entry of x can have; for features, has.
         vocabulary: of token ids, how each is written; empty of numbers.
@@ -92,6 +95,11 @@ class Dataset:
     def n_tokens(self) -> int:
         """The size of the vocabulary; 0 where records are numbers."""
         return len(self.vocabulary)
+
+    @property
+    def n_positions(self) -> int:
+        """At how many positions of a record there is a label; 0 where a record has one label."""
+        return self.y.shape[1] if self.y.ndim > 1 else 0
 
     @property
     def is_image(self) -> bool:

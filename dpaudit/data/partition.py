@@ -33,7 +33,7 @@ class Partition:
 
     Args:
         indices: one [size] int64 array per agent.
-        labels: [n_records] int64 >= 0, of the whole training set.
+        labels: [n_records] or [n_records, positions] int64 >= 0, of the whole training set.
 
     Raises:
         ValueError: an index is out of range or held twice.
@@ -69,7 +69,7 @@ def split(
     """Deal the records of a training set to the agents; the indices of each are ascending.
 
     Args:
-        labels: [n_records] integers >= 0.
+        labels: [n_records] integers >= 0; [n_records, positions] are no classes to split by.
         n_agents: at least 1.
         options: a name stands for that partition with its default options.
         rng: all that the split depends on, beside the other arguments.
@@ -77,7 +77,8 @@ def split(
             redrawn until every agent has ``max(FEWEST, minimum)``.
 
     Raises:
-        DataError: too few records, or too uneven, for that many agents.
+        DataError: too few records, or too uneven, for that many agents; or a split by class of
+            records that have no class.
         ConfigError: no partition of this name.
         ValueError: no agents.
     """
@@ -85,6 +86,13 @@ def split(
         raise ValueError(f"n_agents must be positive, got {n_agents}")
     labels = np.asarray(labels, dtype=np.int64)
     options = partition_options(options) if isinstance(options, str) else options
+    if labels.ndim > 1 and isinstance(options, DirichletPartition | ByClassPartition):
+        raise DataError(
+            "DPA030",
+            f"partition {options.kind}: records have a label at each of {labels.shape[1]} "
+            "positions; expected one label, which is their class",
+            'set data.partition = "even", or data.text.labels = "record"',
+        )
     match options:
         case EvenPartition(
             kind="even"

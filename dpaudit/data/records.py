@@ -30,7 +30,9 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
     """A data set from one of PyTorch or Hugging Face, or from arrays (x, y).
 
     Numbers are taken as ``from_arrays`` takes them. Integers [length] are token ids; without a
-    label, or if that is the record itself, the last token is the label of those before it.
+    label, or if that is the record itself, the last token is the label of those before it. Labels
+    [length] are at positions: what the logits at each position are compared with, which for a
+    language model is the token that follows.
 
     Raises:
         DataError: it is empty, its records differ in form, or are no numbers.
@@ -48,13 +50,32 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
             f"data: records of the shapes {one} and {other}; expected all alike: cut or pad them",
         )
     x = np.stack([record for record, _ in pairs])
+    if not x.size:
+        raise DataError(
+            "DPA030", f"data: records of shape {x.shape[1:]} are empty; expected entries"
+        )
     if x.dtype.kind not in "iu" or x.ndim != 2:
         if any(label is None for _, label in pairs):
             raise DataError("DPA030", f"data: records without a label; expected {_LABELS[0]!r}")
         return from_arrays(x, np.array([label for _, label in pairs]), seed=seed)
     own = all(label is None for _, label in pairs)
-    y = x[:, -1] if own else np.array([label for _, label in pairs])
-    return _of_tokens(x[:, :-1] if own else x, y, own, seed)
+    y = x[:, -1] if own else _labels_of([label for _, label in pairs])
+    return _of_tokens(x[:, :-1] if own else x, y, own or y.ndim > 1, seed)
+
+
+def _labels_of(labels: list[Any]) -> np.ndarray[Any, Any]:
+    """Labels [n], or at positions [n, length]. Raises DataError: some lack one, or are no ids."""
+    kinds = {"none" if one is None else f"{np.ndim(one)}-D" for one in labels}
+    if len(kinds) > 1:
+        raise DataError(
+            "DPA030",
+            "data: some records have one label, others none or one at each position; expected all "
+            "alike",
+        )
+    y = np.array(labels)
+    if y.dtype.kind not in "iub":
+        raise DataError("DPA030", f"data: labels of {y.dtype}; expected integers")
+    return y.astype(np.int64)
 
 
 def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
@@ -87,11 +108,17 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
     if label is not None and label.ndim:
         label = None if np.array_equal(label, array) else label
     if label is not None and label.size != 1:
-        raise DataError(
-            "DPA030",
-            f"data: item {i} has {label.size} labels; expected one, as a loss over all positions "
-            "is not built",
-        )
+        if label.shape != array.shape or array.dtype.kind not in "iu":
+            raise DataError(
+                "DPA030",
+                f"data: item {i} has labels of shape {label.shape} on a record of shape "
+                f"{array.shape}; expected one label, or for token ids one at each position",
+            )
+        if label.dtype.kind not in "iu":
+            raise DataError(
+                "DPA030", f"data: item {i} has labels of {label.dtype}; expected integers"
+            )
+        return array, label
     return array, None if label is None else label.reshape(()).item()
 
 
@@ -99,8 +126,18 @@ def _of_tokens(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], is_next: bool, seed: int
 ) -> Dataset:
     """Token ids [n, length], with a vocabulary up to the largest id."""
+    if not x.size:
+        raise DataError(
+            "DPA030",
+            "data: records of one token; expected two at least, of which the last is the label, or "
+            "a label beside it",
+        )
     if min(x.min(), y.min()) < 0:
-        raise DataError("DPA030", f"data: a token id or label is {min(x.min(), y.min())}, under 0")
+        raise DataError(
+            "DPA030",
+            f"data: a token id or label is {min(x.min(), y.min())}, under 0; expected ids from 0 "
+            "on, at every position",
+        )
     n_tokens = 1 + int(max(x.max(), y.max() if is_next else 0))
     vocabulary = tuple(map(str, range(n_tokens)))
     classes = vocabulary if is_next else tuple(map(str, range(1 + int(y.max()))))

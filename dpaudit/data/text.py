@@ -1,8 +1,9 @@
 """Text as records: a folder of files, or the embedded corpus, cut into rows of token ids.
 
 A record is ``length`` tokens that follow each other. Its label is the folder that its file lies in,
-if all files lie in two or more folders; else the next token, which a language model predicts. The
-vocabulary is public: it is made of all files, test part included.
+if all files lie in two or more folders; else the next token, which a language model predicts. Or it
+has a label at each of its positions, the token behind, whose losses are averaged. The vocabulary is
+public: it is made of all files, test part included.
 """
 
 import re
@@ -51,8 +52,11 @@ def load_text(folder: Path | None, options: TextOptions | None = None, seed: int
     tokenised = [_Tokenised(label, split(text)) for label, text in texts]
     vocabulary = _BYTES if options.tokens == "bytes" else _vocabulary(tokenised, options.vocabulary)
     labels = sorted({one.label for one in tokenised})
-    by_folder = len(labels) > 1 and "" not in labels
-    rows, y = _rows(tokenised, vocabulary, options.length, labels if by_folder else None)
+    at_positions = options.labels == "position"
+    by_folder = len(labels) > 1 and "" not in labels and not at_positions
+    rows, y = _rows(
+        tokenised, vocabulary, options.length, labels if by_folder else None, at_positions
+    )
     if len(rows) < 2:
         raise DataError(
             "DPA032",
@@ -125,14 +129,19 @@ def _rows(
     vocabulary: tuple[str, ...],
     length: int,
     labels: Sequence[str] | None,
-) -> tuple[list[list[int]], list[int]]:
-    """Records and their labels: of ``labels``, or the tokens that follow the records."""
+    at_positions: bool,
+) -> tuple[list[list[int]], list[int] | list[list[int]]]:
+    """Records and their labels: of ``labels``, or the tokens that follow the records.
+
+    ``at_positions``: the tokens that follow each token of a record.
+    """
     index = {token: i for i, token in enumerate(vocabulary)}
-    rows, y = [], []
+    rows, y, each = [], [], []
     step = length + (labels is None)
     for one in tokenised:
         ids = [index.get(token, 0) for token in one.tokens]
         for start in range(0, len(ids) - step + 1, step):
             rows.append(ids[start : start + length])
             y.append(ids[start + length] if labels is None else labels.index(one.label))
-    return rows, y
+            each.append(ids[start + 1 : start + length + 1])
+    return rows, each if at_positions else y

@@ -158,6 +158,7 @@ class TextOptions(Strict):
     tokens: Literal["words", "bytes"] = "words"
     vocabulary: Annotated[int, Field(ge=2, le=2**20)] = 1000  # the most frequent words, and <unk>
     length: PositiveInt = 16  # tokens of a record
+    labels: Literal["record", "position"] = "record"  # one, or the next token at each position
 
 
 GraphOptions = Annotated[

@@ -18,7 +18,7 @@ from .gradient_terms import Each, Records
 from .models import n_parameters, parameters_of
 from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
-from .stacked import Stacked, cross_entropy
+from .stacked import Stacked, cross_entropy, of_records
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
@@ -34,7 +34,10 @@ class Engine(Protocol):
     differentiates: bool  # whether it needs automatic differentiation
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
-        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...]."""
+        """[n, r, k, n_classes] of models X [n, k, d] on inputs [n, r, ...].
+
+        Where records have labels at positions, [n, r, k, positions, n_classes].
+        """
         ...
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
@@ -53,7 +56,7 @@ class Pass(NamedTuple):
     records: slice  # r of them
     X: Tensor  # [n, k, d]
     inputs: Tensor  # [n, r, ...]
-    labels: Tensor  # [n, r] or [n, r, n_classes]
+    labels: Tensor  # [n, r], [n, r, positions] or [n, r, n_classes]
     factors: Tensor | None = None  # [n, r, k], of the records; None: 1
     is_all: bool = False  # whether it is the one pass over all models, in order, and all records
 
@@ -64,7 +67,8 @@ class Gradients:
     Arguments of all methods:
         X: [m, d], one parameter vector per model.
         inputs: [n, b, *image shape], batches of b records of n data holders.
-        labels: [n, b] class indices, or [n, b, n_classes] probabilities.
+        labels: [n, b] class indices, or [n, b, n_classes] probabilities; [n, b, positions] class
+            indices where records have labels at so many ``positions``, whose mean is their loss.
         holders: [m], on whose batch each model is evaluated; default 0, 1, ..., m - 1 (m = n).
         weights: [n, b], a factor for each record after clipping (0 for padding); default 1.
         create_graph: results can be differentiated with respect to X, inputs and soft labels.
@@ -81,10 +85,11 @@ class Gradients:
         module: nn.Module,
         tried_on: Shape | None = None,
         dtype: torch.dtype = torch.float32,
+        positions: int = 0,
     ) -> None:
-        self.module, self.dtype = module, dtype
+        self.module, self.dtype, self.positions = module, dtype, positions
         self.d = n_parameters(module)
-        self._engine = _engine(module, tried_on, dtype)
+        self._engine = _engine(module, tried_on, dtype, positions)
         self._floats: dict[torch.Size, int] = {}
         self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
 
@@ -199,13 +204,16 @@ class Gradients:
     def evaluate(
         self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Mean loss [m] and accuracy [m] of each model on the labelled records."""
+        """Mean loss [m] and accuracy [m] of each model on the labelled records.
+
+        Of labels at positions, the accuracy is the share of all positions.
+        """
         loss, correct = X.new_zeros(len(X)), X.new_zeros(len(X))
         with torch.no_grad():
             for p in self._passes(X, inputs, labels, holders):
                 logits = self._engine.logits(p.X, p.inputs)
-                truth = p.labels if p.labels.ndim == 2 else p.labels.argmax(-1)
-                hits = (logits.argmax(-1) == truth[..., None]).to(X.dtype)
+                truth = p.labels.argmax(-1) if p.labels.is_floating_point() else p.labels
+                hits = of_records((logits.argmax(-1) == truth.unsqueeze(2)).to(X.dtype))
                 loss[p.models] += cross_entropy(logits, p.labels).sum(1).flatten()
                 correct[p.models] += hits.sum(1).flatten()
         return loss / inputs.shape[1], correct / inputs.shape[1]
@@ -213,15 +221,19 @@ class Gradients:
     def log_odds(
         self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None = None
     ) -> Tensor:
-        """ln p / (1 - p) of each record's class indices, [m, b]: p is the model's probability."""
+        """ln p / (1 - p) of each record's class indices, [m, b]: p is the model's probability.
+
+        Of labels at positions, the mean over them.
+        """
         result = X.new_empty(len(X), inputs.shape[1])
         with torch.no_grad():
             for p in self._passes(X, inputs, labels, holders):
-                logits = self._engine.logits(p.X, p.inputs)  # [n, r, k, n_classes]
-                at = p.labels[..., None, None].expand(*logits.shape[:-1], 1)
+                logits = self._engine.logits(p.X, p.inputs)  # [n, r, k, (positions,) n_classes]
+                at = p.labels.unsqueeze(2).unsqueeze(-1).expand(*logits.shape[:-1], 1)
                 own = logits.gather(-1, at).squeeze(-1)
                 others = logits.scatter(-1, at, -inf).logsumexp(dim=-1)
-                result[p.models, p.records] = (own - others).transpose(1, 2).flatten(0, 1)
+                odds = of_records(own - others)
+                result[p.models, p.records] = odds.transpose(1, 2).flatten(0, 1)
         return result
 
     def _passes(
@@ -284,7 +296,8 @@ class Gradients:
         X = torch.zeros(models, self.d, dtype=dtype, device=device)
         of_records = dtype if self.dtype.is_floating_point else self.dtype
         inputs = torch.zeros(models, b, *shape, dtype=of_records, device=device)
-        labels = torch.zeros(models, b, dtype=torch.long, device=device)
+        labels = torch.zeros(models, b, self.positions or 1, dtype=torch.long, device=device)
+        labels = labels if self.positions else labels[..., 0]
         C = None if self._engine.mixes_records else 1.0
         self._counts[asked] = counted(lambda: self.clipped_sum(X, inputs, labels, C))
         return self._counts[asked]
@@ -303,17 +316,19 @@ class Gradients:
         return self._floats[shape]
 
 
-def _engine(module: nn.Module, tried_on: Shape | None, dtype: torch.dtype) -> Engine:
+def _engine(
+    module: nn.Module, tried_on: Shape | None, dtype: torch.dtype, positions: int
+) -> Engine:
     """That of a network; one that is not of this package is tried on a record of its shape."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
-        return OneByOne(module, mixes_records=True)
-    if Perceptron.supports(module):
+        return OneByOne(module, mixes_records=True, at_positions=positions > 0)
+    if not positions and Perceptron.supports(module):
         return Perceptron(module)
     if Stacked.supports(module):
-        stacked = Stacked(module, dtype)
+        stacked = Stacked(module, dtype, positions)
         if tried_on is None or stacked.runs(tried_on):
             return stacked
-    return OneByOne(module, mixes_records=False)
+    return OneByOne(module, mixes_records=False, at_positions=positions > 0)
 
 
 class OneByOne:
@@ -326,8 +341,8 @@ class OneByOne:
     shares = True
     differentiates = True
 
-    def __init__(self, module: nn.Module, mixes_records: bool) -> None:
-        self.module, self.mixes_records = module, mixes_records
+    def __init__(self, module: nn.Module, mixes_records: bool, at_positions: bool = False) -> None:
+        self.module, self.mixes_records, self.at_positions = module, mixes_records, at_positions
         self._maps = True  # until a forward turns out to look at the values of its records
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
@@ -368,7 +383,8 @@ class OneByOne:
         return cross_entropy(logits[None, :, None], labels[None]).sum()
 
     def _call(self, x: Tensor, inputs: Tensor) -> Tensor:
-        return logits_of(call(self.module, parameters_of(self.module, x), inputs))
+        output = call(self.module, parameters_of(self.module, x), inputs)
+        return logits_of(output, self.at_positions)
 
 
 def _blocks(

@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from dpaudit.errors import ConfigError, nearest
 
 from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, call, logits_of, outputs
-from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH
+from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH, Decoder
 
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -25,13 +25,19 @@ _GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, hav
 
 
 def build_network(
-    name: str, shape: Shape, n_classes: int, n_tokens: int = 0, width: int | None = None
+    name: str,
+    shape: Shape,
+    n_classes: int,
+    n_tokens: int = 0,
+    width: int | None = None,
+    at_positions: bool = False,
 ) -> nn.Module:
     """The network of this name, on the meta device: records [b, *shape] to logits [b, n_classes].
 
     Args:
         n_tokens: the size of the vocabulary, if records are token ids; 0: they are numbers.
         width: of the embeddings of ``bert-tiny`` and ``gpt-tiny``.
+        at_positions: logits at every position of a record, [b, length, n_classes].
 
     Raises:
         ConfigError: no such network, or it cannot take records of this shape.
@@ -53,8 +59,9 @@ def build_network(
             else f"model.width: {name} has none to choose; {' and '.join(TOKEN_NETWORKS)} have",
         )
     if n_tokens:
+        sizes = n_tokens, shape[0], width or WIDTH, n_classes
         with torch.device("meta"):
-            return TOKEN_NETWORKS[name](n_tokens, shape[0], width or WIDTH, n_classes)
+            return _decoder(name, *sizes) if at_positions else TOKEN_NETWORKS[name](*sizes)
     if name not in OF_ANY_SHAPE and len(shape) != 3:
         raise ConfigError(
             "DPA034",
@@ -75,6 +82,18 @@ def build_network(
     )
 
 
+def _decoder(name: str, *sizes: int) -> nn.Module:
+    """A decoder with logits at every position. Raises ConfigError: this network is none."""
+    if TOKEN_NETWORKS[name] is not Decoder:
+        raise ConfigError(
+            "DPA034",
+            f"{name} reads the tokens that it would have to predict at each position; expected a "
+            "decoder for labels at every position",
+            'set model.name = "gpt-tiny", or data.text.labels = "record"',
+        )
+    return Decoder(*sizes, at_positions=True)
+
+
 def refuse_unknown_network(name: str) -> None:
     """Raises ConfigError: no network has this name."""
     names = [*NETWORKS, *TOKEN_NETWORKS]
@@ -89,11 +108,13 @@ def architecture(
     n_classes: int,
     dtype: torch.dtype = torch.float32,
     largest: int = 0,
+    positions: int = 0,
 ) -> nn.Module:
     """A caller's own network without its numbers: a copy on the meta device.
 
     On token ids, of which the data have some up to ``largest``, it may have more classes than the
-    data have, as a language model has a logit for every token.
+    data have, as a language model has a logit for every token. Where a record has labels at so many
+    ``positions``, it has logits at each of them.
 
     Parameters that are not to be trained are buffers of the copy, which keep their numbers: they
     are public constants, and no part of what agents clip and send. Parameters that are one keep
@@ -125,19 +146,24 @@ def architecture(
             "DPA035", f"{name} cannot be copied: {_why_not(module, reason)}"
         ) from None
     _freeze(copy)
-    _refuse_outputs(copy, name, shape, n_classes, dtype, largest)
+    _refuse_outputs(copy, name, shape, n_classes, dtype, largest, positions)
     return copy
 
 
 def _refuse_outputs(
-    copy: nn.Module, name: str, shape: Shape, n_classes: int, dtype: torch.dtype, largest: int
+    copy: nn.Module,
+    name: str,
+    shape: Shape,
+    n_classes: int,
+    dtype: torch.dtype,
+    largest: int,
+    positions: int,
 ) -> None:
     """Raises ConfigError: it does not turn records into one logit for each class."""
     try:
         logits = outputs(copy, shape, dtype, largest)
-        logits = (
-            logits if dtype.is_floating_point and isinstance(logits, Tensor) else logits_of(logits)
-        )
+        if not (dtype.is_floating_point and isinstance(logits, Tensor)):
+            logits = logits_of(logits, positions > 0)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         ids = f" with token ids up to {largest}" if largest else ""
@@ -148,12 +174,14 @@ def _refuse_outputs(
         raise ConfigError(
             "DPA035", f"{name} gives a {type(logits).__name__}; expected a tensor of logits"
         )
-    spare = logits.ndim == 2 and not dtype.is_floating_point and logits.shape[1] > n_classes
-    if tuple(logits.shape) != (2, n_classes) and not (spare and len(logits) == 2):
+    each = " at every position" if positions else ""
+    expected = (2, positions) if positions else (2,)
+    spare = not dtype.is_floating_point and logits.shape[-1] > n_classes
+    if tuple(logits.shape[:-1]) != expected or not (logits.shape[-1] == n_classes or spare):
         raise ConfigError(
             "DPA035",
-            f"{name} turns two records into {list(logits.shape)}; expected [2, {n_classes}], one "
-            "logit for each class",
+            f"{name} turns two records into {list(logits.shape)}; expected "
+            f"{[*expected, n_classes]}, one logit for each class{each}",
         )
 
 

@@ -66,14 +66,15 @@ def call(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> An
     return functional_call(module, every, (inputs,), tie_weights=False)
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: Any, at_positions: bool = False) -> Tensor:
     """What a network gives, as logits [b, n_classes].
 
     Those of ``transformers`` have them as a field; of a logit for each position, [b, t, n_classes],
-    the last position's are taken, which predict the next token.
+    the last position's are taken, which predict the next token; all of them if ``at_positions``.
     """
     logits: Tensor = getattr(output, "logits", output)
-    return logits[:, -1] if isinstance(logits, Tensor) and logits.ndim == 3 else logits
+    of_last = isinstance(logits, Tensor) and logits.ndim == 3 and not at_positions
+    return logits[:, -1] if of_last else logits
 
 
 def _cnn(

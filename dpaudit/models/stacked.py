@@ -40,8 +40,10 @@ class Stacked:
     mixes_records = False
     differentiates = True
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.module, self.dtype = module, dtype  # of a record
+    def __init__(
+        self, module: nn.Module, dtype: torch.dtype = torch.float32, positions: int = 0
+    ) -> None:
+        self.module, self.dtype, self.positions = module, dtype, positions  # of a record
         self.shares = all(map(_featurewise, module.modules()))
         self.network = _counterpart(deepcopy(module), "")
         if self.shares:
@@ -65,7 +67,8 @@ class Stacked:
 
         A network may use its layers otherwise: twice, never, or their weights by themselves.
         """
-        label = torch.zeros(1, 1, dtype=torch.long)
+        label = torch.zeros(1, 1, self.positions or 1, dtype=torch.long)
+        label = label if self.positions else label[..., 0]
         try:
             self.records(*self._zeros(shape), label, create_graph=False)
         except (AttributeError, DpauditError, IndexError, RuntimeError):
@@ -75,7 +78,8 @@ class Stacked:
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
         self._prepare(block, parameters_of(self.module, X))
-        return logits_of(self.network(inputs.flatten(0, 1))).reshape(*block, -1)
+        logits = logits_of(self.network(inputs.flatten(0, 1)), self.positions > 0)
+        return logits.reshape(*block, *logits.shape[1:-1], logits.shape[-1] // block.k)
 
     def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
         if not create_graph:
@@ -126,15 +130,26 @@ class Stacked:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of each model at each record [n, r, k]; labels [n, r] or [n, r, n_classes]."""
-    n, r, k, _ = logits.shape
+    """Loss of each model at each record [n, r, k]; labels [n, r] or [n, r, n_classes].
+
+    With labels [n, r, positions], the mean over positions of logits [n, r, k, positions, classes].
+    """
+    n, r, k, *_ = at = logits.shape[:-1]
     labels = labels.unsqueeze(2).expand(n, r, k, *labels.shape[2:])
-    losses = F.cross_entropy(logits.flatten(0, 2), labels.flatten(0, 2), reduction="none")
-    return losses.view(n, r, k)
+    rows = labels.flatten(0, len(at) - 1)
+    losses = F.cross_entropy(logits.flatten(0, -2), rows, reduction="none")
+    return of_records(losses.view(at))
+
+
+def of_records(values: Tensor) -> Tensor:
+    """Values of records [n, r, k]: of values at positions, [n, r, k, positions], their mean."""
+    return values.mean(dim=3) if values.ndim > 3 else values
 
 
 def cross_entropy_slopes(logits: Tensor, labels: Tensor) -> Tensor:
-    """Derivatives of ``cross_entropy`` in the logits, [n, r, k, n_classes]: softmax - truth.
+    """Derivatives of ``cross_entropy`` in the logits, as these: softmax - truth.
+
+    Of labels at positions, each is divided by their number.
 
     Written out because autograd's own softmax over a few classes, which lie side by side in
     memory, takes six times as long.
@@ -144,8 +159,9 @@ def cross_entropy_slopes(logits: Tensor, labels: Tensor) -> Tensor:
     labels = labels.unsqueeze(2)
     if labels.ndim == logits.ndim:  # probabilities, which need not sum to 1
         return slopes * labels.sum(dim=-1, keepdim=True) - labels
-    truth = labels.expand(logits.shape[:3]).unsqueeze(-1)
-    return slopes.scatter_add_(-1, truth, slopes.new_full((1,), -1.0).expand(truth.shape))
+    truth = labels.expand(logits.shape[:-1]).unsqueeze(-1)
+    slopes = slopes.scatter_add_(-1, truth, slopes.new_full((1,), -1.0).expand(truth.shape))
+    return slopes.div_(logits.shape[3]) if logits.ndim > 4 else slopes
 
 
 def _has_parameters(layer: nn.Module) -> bool:

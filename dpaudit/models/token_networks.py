@@ -29,10 +29,14 @@ class Decoder(nn.Module):
         n_tokens: the size of the vocabulary.
         length: tokens of a record.
         width: of an embedding, d.
+        at_positions: logits at every token, [b, length, n_classes], as a language model has them.
     """
 
-    def __init__(self, n_tokens: int, length: int, width: int, n_classes: int) -> None:
+    def __init__(
+        self, n_tokens: int, length: int, width: int, n_classes: int, at_positions: bool = False
+    ) -> None:
         super().__init__()
+        self.at_positions = at_positions
         self.tokens = _embedding(n_tokens, width)
         self.positions = PositionEmbedding(length, width)
         layers = (EncoderLayer(width, N_HEADS, 2 * width, causal=True) for _ in range(N_LAYERS))
@@ -41,6 +45,8 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.layers(self.positions(self.tokens(ids)))
+        if self.at_positions:
+            return self.head(self.norm(x))
         return self.head(self.norm(x[:, -1:])).flatten(1)
 
 

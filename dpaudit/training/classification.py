@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     """
 
     inputs: Tensor  # [n_agents, b, *shape]
-    labels: Tensor  # [n_agents, b]
+    labels: Tensor  # [n_agents, b], or [n_agents, b, positions]
     weights: Tensor | None = None  # [n_agents, b]: 1 for a record, 0 for padding; None: all 1
 
 
@@ -164,11 +164,16 @@ class Classification:
     ) -> None:
         shape, n_classes = tuple(dataset.x.shape[1:]), dataset.n_classes
         records = shape, n_classes, dataset.n_tokens
+        positions = dataset.n_positions
         self.dataset = dataset
         self.replaced: tuple[str, ...] = ()  # batch normalisations, if the model is to be fixed
         self._start: Tensor | None = None  # [d]; drawn where there is none
         own = not isinstance(network, str)
-        module = build_network(network, *records, width) if isinstance(network, str) else network
+        module = (
+            build_network(network, *records, width, positions > 0)
+            if isinstance(network, str)
+            else network
+        )
         if fix_model:
             module, self.replaced = with_group_norm(module)
             if not self.replaced:
@@ -178,12 +183,14 @@ class Classification:
             largest = (
                 0 if dtype.is_floating_point else int(max(dataset.x.max(), dataset.x_test.max()))
             )
-            given, module = module, architecture(module, shape, n_classes, dtype, largest)
+            given = module
+            module = architecture(module, shape, n_classes, dtype, largest, positions)
             self._start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
             self._start = self._start.to(device)
             for constant in module.buffers():
                 constant.data = constant.data.to(device)
-        self.gradients = Gradients(module, shape if own else None, dataset.x.dtype)
+        tried_on = shape if own else None
+        self.gradients = Gradients(module, tried_on, dataset.x.dtype, positions)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
         tested = n_evaluated(partition.n_agents)
         self._x_test = dataset.x_test[:tested].to(device)
@@ -338,10 +345,10 @@ class Classification:
         chosen = held.gather(-1, positions).flatten(0, 1).to(self._x.device)
         shape, rows = chosen.shape, chosen.flatten()  # four times as fast as self._x[chosen]
         inputs, labels = (t.index_select(0, rows) for t in (self._x, self._y))
-        return inputs.view(*shape, *inputs.shape[1:]), labels.view(shape)
+        return inputs.view(*shape, *inputs.shape[1:]), labels.view(*shape, *labels.shape[1:])
 
     def records(self, agent: int) -> tuple[Tensor, Tensor]:
-        """All that one agent holds: inputs [n, *shape] and labels [n]."""
+        """All that one agent holds: inputs [n, *shape] and labels [n], or [n, positions]."""
         own = self._held[agent][~self._padding[agent]].to(self._x.device)
         return self._x[own], self._y[own]
 

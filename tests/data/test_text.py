@@ -8,10 +8,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dpaudit.data.datasets import load_dataset
+from dpaudit.data.partition import split
 from dpaudit.data.records import from_records
 from dpaudit.data.text import load_text
 from dpaudit.errors import DataError
-from dpaudit.files.options import TextOptions
+from dpaudit.files.options import DirichletPartition, TextOptions
 
 WORDS = "One two; three two one. " * 6  # 7 tokens each time
 
@@ -24,6 +25,21 @@ def test_words_are_rows_of_ids_and_the_next_is_the_label(tmp_path: Path) -> None
     assert rows.tolist() == [[1, 2, 4, 5, 2, 1]] * 6
     assert torch.cat([data.y, data.y_test]).tolist() == [3] * 6
     assert (rows.dtype, data.n_classes, len(data.x_test)) == (torch.int64, 6, 1)
+
+
+def test_labels_at_positions_are_the_tokens_behind(tmp_path: Path) -> None:
+    """Also where folders could be classes; a split by class has none to go by."""
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(WORDS)
+    data = load_text(tmp_path, TextOptions(length=6, labels="position"))
+    assert torch.cat([data.x, data.x_test]).tolist() == [[1, 2, 4, 5, 2, 1]] * 12
+    assert torch.cat([data.y, data.y_test]).tolist() == [[2, 4, 5, 2, 1, 3]] * 12
+    assert (data.n_positions, data.class_names) == (6, data.vocabulary)
+    assert split(data.y, 2, "even", np.random.default_rng(0)).n_agents == 2
+    by_class = DirichletPartition(kind="dirichlet", alpha=1.0)
+    with pytest.raises(DataError, match="a label at each of 6 positions; expected one label"):
+        split(data.y, 2, by_class, np.random.default_rng(0))
 
 
 def test_rare_words_are_unknown_and_bytes_need_no_vocabulary(tmp_path: Path) -> None:
@@ -90,6 +106,10 @@ def test_data_sets_of_pytorch_and_hugging_face_are_taken() -> None:
     }
     labelled = from_records(Items({"input_ids": r.tolist(), "label": 1} for r in ids))
     assert labelled.x.shape[1] == 3
+    following = TensorDataset(torch.from_numpy(ids[:, :-1]), torch.from_numpy(ids[:, 1:]))
+    language = from_records(following)
+    assert (language.n_positions, language.n_tokens, language.n_classes) == (2, 7, 7)
+    assert language.x[:, 1:].equal(language.y[:, :-1])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +121,13 @@ def test_data_sets_of_pytorch_and_hugging_face_are_taken() -> None:
         ([([1, 2], 0), ([1], 1)], "records of the shapes"),
         ([("text", 0)], "item 0 has a record of <U4; expected numbers"),
         ([([1, -2], 0)], "a token id or label is -2"),
-        ([([1, 2], [1, 2, 3])], "item 0 has 3 labels"),
+        ([([1, 2], [1, 2, 3])], r"labels of shape \(3,\) on a record of shape \(2,\)"),
+        ([([1, 2], [1.0, 2.5])], "item 0 has labels of float64; expected integers"),
+        ([([1, 2], 0), ([1, 2], [2, 1])], "some records have one label, others"),
+        ([([1, 2], 0.5)], "labels of float64; expected integers"),
+        ([([1, 2], [2, -100])], "a token id or label is -100, under 0"),
+        ([{"input_ids": []}] * 2, r"records of shape \(0,\) are empty"),
+        ([{"input_ids": [1]}] * 2, "records of one token; expected two at least"),
     ],
 )
 def test_data_sets_of_other_forms_are_refused_in_a_line(items: list, said: str) -> None:

@@ -82,6 +82,54 @@ def test_models_of_several_holders_read_their_own_batches() -> None:
         torch.testing.assert_close(together[i], expected, rtol=1e-4, atol=1e-5)
 
 
+def _next_tokens(logits: Tensor, y: Tensor) -> Tensor:
+    """Log odds of labels at positions [t] by logits [t, n_classes], record by record."""
+    p = logits.double().softmax(-1).gather(-1, y[:, None])[:, 0]
+    return (p / (1 - p)).log()
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "tied"])
+def test_labels_at_every_position_have_the_mean_loss_of_autograd(name: str) -> None:
+    """Of stacked layers, and of a network that runs by itself."""
+    x, y = tokens()[0] % CLASSES, tokens()[0].flip(0, 1) % CLASSES
+    module = Tied()
+    if name == "gpt-tiny":
+        empty = build_network(name, (LENGTH,), CLASSES, N_TOKENS, 8, at_positions=True)
+        start = initial_parameters(empty, Streams(1)("initialisation"))
+        module = empty.to_empty(device="cpu")
+        nn.utils.vector_to_parameters(start, module.parameters())
+    built = architecture(module, (LENGTH,), CLASSES, torch.long, CLASSES - 1, LENGTH)
+    gradients = Gradients(built, (LENGTH,), torch.long, LENGTH)
+    assert isinstance(gradients._engine, Stacked if name == "gpt-tiny" else OneByOne)
+    parameters = list(module.parameters())
+    X = nn.utils.parameters_to_vector(parameters).detach()[None]
+    logits = [module(record[None])[0] for record in x]
+    losses = [cross_entropy(one, own) for one, own in zip(logits, y, strict=True)]
+    each = torch.stack(
+        [torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses]
+    )
+    found = gradients.per_record(X, x[None], y[None])[0]
+    torch.testing.assert_close(found, each, rtol=1e-4, atol=1e-6)
+    C = float(each.norm(dim=1).median())
+    clipped = (each * (C / each.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+    total = gradients.clipped_sum(X, x[None], y[None], C)[0]
+    torch.testing.assert_close(total, clipped, rtol=1e-4, atol=1e-5)
+    loss, accuracy = gradients.evaluate(X, x[None], y[None])
+    assert float(loss) == pytest.approx(float(torch.stack(losses).mean().detach()), rel=1e-5)
+    hits = torch.stack([one.argmax(-1) == own for one, own in zip(logits, y, strict=True)])
+    assert float(accuracy) == pytest.approx(float(hits.double().mean()), rel=1e-5)
+    odds = torch.stack([_next_tokens(*pair).mean() for pair in zip(logits, y, strict=True)])
+    found = gradients.log_odds(X, x[None], y[None])[0]
+    torch.testing.assert_close(found.double(), odds.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_logits_at_every_position_are_asked_of_decoders_alone() -> None:
+    with pytest.raises(ConfigError, match="bert-tiny reads the tokens that it would have to"):
+        build_network("bert-tiny", (LENGTH,), CLASSES, N_TOKENS, 8, at_positions=True)
+    with pytest.raises(ConfigError, match=r"into \[2, 3\]; expected \[2, 5, 3\].* every position"):
+        architecture(own("gpt-tiny"), (LENGTH,), CLASSES, torch.long, 0, LENGTH)
+
+
 class Tied(nn.Module):
     """A language model whose head is its embedding; a logit for each position."""
 

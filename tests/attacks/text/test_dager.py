@@ -6,8 +6,6 @@ import pytest
 import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 import dpaudit
 from dpaudit.attack.observed import ObservedGradients
@@ -21,16 +19,15 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.data.text import load_text
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.config import AuditConfig
+from dpaudit.files.finding import Role
 from dpaudit.files.options import TextOptions
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import (
     architecture,
     build_network,
     initial_parameters,
-    parameters_of,
     trained_parameters,
 )
-from dpaudit.models.token_networks import Decoder
 from dpaudit.rng import Streams
 
 LENGTH = 8
@@ -201,28 +198,68 @@ def test_blind_guesses_are_drawn_from_public_text() -> None:
     assert all(b in follows[a] for row in chains for a, b in pairwise(row))
 
 
-class AtEveryPosition(Decoder):
-    """A decoder with the logits of all positions, [b, length, n_classes]."""
+def _language() -> tuple[Dataset, nn.Module]:
+    data = load_text(None, TextOptions(length=LENGTH, vocabulary=300, labels="position"))
+    sizes = (LENGTH,), data.n_classes, data.n_tokens, 64
+    return data, build_network("gpt-tiny", *sizes, at_positions=True)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.norm(self.layers(self.positions(self.tokens(ids)))))
 
-
-def test_a_loss_at_every_position_reveals_a_decoder_s_text(data: Dataset) -> None:
-    """The mean cross-entropy of the token behind each, as autograd has its gradient."""
-    module, x = network("gpt-tiny", data, 64)
-    x.requires_grad_()
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_loss_at_every_position_reveals_a_decoder_s_text(clip_norm: float | None) -> None:
+    """The mean cross-entropy of the token behind each, summed over records, clipped or not."""
+    data, module = _language()
+    x = initial_parameters(module, Streams(1)("initialisation"))
     ids, y = data.x[:6], data.y[:6]
-    language = AtEveryPosition(data.n_tokens, LENGTH, 64, data.n_classes)
-    logits = functional_call(language, parameters_of(module, x), (ids,))
-    following = torch.cat([ids[:, 1:], y[:, None]], dim=1)
-    loss = cross_entropy(logits.flatten(0, 1), following.flatten())
-    (g,) = torch.autograd.grad(loss, x)
-    observed = ObservedGradients(g[None], x.detach()[None], 6, None)
-    front = Front(module, x.detach(), LENGTH, data.n_tokens)
-    gradients = Gradients(module, None, torch.long)
+    assert ids[:, 1:].equal(y[:, :-1])
+    gradients = Gradients(module, None, torch.long, LENGTH)
+    g = gradients.clipped_sum(x[None], ids[None], y[None], clip_norm) / 6
+    observed = ObservedGradients(g, x[None], 6, clip_norm)
+    front = Front(module, x, LENGTH, data.n_tokens)
     found = recovered(front, observed, 0, gradients, lambda done, total: None)
     assert score(ids[None], found.ids[None]).sequences == 1
+
+
+@pytest.mark.slow
+def test_an_audit_takes_labels_at_every_position() -> None:
+    """Every attack on records: text is recovered exactly without noise, members are matched."""
+    options = {
+        "data": {
+            "name": "text", "n_agents": 3,
+            "text": {"vocabulary": 120, "length": 5, "labels": "position"},
+        },
+        "graph": {"name": "ring"},
+        "model": {"name": "gpt-tiny", "width": 32},
+        "defense": {
+            "name": "dp-dpsgd", "n_rounds": 3, "batch_size": 2, "clip_norm": 1.0,
+            "learning_rate": 0.5, "noise_multiplier": 0.01,
+        },
+        "claim": [
+            {"text": "t", "epsilon": 3.0, "delta": 1e-5, "scope": "run", "adjacency": "add-remove"}
+        ],
+        "threat_model": [
+            {"name": "links", "kind": "external"},
+            {"name": "end", "kind": "final-model", "access": "black-box"},
+        ],
+        "attack": [
+            {"name": "dager", "message": "noisy-gradient", "rounds": [2], "batch_sizes": [2]},
+            {"name": "membership", "rounds": [2], "candidates": 4},
+            {"name": "shadow-models", "shadows": 8, "targets": 4},
+            {"name": "canaries", "kind": "mislabelled", "canaries": 30, "references": 8},
+            {"name": "sensitivity", "rounds": [2]},
+        ],
+        "seed": 1,
+    }  # fmt: skip
+    for one in options["attack"][:2]:
+        one["threat_models"] = ["links"]
+    result = dpaudit.audit(AuditConfig.from_dict(options), cores=1)
+    texts = [f for f in result.findings if f.role == Role.TEXT_RECOVERY]
+    (exact,) = [f for f in texts if f.world == "no-defense"]
+    assert exact.metrics["rouge-1"].value == exact.metrics["rouge-2"].value == 1
+    (seen,) = [f for f in result.findings if f.attack == "membership" and f.world == "no-defense"]
+    assert seen.metrics["matched"].value == 1
+    assert {f.attack for f in result.findings} >= {"shadow-models", "canaries", "sensitivity"}
+    (claim,) = result.claims
+    assert claim.verdict == "refuted"  # the exact leak of this noise is far above epsilon = 3
 
 
 def _bert(width: int) -> tuple[nn.Module, Tensor]:

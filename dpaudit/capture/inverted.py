@@ -44,7 +44,7 @@ from dpaudit.models.models import architecture
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 
-from .local_steps import SEVERAL, LocalSteps, mixing_of, said_of
+from .local_steps import AGREE, SEVERAL, LocalSteps, mixing_of, said_of, unlike_declared
 from .mismatches import other_gradient, other_steps
 from .named_models import n_classes_of, named_model, stored_weights
 from .program import Program
@@ -195,7 +195,9 @@ class Inversion:
             alone = as_one_gradient(scenario, gradients, task, streams)
             scores += scored(*alone, truth, public, streams, self.run)[:1]
         what = said_of([(len(one.sizes), steps[one.parts]) for one in seen])
-        notes = (f"{what} of {self.options.model}, as it is sent", KNOWN, PUBLIC)
+        notes = [f"{what} of {self.options.model}, as it is sent", KNOWN, PUBLIC]
+        if self.options.local is not None:
+            notes = unlike_declared(self.options.local, steps[seen[0].parts].scale) + notes
         return [one.model_copy(update={"notes": (*one.notes, *notes)}) for one in scores]
 
     def _scenario(self, threat_model: ThreatModel, world: str, k: int, size: int) -> Scenario:
@@ -402,17 +404,22 @@ class Inversion:
         mixing = mixing_of(one.message, one.before, gradient)
         update = self._updated(one, LocalSteps(mixing, 0.0, 0.0))
         steps = LocalSteps.of(mixing, update.message, gradient(update.weights, 0.0))
-        if not steps.agrees(1):
+        scale = abs(steps.factor) / simulation.factor
+        other_rate = self._sends_weights and abs(scale - 1) > AGREE
+        if other_rate or not steps.agrees(1):
             helps = other_steps(
                 engine.module, one, update, oracle, self.options, self._sends_weights
             )
+            found = f"cosine {steps.cosine:.3g}, expected 1"
+            if steps.agrees(1):
+                found = f"the weights move {scale:.4g} times as far"
             raise self._error(
                 "local",
                 f"{one.parts[0]} is not what {len(one.sizes)} steps of {training.optimizer} make "
-                f"of the batches of agent {one.target.victim}, not even without noise: cosine "
-                f"{steps.cosine:.3g}, expected 1; {helps}",
+                f"of the batches of agent {one.target.victim}, not even without noise: {found}; "
+                f"{helps}",
             )
-        return steps._replace(simulation=simulation)
+        return steps._replace(simulation=simulation, scale=scale)
 
     def _public(self, engine: Engine, seen: Sequence[Seen], quiet: "_Shown") -> Dataset:
         """What is known of images beside those that are attacked."""

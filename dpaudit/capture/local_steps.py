@@ -31,6 +31,7 @@ class LocalSteps(NamedTuple):
     factor: float  # of the mean gradient
     cosine: float  # between the two
     simulation: LocalSimulation | None = None  # that gives it; None: taken for one step
+    scale: float = 1.0  # of the update, over that of the training that was declared
 
     @classmethod
     def of(cls, mixing: Tensor, update: Tensor, gradient: Tensor) -> "LocalSteps":
@@ -95,6 +96,21 @@ def mixing_of(
         if change <= STEADY * float(found.norm()):
             break
     return found
+
+
+def unlike_declared(training: LocalTraining, scale: float) -> list[str]:
+    """A note on differences that are not as long as declared training makes them; or none.
+
+    One step with another rate has the same direction, and of several it differs by little. Programs
+    scale differences as they like, so that only weights, which cannot be scaled, refute a rate.
+    """
+    if abs(scale - 1) <= AGREE:
+        return []
+    return [
+        f"the message is {scale:.4g} times what the declared local training makes: the program "
+        f"scales it, or its learning rate is about {training.learning_rate * scale:.4g}, which a "
+        "difference of weights does not say; the attack divides by what is measured"
+    ]
 
 
 def said_of(steps: Sequence[tuple[int, LocalSteps]]) -> str:

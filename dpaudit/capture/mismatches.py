@@ -74,12 +74,11 @@ def other_steps(
             found: Tensor = steps.moved(oracle, update.weights[None])[0]
         return found
 
-    return (
-        weights_or_update(sent.message, sent.weights, None, named)
-        or other_order(module, update.message, moved(options.local))
-        or other_training(options.local, update.message, moved)
-        or OF_STEPS
-    )
+    of_declared = moved(options.local)
+    swapped = weights_or_update(sent.message, sent.weights, None, named)
+    if not agree(update.message, of_declared):
+        swapped = swapped or other_order(module, update.message, of_declared)
+    return swapped or other_training(options.local, update.message, moved) or OF_STEPS
 
 
 def agree(update: Tensor, gradient: Tensor) -> bool:
@@ -145,7 +144,12 @@ def other_training(
         if found is not None:
             what = "" if found.optimizer == training.optimizer else f" of {found.optimizer}"
             momentum = " without momentum" if found.momentum != training.momentum else ""
-            return f"learning_rate = {found.learning_rate:.4g}{what}{momentum} makes it"
+            said = f"learning_rate = {found.learning_rate:.4g}{what}{momentum}"
+            if found.has_outer_step:
+                longer = found.learning_rate / training.learning_rate
+                outer = training.outer_learning_rate * longer
+                said += f", or outer_learning_rate = {outer:.4g},"
+            return f"{said} makes it"
     return ""
 
 

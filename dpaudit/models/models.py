@@ -82,7 +82,7 @@ def build_network(
     )
 
 
-def _decoder(name: str, *sizes: int) -> nn.Module:
+def _decoder(name: str, n_tokens: int, length: int, width: int, n_classes: int) -> nn.Module:
     """A decoder with logits at every position. Raises ConfigError: this network is none."""
     if TOKEN_NETWORKS[name] is not Decoder:
         raise ConfigError(
@@ -91,7 +91,7 @@ def _decoder(name: str, *sizes: int) -> nn.Module:
             "decoder for labels at every position",
             'set model.name = "gpt-tiny", or data.text.labels = "record"',
         )
-    return Decoder(*sizes, at_positions=True)
+    return Decoder(n_tokens, length, width, n_classes, at_positions=True)
 
 
 def refuse_unknown_network(name: str) -> None:

@@ -191,13 +191,17 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
 
 
 def inverted_weights(
-    out: Path, *arguments: str, named: bool = True, **options: object
+    out: Path,
+    *arguments: str,
+    named: bool = True,
+    rounds: tuple[int, ...] = (1, 2),
+    **options: object,
 ) -> list[Finding]:
     config = CapturedConfig.model_validate(
         {
             "program": {"command": ("python", "image_weights.py", *arguments), "folder": PROGRAMS},
             "messages": {"weights": ("weights",) if named else ()},
-            "record": {"victims": (1,), "candidates": ("present",), "rounds": (1, 2)},
+            "record": {"victims": (1,), "candidates": ("present",), "rounds": rounds},
             "certify": {"runs": 0},
             "attack": (
                 {"name": "gradient-inversion", "message": "weights", "model": "gradients:Net"}
@@ -240,6 +244,28 @@ def test_declared_local_training_is_held_against_the_message(tmp_path: Path) -> 
     with pytest.raises(DpauditError, match="is not what 3 steps of sgd make") as error:
         inverted_weights(tmp_path / "sgd", "3", "0", "outer", local=sgd)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ["1", "2"])
+def test_another_rate_is_refused_of_weights_and_noted_of_differences(
+    tmp_path: Path, steps: str
+) -> None:
+    """One step in the same direction: weights say how long it is, differences may be scaled."""
+    rate = 0.1 / int(steps) ** 2
+    right = {"optimizer": "sgd", "learning_rate": rate}
+    wrong = right | {"learning_rate": 2 * rate}
+    found = inverted_weights(tmp_path / "right", steps, local=right)
+    assert not any("times what the declared" in note for f in found for note in f.notes)
+    with pytest.raises(DpauditError, match=rf"learning_rate = {rate:.4g} makes it") as error:
+        inverted_weights(tmp_path / "wrong", steps, local=wrong)
+    assert "the weights move 0.5 times as far" in str(error.value)
+    config = inverted_weights(
+        tmp_path / "change", steps, "0", "change", named=False, rounds=(1,), local=wrong
+    )
+    (note,) = {note for f in config for note in f.notes if "times what the declared" in note}
+    assert note.startswith("the message is 0.5 times what the declared local training makes")
+    assert f"its learning rate is about {rate:.4g}" in note
 
 
 @pytest.mark.slow

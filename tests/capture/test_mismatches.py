@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpaudit.capture.local_steps import unlike_declared
 from dpaudit.capture.mismatches import (
     OF_GRADIENT,
     other_gradient,
@@ -72,7 +73,19 @@ def test_the_rate_and_the_optimizer_that_make_a_message_are_named(optimizer: str
     said = other_training(LocalTraining(optimizer="sgd", learning_rate=4e-3), update, moved)
     assert said.startswith("learning_rate = 0.001")
     assert ("of adamw" in said) == (optimizer == "adamw")
+    outer = {"outer_learning_rate": 0.5} if optimizer == "sgd" else {}
+    declared = LocalTraining(optimizer="sgd", learning_rate=4e-3, **outer)
+    said = other_training(declared, update, moved)
+    assert ("or outer_learning_rate = 0.12" in said) == (optimizer == "sgd")
     nothing = other_training(
         LocalTraining(optimizer="sgd", learning_rate=4e-3), torch.arange(D).double().sin(), moved
     )
     assert nothing == ""
+
+
+def test_differences_of_another_length_are_noted_and_not_refused() -> None:
+    training = LocalTraining(optimizer="sgd", learning_rate=0.2)
+    assert unlike_declared(training, 1.005) == []
+    (said,) = unlike_declared(training, 0.5)
+    assert said.startswith("the message is 0.5 times what")
+    assert "its learning rate is about 0.1," in said

@@ -1,9 +1,10 @@
 """Three agents that average weights after local steps, each on one image.
 
-    python image_weights.py STEPS SIGMA [outer]
+    python image_weights.py STEPS SIGMA [outer] [change]
 
 SIGMA is the standard deviation of the noise on every number of a gradient. With "outer" the local
 steps are AdamW's, and each agent goes on by itself with a Nesterov step along what they change.
+With "change" an agent sends what its steps changed.
 """
 
 import sys
@@ -16,7 +17,7 @@ from dpaudit import tap
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 SIGMA = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-OUTER = "outer" in sys.argv
+OUTER, CHANGE = "outer" in sys.argv, "change" in sys.argv
 AGENTS, ROUNDS, RATE = 3, 3, 0.1 / STEPS**2
 MIXING = torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]])
 
@@ -31,7 +32,7 @@ def main() -> None:
     weights = [start.clone().requires_grad_(OUTER) for _ in range(AGENTS)]
     outer = [torch.optim.SGD([w], lr=0.7, momentum=0.9, nesterov=True) for w in weights if OUTER]
     for k in range(ROUNDS):
-        sent = []
+        sent, held = [], []
         for agent in range(AGENTS):
             nn.utils.vector_to_parameters(weights[agent].detach().clone(), model.parameters())
             inner = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
@@ -53,8 +54,10 @@ def main() -> None:
                 outer[agent].step()
                 own = weights[agent].detach().clone()
             others = [other for other in range(AGENTS) if other != agent]
-            sent.append(tap.send(agent, others, "weights", own))
-        weights = weights if OUTER else list(MIXING @ torch.stack(sent))
+            held.append(own)
+            before = weights[agent].detach() if CHANGE else 0.0
+            sent.append(tap.send(agent, others, "weights", own - before))
+        weights = weights if OUTER else list(MIXING @ torch.stack(held if CHANGE else sent))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from .opposed import Opposed, Vacant
 from .order import examine_order
 from .replay import explained
 from .row import Row, lesser
-from .search import Candidates, ascent, stacked, starts
+from .search import Candidates, ascent, stacked, starts, wrong_labels
 from .witness import Drawn
 from .worlds import (
     Coupled,
@@ -420,14 +420,8 @@ class Pair:
         return Record(inputs[longest], labels[longest])
 
     def mislabelled(self, record: Record) -> Record:
-        """The same record with the wrong label that gives the largest gradient.
-
-        Of labels at positions, with that class at each of them.
-        """
-        classes = torch.arange(self._problem.dataset.n_classes, device=record.label.device)
-        labels = classes.view(-1, *[1] * record.label.ndim).expand(-1, *record.label.shape)
-        wrong = labels[(labels != record.label).view(len(labels), -1).all(dim=1)]
-        wrong = wrong if len(wrong) else (record.label + 1)[None] % len(classes)
+        """The same record with the wrong label that gives the largest gradient."""
+        wrong = wrong_labels(record.label, self._problem.dataset.n_classes)
         inputs = record.input.expand(len(wrong), *record.input.shape)
         return Record(record.input, wrong[self._longest(inputs, wrong)])
 

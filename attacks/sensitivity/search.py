@@ -101,6 +101,14 @@ def starts(
     return inputs, labels % dataset.n_classes
 
 
+def wrong_labels(label: Tensor, n_classes: int) -> Tensor:
+    """All other labels than one, [n_classes - 1]; of one at positions, a class at each, [m, t]."""
+    classes = torch.arange(n_classes, device=label.device)
+    every = classes.view(-1, *[1] * label.ndim).expand(-1, *label.shape)
+    wrong = every[(every != label).view(n_classes, -1).all(dim=1)]
+    return wrong if len(wrong) else (label + 1)[None] % n_classes  # where all classes occur
+
+
 def ascent(
     value: Callable[[Tensor], Tensor],
     start: Tensor,

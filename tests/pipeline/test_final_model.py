@@ -81,6 +81,19 @@ def test_records_are_guessed_from_a_last_model(kind: str, access: str) -> None:
     assert np.isfinite(test.value(Name.EPSILON_LOWER_BOUND) or 0.0)
 
 
+@pytest.mark.slow
+def test_mislabelled_records_are_found_where_no_batch_is_drawn_by_chance() -> None:
+    """Batches of all 359 records: what sampled batches teach hides these canaries elsewhere.
+
+    A bound above 0 of a model that shows nothing has probability 0.05 over fresh seeds.
+    """
+    attack = {"name": "canaries", "kind": "mislabelled", "canaries": 100, "guesses": 50}
+    whole = {"batch_size": 359, "n_rounds": 20, "noise_multiplier": 0.01}
+    result = dpaudit.audit(config(attack, adversary=FINAL, **whole), cores=1)
+    (test,) = (f for f in result.findings if f.role is Role.TEST)
+    assert test.value(Name.EPSILON_LOWER_BOUND) > 0.5
+
+
 @pytest.mark.parametrize(
     "attack, access, said",
     [

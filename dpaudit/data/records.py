@@ -5,7 +5,7 @@ gives them, or dictionaries, as ``datasets`` gives them.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ from dpaudit.rng import Streams
 
 from .datasets import TEST_SHARE, Dataset, from_arrays
 
+MOST_TOKENS = 2**20  # of a vocabulary, as data.text.vocabulary has it
 _LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
 
 
+@runtime_checkable
 class Records(Protocol):
     """A data set with records by index."""
 
@@ -39,6 +41,12 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
     """
     if isinstance(records, tuple):
         return from_arrays(*records, seed=seed)
+    if not isinstance(records, Records):
+        raise DataError(
+            "DPA030",
+            f"data: a {type(records).__name__}; expected arrays (x, y), or a data set with a "
+            "length and items by index",
+        )
     if not len(records):
         raise DataError("DPA030", "data: an empty data set; expected records")
     pairs = [_pair(records[i], i) for i in range(len(records))]
@@ -101,10 +109,10 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
             f"data: item {i} is a {type(item).__name__}; expected a pair of a record and its "
             "label, or a dictionary with input_ids or pixel_values, and label",
         )
-    array = np.asarray(record)
+    array = _array(record, f"item {i} has a record that")
     if array.dtype.kind not in "fiu":
         raise DataError("DPA030", f"data: item {i} has a record of {array.dtype}; expected numbers")
-    label = None if label is None else np.asarray(label)
+    label = None if label is None else _array(label, f"item {i} has a label that")
     if label is not None and label.ndim:
         label = None if np.array_equal(label, array) else label
     if label is not None and label.size != 1:
@@ -122,6 +130,18 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
     return array, None if label is None else label.reshape(()).item()
 
 
+def _array(values: Any, what: str) -> np.ndarray[Any, Any]:
+    """Numbers of a list, an array or a tensor. Raises DataError: they are no array."""
+    try:
+        if isinstance(values, torch.Tensor):
+            values = values.detach().to_dense() if values.is_sparse else values.detach()
+            values = values.float() if values.dtype == torch.bfloat16 else values
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError("DPA030", f"data: {what} is no array of numbers: {reason}") from None
+
+
 def _of_tokens(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], is_next: bool, seed: int
 ) -> Dataset:
@@ -132,12 +152,24 @@ def _of_tokens(
             "data: records of one token; expected two at least, of which the last is the label, or "
             "a label beside it",
         )
+    largest = int(max(x.max(), y.max()))
+    if largest >= MOST_TOKENS:
+        raise DataError(
+            "DPA030",
+            f"data: a token id or label is {largest}; expected at most {MOST_TOKENS - 1}, of which "
+            "an embedding has a row for each",
+        )
     if min(x.min(), y.min()) < 0:
         raise DataError(
             "DPA030",
             f"data: a token id or label is {min(x.min(), y.min())}, under 0; expected ids from 0 "
             "on, at every position",
         )
+    if len(x) < 2:
+        raise DataError("DPA032", "data: one record; expected two at least, one of them to test")
+    if y.ndim == 1 and (y == y[0]).all():
+        said = f"data: labels are all {y[0]}; expected two classes at least"
+        raise DataError("DPA031", said)
     n_tokens = 1 + int(max(x.max(), y.max() if is_next else 0))
     vocabulary = tuple(map(str, range(n_tokens)))
     classes = vocabulary if is_next else tuple(map(str, range(1 + int(y.max()))))

@@ -19,11 +19,13 @@ import torch
 from dpaudit.errors import DataError
 from dpaudit.files.config import TEXT
 from dpaudit.files.options import TextOptions
+from dpaudit.memory import size_text
 from dpaudit.rng import Streams
 from dpaudit.source import below
 
 from .datasets import TEST_SHARE, Dataset
 
+MOST_TEXT = 2**28  # bytes of all files; their tokens take many times as much
 UNKNOWN = "<unk>"  # a word that is not in the vocabulary
 _WORD = re.compile(r"\w+|[^\w\s]")  # a word, or a single sign
 _BYTES = tuple(chr(b) if 32 < b < 127 else f"<{b:02x}>" for b in range(256))
@@ -64,6 +66,13 @@ def load_text(folder: Path | None, options: TextOptions | None = None, seed: int
             f"of {options.length}; expected two records at least",
             "add text, or set data.text.length to less",
         )
+    if by_folder and (missing := set(range(len(labels))) - set(y)):
+        raise DataError(
+            "DPA032",
+            f"{where}: {labels[min(missing)]}: no record of {options.length} tokens; expected one "
+            "at least of each folder, which is a class",
+            "add text, or set data.text.length to less",
+        )
     order = Streams(seed).numpy("data", "test split").permutation(len(rows))
     n_test = max(1, round(len(rows) * TEST_SHARE))
     test, train = np.sort(order[:n_test]), np.sort(order[n_test:])
@@ -82,13 +91,22 @@ def _texts(folder: Path) -> list[tuple[str, str]]:
     """The folder below ``folder`` that each file lies in, "" if it lies in none, and its text."""
     if not folder.is_dir():
         raise DataError("DPA007", f"{folder}: not a folder; expected one that holds text files")
-    found = []
+    found, total = [], 0
     for path in below(folder, ""):
         parts = path.relative_to(folder).parts
+        if path.is_symlink() and not path.exists():
+            raise DataError("DPA007", f"{path}: a link to nothing; expected a text file")
         if path.name[0] == "." or not path.is_file():
             continue
         try:
-            text = path.read_bytes().decode("utf-8")
+            if (total := total + path.stat().st_size) > MOST_TEXT:
+                raise DataError(
+                    "DPA029",
+                    f"{path}: more than {size_text(MOST_TEXT)} of text up to this file; expected "
+                    f"less below {folder}",
+                    "take a part of the text",
+                )
+            text = path.read_bytes().decode("utf-8").removeprefix("\ufeff")
         except OSError as error:
             raise DataError("DPA007", f"{path}: {error.strerror}") from None
         except UnicodeDecodeError:

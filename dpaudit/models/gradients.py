@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dpaudit.counted import counted
-from dpaudit.errors import ConfigError, DpauditError
+from dpaudit.errors import ConfigError, DpauditError, is_out_of_memory
 
 from .gradient_terms import Each, Records
 from .models import n_parameters, parameters_of
@@ -371,8 +371,8 @@ class OneByOne:
             if not create_graph and self._maps:
                 try:
                     return vmap(one, in_dims=(None, 0, 0))(x, *records)
-                except RuntimeError as error:
-                    if "vmap" not in str(error):
+                except RuntimeError as error:  # of vmap, in words of the layer: or the loop fails
+                    if is_out_of_memory(error):
                         raise
                     self._maps = False
             # vmap's result has wrong derivatives for layer normalisation (torch 2.13)

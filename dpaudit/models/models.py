@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 
 from dpaudit.errors import ConfigError, nearest
 
 from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, call, logits_of, outputs
 from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH, Decoder
 
+_SAME = 1e-3  # of the largest logit: less is rounding
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
@@ -131,6 +133,12 @@ def architecture(
             f"{name} keeps state beside its parameters ({state}), which agents cannot share; "
             "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
         )
+    if lazy := [path for path, p in module.named_parameters() if is_lazy(p)]:
+        raise ConfigError(
+            "DPA035",
+            f"{name} has parameters of no shape yet ({lazy[0]}); expected numbers",
+            "call it on a record before the audit",
+        )
     if not (trained := trained_parameters(module)):
         raise ConfigError(
             "DPA035",
@@ -164,7 +172,7 @@ def _refuse_outputs(
         logits = outputs(copy, shape, dtype, largest)
         if not (dtype.is_floating_point and isinstance(logits, Tensor)):
             logits = logits_of(logits, positions > 0)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # a caller's code may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         ids = f" with token ids up to {largest}" if largest else ""
         raise ConfigError(
@@ -183,6 +191,48 @@ def _refuse_outputs(
             f"{name} turns two records into {list(logits.shape)}; expected "
             f"{[*expected, n_classes]}, one logit for each class{each}",
         )
+
+
+def refuse_impure(name: str, module: nn.Module, vector: Tensor, records: Tensor) -> None:
+    """Refuse a caller's network whose logits of a record are no function of it and the parameters.
+
+    Args:
+        module: its architecture.
+        vector: [d], its parameters.
+        records: [2, *shape].
+
+    Raises:
+        ConfigError: they are no numbers, draw by chance, depend on other records of the batch, or
+            on no parameter; or it fails on these records.
+    """
+    if not vector.isfinite().all():
+        raise ConfigError("DPA035", f"{name} has parameters that are no finite numbers")
+
+    def logits(some: Tensor) -> Tensor:
+        try:
+            return logits_of(call(module, parameters_of(module, vector), some), at_positions=True)
+        except Exception as error:  # a caller's code may raise anything
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            said = f"{name} fails on records of the data: {reason}"
+            raise ConfigError("DPA035", said) from None
+
+    with torch.no_grad():
+        both, again, alone = logits(records), logits(records), logits(records[:1])
+    near = _SAME * float(both.abs().max())
+    if not both.isfinite().all():
+        fault = "gives logits that are no finite numbers"
+    elif (both - again).abs().max() > near:
+        fault = "draws numbers, outside of the audit's random streams"
+    elif (both[:1] - alone).abs().max() > near:
+        fault = (
+            "gives a record other logits in a batch than alone, so that no record has a gradient"
+        )
+    else:
+        vector = vector.clone().requires_grad_()
+        if logits(records).requires_grad:
+            return
+        fault = "gives logits that depend on no parameter, as with detach()"
+    raise ConfigError("DPA036", f"{name} {fault}; expected logits of the record alone")
 
 
 def _refuse_masks(module: nn.Module, name: str) -> None:

@@ -20,6 +20,7 @@ from dpaudit.models.models import (
     architecture,
     build_network,
     initial_parameters,
+    refuse_impure,
     trained_parameters,
     with_group_norm,
 )
@@ -186,9 +187,15 @@ class Classification:
             given = module
             module = architecture(module, shape, n_classes, dtype, largest, positions)
             self._start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
+            if self._start.is_meta:
+                name = type(given).__qualname__
+                raise ConfigError("DPA035", f"{name} is on the meta device; expected numbers")
             self._start = self._start.to(device)
             for constant in module.buffers():
                 constant.data = constant.data.to(device)
+            if not any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
+                name = type(given).__qualname__
+                refuse_impure(name, module, self._start, dataset.x[:2].to(device))
         tried_on = shape if own else None
         self.gradients = Gradients(module, tried_on, dataset.x.dtype, positions)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)

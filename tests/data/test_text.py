@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from dpaudit.data import text
 from dpaudit.data.datasets import load_dataset
 from dpaudit.data.partition import split
 from dpaudit.data.records import from_records
@@ -86,6 +87,26 @@ def test_folders_without_text_are_refused_in_a_line(
         load_text(tmp_path / "absent")
 
 
+def test_links_to_nothing_and_more_text_than_fits_are_refused(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + WORDS.encode())
+    assert load_text(tmp_path, TextOptions(length=6)).vocabulary[1] == "one"  # no byte order mark
+    (tmp_path / "b.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError, match="b.txt: a link to nothing"):
+        load_text(tmp_path)
+    (tmp_path / "b.txt").unlink()
+    monkeypatch.setattr(text, "MOST_TEXT", 100)
+    with pytest.raises(DataError, match="more than 0.1 kB of text up to this file"):
+        load_text(tmp_path)
+
+
+def test_classes_without_a_record_are_refused(tmp_path: Path) -> None:
+    for name, content in (("good", WORDS), ("bad", "word")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(content)
+    with pytest.raises(DataError, match="bad: no record of 6 tokens"):
+        load_text(tmp_path, TextOptions(length=6))
+
+
 class Items(list):
     """As a data set of Hugging Face: a length, and dictionaries by index."""
 
@@ -104,7 +125,8 @@ def test_data_sets_of_pytorch_and_hugging_face_are_taken() -> None:
     assert {(*r.tolist(), int(z)) for r, z in zip(tokens.x, tokens.y, strict=True)} <= {
         *map(tuple, ids.tolist())
     }
-    labelled = from_records(Items({"input_ids": r.tolist(), "label": 1} for r in ids))
+    labels = Items({"input_ids": r.tolist(), "label": i % 2} for i, r in enumerate(ids))
+    labelled = from_records(labels)
     assert labelled.x.shape[1] == 3
     following = TensorDataset(torch.from_numpy(ids[:, :-1]), torch.from_numpy(ids[:, 1:]))
     language = from_records(following)
@@ -127,9 +149,24 @@ def test_data_sets_of_pytorch_and_hugging_face_are_taken() -> None:
         ([([1, 2], 0.5)], "labels of float64; expected integers"),
         ([([1, 2], [2, -100])], "a token id or label is -100, under 0"),
         ([{"input_ids": []}] * 2, r"records of shape \(0,\) are empty"),
+        ([([1, 2**40], 0)] * 2, r"label is 1099511627776; expected at most 1048575"),
+        ([([1, 2], 2**40)] * 2, r"label is 1099511627776; expected at most 1048575"),
+        ([([1, 2], 0), ([2, 1], 0)], "labels are all 0; expected two classes"),
+        ([([[1], [1, 2]], 0)], "item 0 has a record that is no array of numbers: setting an"),
+        ([([1, 2], [[1], [1, 2]])], "item 0 has a label that is no array of numbers"),
+        ([{"input_ids": [1, 2]}], "one record; expected two at least"),
         ([{"input_ids": [1]}] * 2, "records of one token; expected two at least"),
     ],
 )
 def test_data_sets_of_other_forms_are_refused_in_a_line(items: list, said: str) -> None:
     with pytest.raises(DataError, match=said):
         from_records(Items(items))
+
+
+def test_tensors_are_taken_whatever_their_layout_and_gradient() -> None:
+    x, y = torch.eye(8) + torch.arange(8.0), torch.arange(8) % 2
+    plain = from_records(TensorDataset(x, y))
+    for other in (x.to_sparse(), x.clone().requires_grad_(), x.bfloat16()):
+        assert from_records(Items(zip(other, y, strict=True))).fingerprint == plain.fingerprint
+    with pytest.raises(DataError, match="data: a list_iterator; expected arrays"):
+        from_records(iter([1, 2]))

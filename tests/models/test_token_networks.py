@@ -1,5 +1,8 @@
 """Gradients of transformers on token ids, beside autograd's record by record."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +14,7 @@ from dpaudit.models.models import (
     architecture,
     build_network,
     initial_parameters,
+    refuse_impure,
     trained_parameters,
 )
 from dpaudit.models.stacked import Stacked
@@ -188,6 +192,66 @@ def test_dropout_that_is_on_is_refused_in_a_line() -> None:
     with pytest.raises(ConfigError, match=r"dropout masks \(1\).*call eval\(\)"):
         architecture(module, (4,), 3)
     architecture(module.eval(), (4,), 3)
+
+
+class Own(nn.Module):
+    """Tokens' mean embedding, and what a caller's forward may make of its logits."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.tokens, self.head, self.change = (
+            nn.Embedding(N_TOKENS, 4),
+            nn.Linear(4, CLASSES),
+            change,
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.change(self.head(self.tokens(ids).mean(1)))
+
+
+def _refused(module: nn.Module) -> str:
+    x = nn.utils.parameters_to_vector(module.parameters()).detach()
+    records = tokens()[0][:2]
+    with pytest.raises(ConfigError) as error:
+        refuse_impure("Own", architecture(module, (LENGTH,), CLASSES, torch.long), x, records)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda z: z - z.mean(0), "gives a record other logits in a batch than alone"),
+        (lambda z: z + torch.rand(CLASSES), "draws numbers, outside of the audit's random streams"),
+        (lambda z: z.detach(), "gives logits that depend on no parameter"),
+        (lambda z: z / 0 * 0, "gives logits that are no finite numbers"),
+        (lambda z: {}["lost"], "cannot take records of shape"),
+    ],
+)
+def test_logits_that_are_no_function_of_a_record_are_refused(change: Any, said: str) -> None:
+    torch.manual_seed(0)
+    assert said in _refused(Own(change))
+
+
+def test_parameters_without_numbers_are_refused() -> None:
+    module = Own(lambda z: z)
+    module.head.weight.data.fill_(torch.nan)
+    assert "has parameters that are no finite numbers" in _refused(module)
+    module.head = nn.LazyLinear(CLASSES)
+    with pytest.raises(ConfigError, match=r"parameters of no shape yet \(head.weight\)"):
+        architecture(module, (LENGTH,), CLASSES, torch.long)
+
+
+def test_a_layer_that_vmap_does_not_take_runs_record_by_record() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.gru = nn.Embedding(N_TOKENS, 4), nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.gru(self.tokens(ids))[0][:, -1]
+
+    x, y = tokens()
+    assert_gradients(Recurrent(), x, y, 4)
 
 
 @pytest.mark.parametrize(

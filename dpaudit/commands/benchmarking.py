@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.benchmark_file import BenchmarkFile, Tuning
-from dpaudit.files.benchmark_result import BenchmarkResult
-from dpaudit.files.finding import Name
-from dpaudit.files.result import AuditResult
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
@@ -26,6 +22,8 @@ if TYPE_CHECKING:
     from dpaudit.benchmark.dry_run import CellAhead
     from dpaudit.benchmark.grid import BenchmarkPlan
     from dpaudit.benchmark.run import Backend
+    from dpaudit.files.benchmark_file import BenchmarkFile, Tuning
+    from dpaudit.files.benchmark_result import BenchmarkResult
     from dpaudit.pipeline.run import Runtime
 
 MOST_CELLS = 1000
@@ -100,6 +98,7 @@ def _planned(
     from dpaudit.benchmark.grid import plan_of
     from dpaudit.benchmark.suites import benchmark_path
     from dpaudit.benchmark.tuning import refuse_unused
+    from dpaudit.files.benchmark_file import BenchmarkFile
 
     file = BenchmarkFile.read(benchmark_path(named, scale))
     plan = plan_of(file, most)
@@ -107,7 +106,7 @@ def _planned(
     return file, plan
 
 
-def _publish(result: BenchmarkResult, folder: Path, results: Path, name: str) -> None:
+def _publish(result: "BenchmarkResult", folder: Path, results: Path, name: str) -> None:
     """The leaderboard as JSON and CSV in a folder of results."""
     from dpaudit.reports import published
     from dpaudit.reports.leaderboard import leaderboard
@@ -138,7 +137,7 @@ def _backend(
 
 
 def _print_ahead(
-    plan: "BenchmarkPlan", file: BenchmarkFile, runtime: "Runtime", cores: int, quiet: bool
+    plan: "BenchmarkPlan", file: "BenchmarkFile", runtime: "Runtime", cores: int, quiet: bool
 ) -> None:
     """Time, memory and power of cells that were not begun."""
     from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
@@ -161,7 +160,7 @@ def _print_ahead(
         _print_tuning(plan, file.benchmark.tuning, ahead)
 
 
-def _print_tuning(plan: "BenchmarkPlan", tuning: Tuning, ahead: "list[CellAhead]") -> None:
+def _print_tuning(plan: "BenchmarkPlan", tuning: "Tuning", ahead: "list[CellAhead]") -> None:
     """How many runs choose what is tuned, and how long they take of those whose time is known."""
     from dpaudit.benchmark.tuning import shared_choices
 
@@ -173,6 +172,8 @@ def _print_tuning(plan: "BenchmarkPlan", tuning: Tuning, ahead: "list[CellAhead]
 
 
 def _of_cell(cell: "CellAhead", plan_name: str) -> str:
+    from dpaudit.files.finding import Name
+
     time = "unknown" if cell.seconds is None else duration(cell.seconds)
     time = f">{time}" if cell.is_least and cell.seconds is not None else time
     size = "unknown" if cell.size is None else size_text(cell.size)
@@ -183,8 +184,9 @@ def _of_cell(cell: "CellAhead", plan_name: str) -> str:
     return f"{time:>9}  {size:>8}  {expected:>9}  {cell.group or plan_name}{seeds}"
 
 
-def _print_cells(result: BenchmarkResult, out: Path) -> None:
+def _print_cells(result: "BenchmarkResult", out: Path) -> None:
     """A line for each cell, what kept it from a result if it has none, and where all of it is."""
+    from dpaudit.files.result import AuditResult
     from dpaudit.reports.comparison import compared_runs
     from dpaudit.reports.run import Run
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError
-from dpaudit.files.recorded import DRAFT, EVENTS, PAGE
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import bytes_of
 from dpaudit.progress import one_step
@@ -54,6 +53,7 @@ def capture(
     from dpaudit.capture.run import Options
     from dpaudit.capture.run import capture as record
     from dpaudit.files.interpreter import interpreter
+    from dpaudit.files.recorded import DRAFT, EVENTS, PAGE
     from dpaudit.reports.captured import render
 
     theirs = None if python is None else interpreter(python, "--python")
@@ -74,10 +74,9 @@ def capture(
     write_page(recording)
     state = "kept as it was"
     if not (out / DRAFT).exists():
-        state = "to be confirmed"
-        if why := why_no_draft(command, recording, options):
-            state = f"not written: {why}"
-        else:
+        why = why_no_draft(command, recording, options)
+        state = f"not written: {why}" if why else "to be confirmed"
+        if not why:
             write_whole(out / DRAFT, draft(command, recording, options).encode())
     for line in _said(recording, state):
         complain(line)
@@ -85,6 +84,8 @@ def capture(
 
 def _said(recording: "CaptureFolder", state: str) -> Iterator[str]:
     """What was recorded, on stderr: stdout is the program's."""
+    from dpaudit.files.recorded import DRAFT, PAGE
+
     events, out = recording.events, recording.path
     rounds = max((event.round or 0 for event in events), default=0)
     raced = sum(event.inconsistent for event in events)

@@ -2,17 +2,18 @@
 
 import hashlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from dpaudit.errors import RunError
-from dpaudit.files import certificate as file_format
 from dpaudit.files.documents import read_json, reason
-from dpaudit.files.ledger_file import read_ledger
 
 from .results import result_of, write_into_run
 from .terminal import say
+
+if TYPE_CHECKING:
+    from dpaudit.files.certificate import Declaration
 
 
 def certificate(
@@ -27,6 +28,8 @@ def certificate(
 
     Of a ledger, what it declares: no audit examined that, and the file says so.
     """
+    from dpaudit.files import certificate as file_format
+
     if run_directory.is_file():
         target = out or run_directory.with_name(file_format.NAME)
         write_into_run(target, _declaration(run_directory).to_json())
@@ -47,12 +50,14 @@ def certificate(
     say(f"certificate: {target}; check it with dpaudit verify {target}")
 
 
-def _declaration(path: Path) -> file_format.Declaration:
+def _declaration(path: Path) -> "Declaration":
     """The certificate of a ledger.
 
     Raises:
         RunError: it cannot be read, is none, or its releases exceed its budget.
     """
+    from dpaudit.files import certificate as file_format
+    from dpaudit.files.ledger_file import read_ledger
     from dpaudit.ledger.accounts import ROUNDING, composed
 
     try:

@@ -1,4 +1,7 @@
-"""The commands: each parses, calls the library, prints, exits. Torch is imported inside them."""
+"""The commands: each parses, calls the library, prints, exits.
+
+Torch, and the models of files, are imported inside them.
+"""
 
 import json
 import os
@@ -18,11 +21,6 @@ from typer import Argument, Option
 from dpaudit import codes
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.files import glossary
-from dpaudit.files.captured_file import CapturedConfig
-from dpaudit.files.config import AuditConfig, read_toml
-from dpaudit.files.kinds import audit_kind
-from dpaudit.files.mechanism_file import MechanismConfig
-from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.inputs.recorder import recording
@@ -46,7 +44,9 @@ from .verifying import verify
 
 if TYPE_CHECKING:
     from dpaudit.check.run import CheckOptions
+    from dpaudit.files.captured_file import CapturedConfig
     from dpaudit.files.claims_file import CheckReport
+    from dpaudit.files.result import AuditResult
 
 app = typer.Typer(
     help="Audit the privacy claims of private decentralized learning.",
@@ -88,6 +88,11 @@ def audit(
     ] = False,
 ) -> int:
     """Run one audit. Exits 1 if a claim is refuted or unsupported, 2 if it cannot run, else 0."""
+    from dpaudit.files.captured_file import CapturedConfig
+    from dpaudit.files.config import AuditConfig, read_toml
+    from dpaudit.files.kinds import audit_kind
+    from dpaudit.files.mechanism_file import MechanismConfig
+
     out = out or Path("runs") / config_file.stem
     with recording((str(config_file), str(out))):
         kind = audit_kind(read_toml(config_file)[0])
@@ -100,12 +105,7 @@ def audit(
                 raise ConfigError("DPA013", f"{option}: {config_file} audits {what}")
         config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
-            say(
-                f"{config.least_runs} runs of the program, and 3 more in each of "
-                f"{len(config.record.rounds)} rounds for each further draw of noise; "
-                f"{config.certify.runs} short runs, and {config.attack_runs} for attacks; more for "
-                "the premises of claims, where all agents with records are victims"
-            )
+            say(_runs_of_program(config))
             return 0
         if isinstance(config, MechanismConfig):
             sys.path[:0] = [str(config_file.parent.resolve()), os.getcwd()]
@@ -123,6 +123,15 @@ def audit(
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
     terminal.print_result(result, out, as_json)
     return _exit_code(result, strict)
+
+
+def _runs_of_program(config: "CapturedConfig") -> str:
+    return (
+        f"{config.least_runs} runs of the program, and 3 more in each of "
+        f"{len(config.record.rounds)} rounds for each further draw of noise; "
+        f"{config.certify.runs} short runs, and {config.attack_runs} for attacks; more for "
+        "the premises of claims, where all agents with records are victims"
+    )
 
 
 def attack(
@@ -395,7 +404,7 @@ def _answer() -> int:
         return terminal.answer(app)
 
 
-def _exit_code(result: AuditResult, strict: bool) -> int:
+def _exit_code(result: "AuditResult", strict: bool) -> int:
     underpowered = result.verdict is Verdict.UNDERPOWERED
     if underpowered:
         complain(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.mechanism_file import Dtype, MechanismOptions, Norm
+from dpaudit.files.mechanism_values import Dtype, Norm
 from dpaudit.files.verdict import Verdict
 from dpaudit.inputs.recorder import recording
 from dpaudit.progress import counted
@@ -76,6 +76,8 @@ def mechanism(
     Exits 1 if the claim is refuted or unsupported, 2 if the function cannot be audited, else 0.
     """
     given = dict(locals())
+    from dpaudit.files.mechanism_file import MechanismOptions
+
     given["shape"] = _shape("--shape", shape)
     given["output_shape"] = None if not output_shape else _shape("--output-shape", output_shape)
     fields = MechanismOptions.model_fields

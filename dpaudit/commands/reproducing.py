@@ -12,7 +12,6 @@ from typer import Argument, Option
 from dpaudit.errors import ConfigError
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.documents import read_json, reason
-from dpaudit.files.published import ExperimentRuns
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -22,6 +21,7 @@ from .running import progress_bars
 from .terminal import published_command, say, warnings_as_lines
 
 if TYPE_CHECKING:
+    from dpaudit.files.published import ExperimentRuns
     from dpaudit.papers.cells import Request
     from dpaudit.papers.experiment import Experiment
     from dpaudit.papers.five_papers import PrintedStudy
@@ -205,12 +205,14 @@ def _reproduced(
     yield f"report: {folder / 'report.html'}"
 
 
-def _published_runs(results: Path | None, request: "Request") -> ExperimentRuns:
+def _published_runs(results: Path | None, request: "Request") -> "ExperimentRuns":
     """What the folder of results has of this experiment and scale so far.
 
     Raises:
         ConfigError: it is there and cannot be read.
     """
+    from dpaudit.files.published import ExperimentRuns
+
     if results is None:
         return ExperimentRuns()
     path = results / f"{request.name}-{request.scale}.json"

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError, nearest
-from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Name
-from dpaudit.files.result import AuditResult
 from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
@@ -23,6 +20,8 @@ from .options import AuditJson, RunFolder
 from .terminal import print_result, say
 
 if TYPE_CHECKING:
+    from dpaudit.files.config import AuditConfig
+    from dpaudit.files.result import AuditResult
     from dpaudit.pipeline.jobs import Power
     from dpaudit.pipeline.run import Runtime
 
@@ -95,12 +94,14 @@ def report(
     say(f"report: {target}")
 
 
-def result_of(run_directory: Path) -> AuditResult:
+def result_of(run_directory: Path) -> "AuditResult":
     """The result in a run directory.
 
     Raises:
         RunError: it is no folder, has no result, or one that cannot be read.
     """
+    from dpaudit.files.result import AuditResult
+
     file = run_directory / "audit.json"
     if file.exists():
         return AuditResult.read(file)
@@ -116,7 +117,7 @@ def result_of(run_directory: Path) -> AuditResult:
 
 
 def labels(
-    run_directories: Sequence[Path], results: Sequence[AuditResult], given: Sequence[str] | None
+    run_directories: Sequence[Path], results: "Sequence[AuditResult]", given: Sequence[str] | None
 ) -> list[str]:
     """What each run is called: as given, or by its folder; by its defense where that is a digest.
 
@@ -143,7 +144,7 @@ def labels(
     ]
 
 
-def _name(run_directory: Path, result: AuditResult) -> str:
+def _name(run_directory: Path, result: "AuditResult") -> str:
     folder = run_directory.resolve().name
     if not _DIGEST.fullmatch(folder):
         return folder
@@ -173,7 +174,7 @@ def write_into_run(target: Path, text: str) -> None:
         run.write_text(target.name, text)
 
 
-def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> list[Path]:
+def write_figures(result: "AuditResult", run_directory: Path, folder: Path) -> list[Path]:
     """Every figure of the report in each format, in the colours of the light page.
 
     Raises:
@@ -193,7 +194,7 @@ def write_figures(result: AuditResult, run_directory: Path, folder: Path) -> lis
     return written
 
 
-def write_tables(result: AuditResult, folder: Path) -> list[Path]:
+def write_tables(result: "AuditResult", folder: Path) -> list[Path]:
     """claims.csv, premises.csv, metrics.csv, series.csv, traces.csv and training.csv.
 
     Raises:
@@ -217,7 +218,7 @@ def _open(page: Path) -> None:
         raise RunError("DPA024", f"{page}: no browser could be started", "open the file by hand")
 
 
-def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:
+def print_outlook(config: "AuditConfig", runtime: "Runtime") -> None:
     """Time, memory and power of an audit that was not begun."""
     from dpaudit.pipeline.run import outlook
 
@@ -244,6 +245,8 @@ def print_outlook(config: AuditConfig, runtime: "Runtime") -> None:
 
 
 def _of_power(power: "Power") -> str:
+    from dpaudit.files.finding import Name
+
     metrics = power.metrics
     expected, ceiling = metrics.get(Name.EXPECTED_BOUND), metrics.get(Name.CEILING)
     needed = metrics.get(Name.TRIALS_NEEDED)

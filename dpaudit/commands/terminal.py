@@ -24,7 +24,6 @@ from rich.text import Text
 
 from dpaudit.codes import help_for
 from dpaudit.errors import Problem, nearest
-from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.text import json_lines, whole_line
@@ -32,6 +31,7 @@ from dpaudit.unforeseen import problems_of
 
 if TYPE_CHECKING:
     from dpaudit.files.claims_file import CheckReport
+    from dpaudit.files.result import AuditResult
 
 _UsageError: Any = typer.BadParameter.__base__  # typer does not say its name
 _NoSuchOption: Any = next(
@@ -273,7 +273,7 @@ def warnings_as_lines() -> Iterator[None]:
         complain(" ".join(text.split()), "warning")
 
 
-def print_result(result: AuditResult, out: Path, as_json: bool) -> None:
+def print_result(result: "AuditResult", out: Path, as_json: bool) -> None:
     """Verdicts of an audit and where its report is, or audit.json as it is."""
     if as_json:
         say_json(result.to_json())

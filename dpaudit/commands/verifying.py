@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpaudit.errors import RunError
-from dpaudit.files import certificate, documents
-from dpaudit.files.ledger_file import read_ledger, to_line
+from dpaudit.files import documents
 from dpaudit.progress import one_step
 
 from .options import AuditJson, DataRoot, Device, runtime_of
@@ -51,6 +50,7 @@ def verify(
     Exits 0 if all are confirmed, 1 if a figure or a verdict does not follow from its evidence, and
     2 if evidence is missing. Only --replay runs a defense: an installed one.
     """
+    from dpaudit.files import certificate
     from dpaudit.ledger import verified
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
@@ -123,6 +123,7 @@ def _text(file: Path) -> str:
 
 def _ledger(file: Path, text: str, as_json: bool) -> int:
     """A line for each agent of a ledger, and what such a sum is."""
+    from dpaudit.files.ledger_file import read_ledger
     from dpaudit.ledger import verified
 
     whole = text[: text.rfind("\n") + 1]
@@ -132,6 +133,8 @@ def _ledger(file: Path, text: str, as_json: bool) -> int:
 
 def _declaration(file: Path, content: dict[str, Any], as_json: bool) -> int:
     """The certificate of a ledger: its sums, derived from its entries."""
+    from dpaudit.files import certificate
+    from dpaudit.files.ledger_file import to_line
     from dpaudit.ledger import verified
     from dpaudit.verify.figures import Flaw
 

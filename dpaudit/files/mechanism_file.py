@@ -13,16 +13,13 @@ from dpaudit.strict import Strict, Text
 from .claim import Claim
 from .config import read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
+from .mechanism_values import Dtype, Norm
 from .threat import ThreatModel
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 READER = ThreatModel(name="reader of the output")
 MOST_NUMBERS = 10**7  # of one value
 
-Dtype = Literal[
-    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8"
-]
-Norm = Literal["l1", "l2", "linf"]
 Shape = tuple[NonNegativeInt, ...]
 
 

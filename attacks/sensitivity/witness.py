@@ -14,6 +14,7 @@ from dpaudit.attack import Streams
 from dpaudit.defense import Noise, Scale
 
 KEPT = {"round", "floor", "ceil", "clone", "to", "double", "float", "detach", "contiguous"}
+IN_PLACE = {"add_", "sub_", "__iadd__", "__isub__"}
 
 
 class AskedDraw(NamedTuple):
@@ -130,6 +131,7 @@ class Marked(Tensor):
             if marked is None or not isinstance(result, Tensor):
                 return plain(result)
             name, first, before = func.__name__.strip("_"), args[0] is marked, marked.value
+            overwritten = not first and func.__name__ in IN_PLACE
             if name in KEPT and first and before is None and result.shape == marked.shape:
                 return cls.of(plain(result), marked.note, marked.factor)
             if kwargs or len(args) > 2:
@@ -141,6 +143,7 @@ class Marked(Tensor):
             if multiple and before is None:
                 factor = marked.factor * other if "mul" in name else marked.factor / other
                 return cls.of(plain(result), marked.note, factor)
+            other = None if overwritten else other
             added = _added(name, first, other, plain(result), plain(marked))
             if added is not None:
                 value, sign = added
@@ -153,13 +156,16 @@ class Marked(Tensor):
 def _added(
     name: str, first: bool, other: Any, result: Tensor, noise: Tensor
 ) -> tuple[Tensor, float] | None:
-    """The value in a sum of value and noise, and the sign of the noise; None: it is no sum."""
-    if name in ("add", "radd", "iadd"):  # in place the value is overwritten, or the noise is
-        return (torch.as_tensor(other) if first else result - noise), 1.0
+    """The value in a sum of value and noise, and the sign of the noise; None: it is no sum.
+
+    ``other`` is that value; None where the sum was written over it.
+    """
+    if name in ("add", "radd", "iadd"):
+        return (result - noise if other is None else torch.as_tensor(other)), 1.0
     if name in ("sub", "isub") and first:
         return -torch.as_tensor(other), 1.0
     if name in ("sub", "isub", "rsub"):
-        return (torch.as_tensor(other) if name == "rsub" else result + noise), -1.0
+        return (result + noise if other is None else torch.as_tensor(other)), -1.0
     return None
 
 

@@ -112,3 +112,17 @@ def test_a_draw_notes_what_it_is_added_to(add: Any) -> None:
     torch.testing.assert_close(result.as_subclass(Tensor), S + z)
     assert len(noted) == 1
     torch.testing.assert_close(noted[0], S)
+
+
+@pytest.mark.parametrize("add", [lambda S, z: S + z, lambda S, z: S - z, lambda S, z: z.add_(S)])
+def test_a_value_that_no_sum_overwrites_is_noted_without_rounding(add: Any) -> None:
+    """Else noise that is moved moves the value by rounding, and a replay never comes to an end."""
+    S, z = torch.randn(2, 3).double(), 1e3 * torch.randn(2, 3).double()
+    noted: list[Tensor] = []
+
+    def note(value: Tensor, before: Tensor | None) -> Tensor:
+        noted.append(value)
+        return value
+
+    add(S, Marked.of(z.clone(), note))
+    assert torch.equal(noted[0].abs(), S.abs())  # of S - z, the value is -S in units of the draw

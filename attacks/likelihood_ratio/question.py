@@ -183,11 +183,13 @@ class Asking:
         game, worst, more = self._played(game, claim, nonlinear)
         n_rounds, one = self.rounds(game.played), claim.scope == "message"
         predicted = game if nonlinear is None or nonlinear.defined else defined(game)
-        if nonlinear is not None and not self._is_followed(predicted, n_rounds):
+        tried = None if nonlinear is None else self._follows(predicted, n_rounds)
+        if nonlinear is not None and tried is None:
             return self._projected(claim, game, nonlinear)
         game = record.in_worst_batch(game, view, n_rounds)
-        predicted = replace(predicted, first=game.first)
-        adversary, revealed = Adversary(predicted, view, n_rounds), None
+        predicted, revealed = replace(predicted, first=game.first), None
+        is_tried = tried is not None and tried.game == predicted
+        adversary = tried if tried and is_tried else Adversary(predicted, view, n_rounds)
         if game.in_one_round:
             revealed = adversary.most_revealing()
             adversary = Adversary(predicted, view, revealed.in_round, one)
@@ -272,8 +274,8 @@ class Asking:
             game = replace(game, width=None)
         return game, 1, None
 
-    def _is_followed(self, game: Game, n_rounds: int) -> bool:
-        """Whether an adversary that predicts rounds has numbers, of a step that is not linear.
+    def _follows(self, game: Game, n_rounds: int) -> Adversary | None:
+        """The adversary that predicts rounds of a step that is not linear, if it has numbers.
 
         What is believed of a mean of squares may be negative, which has no root. With the record
         in every batch, under noise and without, as all runs have it at most.
@@ -285,8 +287,8 @@ class Asking:
             for played in (drawn, drawn.without_noise()):
                 play(adversary, FOLLOWED, own, game=played)
         except DpauditError:
-            return False
-        return True
+            return None
+        return adversary
 
 
 def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:

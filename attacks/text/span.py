@@ -131,6 +131,8 @@ def _directions(rows: Tensor) -> Tensor:
 
 def _rank_of_exact(S: Tensor) -> int | None:
     """Where singular values fall to rounding; None: they do not, so there is noise."""
+    if len(S) < 2:
+        return None
     falls = S[:-1] / S[1:].clamp(min=torch.finfo(S.dtype).tiny)
     falls = torch.where(S[1:] <= _ROUNDING * S[0], falls, 0)
     rank = int(falls.argmax()) + 1

@@ -208,7 +208,10 @@ def lines_of(path: Path) -> tuple[dict[str, Any], ...]:
 
     Raises RunError for what no recorder of this version has written.
     """
-    room, size = path.with_suffix(".bin").stat().st_size, path.stat().st_size
+    contents = path.with_suffix(".bin")
+    if not contents.is_file():
+        raise _damaged(path, 0, f"no {contents.name} beside it, which has the contents")
+    room, size = contents.stat().st_size, path.stat().st_size
     if size > MOST_BYTES:
         raise _damaged(path, 0, f"{size_text(size)} of lines; at most {size_text(MOST_BYTES)}")
     found = []

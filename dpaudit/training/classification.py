@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
 from dpaudit.defense.contract import Gradient
-from dpaudit.errors import ConfigError
+from dpaudit.errors import ConfigError, is_out_of_memory
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import (
     architecture,
@@ -179,26 +179,14 @@ class Classification:
             module, self.replaced = with_group_norm(module)
             if not self.replaced:
                 raise ConfigError("DPA013", "model.fix: the network has no BatchNorm")
+        name = type(module).__qualname__
         if own:
-            dtype = dataset.x.dtype
-            largest = (
-                0 if dtype.is_floating_point else int(max(dataset.x.max(), dataset.x_test.max()))
-            )
-            given = module
-            module = architecture(module, shape, n_classes, dtype, largest, positions)
-            self._start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
-            if self._start.is_meta:
-                name = type(given).__qualname__
-                raise ConfigError("DPA035", f"{name} is on the meta device; expected numbers")
-            self._start = self._start.to(device)
-            for constant in module.buffers():
-                constant.data = constant.data.to(device)
-            if not any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
-                name = type(given).__qualname__
-                refuse_impure(name, module, self._start, dataset.x[:2].to(device))
+            module, self._start = _of_caller(module, dataset, device)
         tried_on = shape if own else None
         self.gradients = Gradients(module, tried_on, dataset.x.dtype, positions)
         self._x, self._y = dataset.x.to(device), dataset.y.to(device)
+        if self._start is not None:
+            self._refuse_underivable(name, self._start)
         tested = n_evaluated(partition.n_agents)
         self._x_test = dataset.x_test[:tested].to(device)
         self._y_test = dataset.y_test[:tested].to(device)
@@ -210,6 +198,19 @@ class Classification:
         self._order = _Order.of(self._padding)
         for row, indices in zip(self._held, partition.indices, strict=True):
             row[: len(indices)] = torch.from_numpy(indices)
+
+    def _refuse_underivable(self, name: str, model: Tensor) -> None:
+        """Raises ConfigError: a caller's network computes in a way that has no gradients here."""
+        try:
+            self.gradients.mean(model[None], self._x[None, :2], self._y[None, :2])
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            reason = str(error).splitlines()[0]
+            said = f"gradients of {name} cannot be computed: {reason}"
+            raise ConfigError(
+                "DPA035", said, "switch hooks and gradient checkpointing off, if it has any"
+            ) from None
 
     @property
     def n_agents(self) -> int:
@@ -363,6 +364,24 @@ class Classification:
         """Test loss and accuracy of each model of X [n_agents, d], both [n_agents]."""
         holders = torch.zeros(len(X), dtype=torch.long, device=X.device)
         return self.gradients.evaluate(X, self._x_test[None], self._y_test[None], holders)
+
+
+def _of_caller(
+    given: nn.Module, dataset: Dataset, device: torch.device
+) -> tuple[nn.Module, Tensor]:
+    """The architecture of a caller's network, and its parameters [d]. Raises ConfigError."""
+    dtype, shape, name = dataset.x.dtype, tuple(dataset.x.shape[1:]), type(given).__qualname__
+    largest = 0 if dtype.is_floating_point else int(max(dataset.x.max(), dataset.x_test.max()))
+    module = architecture(given, shape, dataset.n_classes, dtype, largest, dataset.n_positions)
+    start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
+    if start.is_meta:
+        raise ConfigError("DPA035", f"{name} is on the meta device; expected numbers")
+    start = start.to(device)
+    for constant in module.buffers():
+        constant.data = constant.data.to(device)
+    if not any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
+        refuse_impure(name, module, start, dataset.x[:2].to(device))
+    return module, start
 
 
 def in_double(inputs: Tensor) -> Tensor:

@@ -78,3 +78,10 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
 def test_a_recorder_of_another_version_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="protocol 2; expected 1: dpaudit and dpaudit-recorder are"):
         lines_of(written(tmp_path, {**ABOUT, "protocol": 2, "novel": 1}))
+
+
+def test_a_log_without_its_contents_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, ABOUT)
+    path.with_suffix(".bin").unlink()
+    with pytest.raises(RunError, match=r"1\.log:0: no 1\.bin beside it"):
+        lines_of(path)

@@ -14,7 +14,7 @@ from dpaudit.attacks.text import attack
 from dpaudit.attacks.text.attack import RecoveredBatch, recovered
 from dpaudit.attacks.text.front import Front
 from dpaudit.attacks.text.peeling import Peeling
-from dpaudit.attacks.text.span import Span, members, span_of
+from dpaudit.attacks.text.span import Span, _rank_of_exact, members, span_of
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.text import load_text
 from dpaudit.errors import ConfigError, NotObservable
@@ -113,6 +113,11 @@ def test_a_sequence_is_taken_off_with_the_gradient_of_its_record_alone(data: Dat
 def test_more_tokens_than_directions_are_refused_in_a_line(data: Dataset) -> None:
     with pytest.raises(NotObservable, match=r"has the full rank \d+: .* smaller batch"):
         attacked("gpt-tiny", data, 40, 16)
+
+
+def test_a_single_direction_has_no_rank_without_noise() -> None:
+    """As the gradient of a LoRA adapter of rank 1 has: it may be all signal."""
+    assert _rank_of_exact(torch.ones(1)) is None
 
 
 def test_no_token_is_found_in_noise_alone(data: Dataset) -> None:

@@ -56,7 +56,32 @@ def decoded(
         kept = total.argsort()[: max(n, exact) if span.is_exact else _BEAM * n]
         prefixes, far = grown[kept], total[kept]
         on_step(p)
+    if span.is_exact and len(prefixes) > n:
+        nearest = far.argsort(stable=True)
+        chosen = nearest[_covering(front, block, span, prefixes[nearest], n)]
+        return prefixes[chosen], far[chosen]
     return _distinct(prefixes, far, n)
+
+
+def _covering(front: Front, block: Block, span: Span, ids: Tensor, n: int) -> Tensor:
+    """Which n of the sequences [m, length] in a span cover most of its directions, greedily, [n].
+
+    All rows of the batch's sequences lie in the span, and together they are all of it. Others lie
+    there too: where positions are no part of what is read, as with rotary embeddings, a sequence
+    of one token again and again has the row of its first token at each position. Between equals
+    the nearer one is taken. Where nothing is left, the batch has a sequence twice.
+    """
+    left = front.inputs(ids, block).double() @ span.basis.double()  # [m, length, rank]
+    chosen: list[int] = []
+    for _ in range(n):
+        ranks = torch.linalg.matrix_rank(left, atol=EXACT * float(left.norm(dim=-1).max()))
+        if chosen and not ranks.any():
+            break
+        chosen.append(int((ranks == ranks.max()).int().argmax()))
+        own = torch.linalg.svd(left[chosen[-1]], full_matrices=False)
+        basis = own.Vh[EXACT * float(own.S[0].clamp(min=1e-300)) < own.S]
+        left = left - (left @ basis.mT) @ basis
+    return torch.tensor(chosen)[torch.arange(n) % len(chosen)]
 
 
 def exchanged(

@@ -28,6 +28,7 @@ from dpaudit.models.models import (
     initial_parameters,
     trained_parameters,
 )
+from dpaudit.models.token_networks import Decoder
 from dpaudit.rng import Streams
 
 LENGTH = 8
@@ -222,6 +223,28 @@ def test_a_loss_at_every_position_reveals_a_decoder_s_text(clip_norm: float | No
     front = Front(module, x, LENGTH, data.n_tokens)
     found = recovered(front, observed, 0, gradients, lambda done, total: None)
     assert score(ids[None], found.ids[None]).sequences == 1
+
+
+class Unplaced(Decoder):
+    """Without positions, so that one token again and again has rows in the span as well."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.norm(self.layers(self.tokens(ids))))
+
+
+@pytest.mark.slow
+def test_sequences_that_cover_the_span_are_taken_before_others() -> None:
+    data = _language()[0]
+    module = Unplaced(data.n_tokens, LENGTH, 64, data.n_classes)
+    x = initial_parameters(module, Streams(1)("initialisation"))
+    gradients = Gradients(module, (LENGTH,), torch.long, LENGTH)
+    for rows in ([0, 1, 2], [0, 1, 1]):  # one of them twice
+        ids, y = data.x[rows], data.y[rows]
+        observed = ObservedGradients(gradients.mean(x[None], ids[None], y[None]), x[None], 3, None)
+        front = Front(module, x, LENGTH, data.n_tokens)
+        found = recovered(front, observed, 0, gradients, lambda done, total: None)
+        recovered_rows = {tuple(row) for row in found.ids.tolist()}
+        assert recovered_rows == {tuple(row) for row in ids.tolist()}
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
         if is_first and not _is_constant(here, there, (k, stream), found):
             return f'"{stream}", whose noise must move by what it is,'
         units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
-        by_row = torch.linalg.vector_norm(units, 1 if draw.family == "laplace" else 2, dim=-1)
+        norm, own = 1 if draw.family == "laplace" else 2, units.reshape(len(units), -1)
+        by_row = torch.linalg.vector_norm(own, norm, dim=-1)  # of all records of an agent together
         owners = _owners(here.coupled, k, len(by_row))
         for row in by_row.nonzero().flatten().tolist():
             if owners is None or not draw.is_fresh:

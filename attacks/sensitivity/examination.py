@@ -16,7 +16,7 @@ from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import WHICH_DRAWS, Moved, alignment
 from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
-from .declared import Declared, Reach, declared_bounds, reaching
+from .declared import Declared, Reach, declared_of_pairs, reaching
 from .kept import KeptAnswers
 from .lengths import longest_moving
 from .opposed import Opposed, Vacant
@@ -208,12 +208,12 @@ class Examination:
         Post-processing of noisy values is marked.
         """
         coupled, silent = self.coupled, self.silent
-        worlds = [pair for several in pairs.values() for pair in several]
-        here, there = worlds[0]
+        here, _ = next(iter(pairs.values()))[0]
         first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
         declared = Declared({}, ())
         if not self.briefly:
-            declared = declared_bounds(here, there, adjacency, first)
+            declared, pairs = declared_of_pairs(pairs, adjacency, first)
+        worlds = [pair for several in pairs.values() for pair in several]
         for name in declared.unlike:
             self._note(f'how much noise "{name}" carries depends on the data')
         differences = {

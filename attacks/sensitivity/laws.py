@@ -27,7 +27,7 @@ def is_shift(here: PlayedWorld, there: PlayedWorld, message: str) -> bool:
     size = SAME * lengths(first, 2)
     return all(
         bool((lengths(_difference(*worlds, message) - first, 2) <= size).all())
-        for worlds in _redrawn(here, there, "shift", SHIFTS)
+        for worlds in redrawn(here, there, "shift", SHIFTS)
     )
 
 
@@ -83,7 +83,7 @@ def _plays(
 ) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
     """The victim's messages in both worlds, each under draws of its own."""
     own = here.coupled.own
-    pairs = _redrawn(here, there, purpose, PLAYS * (1 + wherever), apart=True)
+    pairs = redrawn(here, there, purpose, PLAYS * (1 + wherever), apart=True)
     for one, other in pairs:
         sent = {name: tuple(own(w.noisy.sent[name]) for w in (one, other)) for name in messages}
         if wherever:
@@ -94,7 +94,7 @@ def _plays(
         yield {name: (a, b) for name, (a, b) in sent.items()}
 
 
-def _redrawn(
+def redrawn(
     here: PlayedWorld, there: PlayedWorld, purpose: str, n: int, apart: bool = False
 ) -> Iterator[tuple[PlayedWorld, PlayedWorld]]:
     """Both worlds under n further draws, the same ones unless they are ``apart``."""

@@ -405,7 +405,7 @@ class KalmanFilter:
 
 
 class LeakByAgent(NamedTuple):
-    """Of the records of some agents, each used in some rounds."""
+    """Of the records of some agents, each used in some rounds or in some way."""
 
     H: Tensor  # [n_agents, n_uses, n_uses]: Gram matrices of the whitened shifts
     noiseless: dict[int, str]  # agent -> the message that shows its record without noise
@@ -420,15 +420,33 @@ def leak_by_agent(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -
     The adversary's game is about a record that is there for certain, of any agent. Trial i has the
     record of one agent in one round. Nothing else is random, so innovations are that record alone.
     """
-    game, n_uses = adversary.game, len(rounds)
+    every = torch.arange(adversary.n_rounds) + 1
+    return _followed(adversary, agents, (rounds[:, None] == every).double())
+
+
+def size_by_agent(adversary: Adversary, agents: Sequence[int], patterns: int) -> LeakByAgent:
+    """About how much a record of each agent leaks that is used in every round.
+
+    Each use has a random sign, in so many patterns. The mean of the diagonal of H is, over signs,
+    the sum of mu^2 of all uses.
+    """
+    signs = torch.randint(
+        0, 2, (patterns, adversary.n_rounds), generator=torch.Generator().manual_seed(0)
+    )
+    return _followed(adversary, agents, 2.0 * signs.double() - 1)
+
+
+def _followed(adversary: Adversary, agents: Sequence[int], uses: Tensor) -> LeakByAgent:
+    """What a record of each agent leaks that is used as often in each round, [n_uses, n_rounds]."""
+    game, n_uses = adversary.game, len(uses)
     H = torch.zeros(len(agents), n_uses, n_uses, dtype=torch.float64)
     noiseless: dict[int, str] = {}
-    victims, used = torch.tensor(agents).repeat_interleave(n_uses), rounds.repeat(len(agents))
+    victims = torch.tensor(agents).repeat_interleave(n_uses)
     state = game.start(len(victims))
     kalman, batch_size = KalmanFilter(adversary, state), game.silent().batch_size
     scale = torch.zeros(len(victims), 1, dtype=torch.float64)  # of each record's effect
     for k in range(1, adversary.n_rounds + 1):
-        drawn = (used == k).double()
+        drawn = uses[:, k - 1].repeat(len(agents))
         gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), ChosenNoise()
         state, sent, *_ = game.step(state, k, gradient, tape)
         own = {m: torch.zeros(d.shape, dtype=torch.float64) for m, d in tape.draws.items()}
@@ -436,7 +454,7 @@ def leak_by_agent(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -
         if bool(drawn.any()):
             hidden = flat_state(state) - kalman.believed
             moved = torch.cat([raw, hidden], dim=1).abs().amax(dim=1, keepdim=True)
-            scale = torch.where(drawn[:, None] > 0, moved, scale)
+            scale = torch.where(drawn[:, None] != 0, torch.maximum(scale, moved), scale)
         shifts = whitened.view(len(agents), n_uses, -1)
         H += shifts @ shifts.mT
         U = torch.from_numpy(reading.whiten / column_norms(reading.whiten))

@@ -38,7 +38,12 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
 from dpaudit.defense import Gradient, Noise, ThreatModel, releases
-from dpaudit.game.filtering.adversary import SPARSE_FROM, Adversary, leak_by_agent
+from dpaudit.game.filtering.adversary import (
+    SPARSE_FROM,
+    Adversary,
+    leak_by_agent,
+    size_by_agent,
+)
 from dpaudit.game.filtering.leak import grams, worst_directions
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import COORDINATES, PLAYED, wide
@@ -47,6 +52,8 @@ from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, ClipNorms, OnF
 from dpaudit.rng import Streams
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
+PATTERNS = 2  # of signs of a record in all rounds, by which agents are compared
+LOUDEST = 3  # agents of which each round is followed apart
 MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
 FEWEST, MOST = 32, 4000  # runs by which agents are compared
 NUMBERS = 2**22  # of all these runs in a message
@@ -62,7 +69,9 @@ def of_worst_agent(
     Agents that declare the same may do different things: one forgets half of its noise, or clips
     otherwise. Another than the game's own victim is taken only if it declares the same noise and
     leaks more. An adversary of some links may see more of it in later rounds, so there it must leak
-    more than is declared of as many batches. From ``SPARSE_FROM`` agents on the victim stays.
+    more than is declared of as many batches. So must an agent whose record leaks more in the whole
+    run, as one that has less noise in a single round. From ``SPARSE_FROM`` agents on the victim
+    stays.
     """
     own, n_agents = set(threat_model.agents), game.setting.n_agents
     if n_agents >= SPARSE_FROM or game.held is not None:
@@ -88,10 +97,44 @@ def of_worst_agent(
     for each, H in zip(alike, first_leaks.H, strict=True):
         leak = _leaked(each, H)
         low = _epsilon(leak, delta, adjacency).low
-        if reads_all or low > MORE * _declared(each, threat_model, delta, adjacency):
+        if reads_all or low > MORE * _declared(each, threat_model, delta, adjacency, FIRST):
             leaks.setdefault(leak, each)
     worst = max(leaks, key=lambda leak: _epsilon(leak, delta, adjacency).low, default=None)
-    return game if worst is None else leaks[worst]
+    chosen = game if worst is None else leaks[worst]
+    return _of_whole_run(chosen, alike, threat_model, delta, adjacency)
+
+
+def _of_whole_run(
+    game: Game,
+    alike: list[Game],
+    threat_model: ThreatModel,
+    delta: float,
+    adjacency: RecordAdjacency,
+) -> Game:
+    """This game, or that of an agent whose record leaks more in all rounds than is declared.
+
+    All are compared by records that are used in every round; of the ``LOUDEST`` each use is
+    followed apart. From the agent on that shows one without noise nothing else is compared.
+    """
+    n_rounds = game.defense.n_rounds
+    if n_rounds <= FIRST or game.in_one_round:
+        return game
+    adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, n_rounds)
+    others = {each.victim: each for each in alike if each.victim != game.victim}
+    H, noiseless = size_by_agent(adversary, list(others), PATTERNS)
+    if noiseless:
+        return others[min(noiseless)]
+    sizes = dict(zip(others, H.diagonal(dim1=1, dim2=2).sum(1).tolist(), strict=True))
+    loudest = sorted(others, key=lambda agent: -sizes[agent])[:LOUDEST]
+    every = torch.arange(n_rounds) + 1
+    found = leak_by_agent(adversary, [game.victim, *loudest], every).H
+    most = _epsilon(_leaked(game, found[0]), delta, adjacency).low
+    for agent, H in zip(loudest, found[1:], strict=True):
+        low = _epsilon(_leaked(others[agent], H), delta, adjacency).low
+        declared = _declared(others[agent], threat_model, delta, adjacency, n_rounds)
+        if low > MORE * max(most, declared):
+            game, most = others[agent], low
+    return game
 
 
 def of_most_moved_agent(game: Game, threat_model: ThreatModel, streams: Streams) -> Game:
@@ -182,12 +225,12 @@ def _of_every_agent(game: Game, drawn: Tensor) -> Gradient:
 
 
 def _declared(
-    game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency
+    game: Game, threat_model: ThreatModel, delta: float, adjacency: RecordAdjacency, rounds: int
 ) -> float:
-    """Epsilon of the first rounds at most, by the releases with the least noise."""
+    """Epsilon of so many rounds at most, by the releases with the least noise."""
     declared: Mechanism = game.defense.mechanism(game.setting, threat_model, game.victim).most
     run = game.defense.n_rounds
-    first = ceil(sum(release.count for release in declared) * min(FIRST, run) / run)
+    first = ceil(sum(release.count for release in declared) * min(rounds, run) / run)
     by_noise = sorted(declared, key=lambda release: release.noise_multiplier)
     single = [(release.model_copy(update={"count": 1}), release.count) for release in by_noise]
     every = (release for release, count in single for _ in range(count))

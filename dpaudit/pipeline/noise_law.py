@@ -45,7 +45,7 @@ from dpaudit.statistics.bounds import (
     noise_p_value,
     with_noise_times,
 )
-from dpaudit.statistics.noise_tests import law_p_value, scores_of_a_shift
+from dpaudit.statistics.noise_tests import law_p_value, score_of_edges, scores_of_a_shift
 from dpaudit.training.woven import global_randomness
 
 from .jobs import Prepared, reason_not_examined
@@ -173,7 +173,7 @@ def _record_test(
     mean = silent.mean(axis=0)
     shifts = fitting[0].mean(axis=0) - mean, fitting[1].mean(axis=0) - mean
     best, found = -1.0, None
-    for score in scores_of_a_shift(silent, shifts):
+    for score in (*scores_of_a_shift(silent, shifts), score_of_edges(silent, shifts)):
         chosen = score(choosing[0]), score(choosing[1])
         value = family_from_scores(*chosen, DOUBT, chosen).value
         if value > best:

@@ -28,6 +28,7 @@ BINS = 400  # of a density
 WIDEST = 6.0  # standard deviations that a density is estimated over
 RESOLVED = 1e-12  # relative: bins about a number are as wide at least
 SMOOTH = 1.5  # bins
+MARGIN = 0.1  # standard deviations beyond all that was drawn: shifts are estimated
 
 
 def scale_p_values(sizes: Array) -> tuple[Array, Array]:
@@ -188,6 +189,22 @@ def scores_of_a_shift(silent: Array, shifts: tuple[Array, Array]) -> Iterator[Sc
     there = np.flatnonzero((moved > 1e-3 * moved.max(initial=0.0)) & (silent.std(axis=0) > 0))
     densities = [(j, _log_density(silent[:, j])) for j in there]
     yield from (linear, radial, by_coordinate)
+
+
+def score_of_edges(silent: Array, shifts: tuple[Array, Array]) -> Score:
+    """How many coordinates are where the second of two shifts puts some, and the first none.
+
+    Noise that is cut off puts many there, Gaussian noise few. Fewer those where the first puts some
+    alone.
+    """
+    margin = MARGIN * silent.std(axis=0)
+    low, high = silent.min(axis=0) - margin, silent.max(axis=0) + margin
+
+    def outside(x: Array) -> Array:
+        first, second = (((x < low + s) | (x > high + s)).sum(axis=1) for s in shifts)
+        return np.asarray(first - second, dtype=float)
+
+    return outside
 
 
 def _log_spherical(y: Array) -> Score:

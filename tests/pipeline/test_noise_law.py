@@ -121,6 +121,13 @@ class Truncated(Made):
         return draw("z").clamp(-2, 2)
 
 
+class CutAtThree(Made):
+    """P[|z| > 3] is 0.0027."""
+
+    def unit(self, like: Tensor, draw: Any) -> Tensor:
+        return draw("z").clamp(-3, 3)
+
+
 class OfOneNorm(Made):
     def unit(self, like: Tensor, draw: Any) -> Tensor:
         z = draw("z")
@@ -212,6 +219,7 @@ WRONG = [
     ShortestOfOwn(),
     SmallestEach(),
     Truncated(),
+    CutAtThree(),
     OfOneNorm(),
     SometimesNone(),
     Uniform(),

@@ -5,7 +5,12 @@ import pytest
 
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.statistics.noise_tests import law_p_value, scores_of_a_shift, sign_p_value
+from dpaudit.statistics.noise_tests import (
+    law_p_value,
+    score_of_edges,
+    scores_of_a_shift,
+    sign_p_value,
+)
 
 N = 20_000
 
@@ -69,6 +74,25 @@ def test_scores_of_gaussian_noise_reach_its_trade_off() -> None:
         middle = np.median(score(without))
         missed = np.mean(score(moved + shift) <= middle)
         assert missed == pytest.approx(best, abs=5 * np.sqrt(best * (1 - best) / N) + 0.01)
+
+
+@pytest.mark.parametrize("cut", [3.0, np.inf])
+def test_beyond_its_edges_cut_noise_shows_a_shift_for_certain(cut: float) -> None:
+    """Seed 7. Of noise that is cut off at 3, P[N > 3.1 - 2] = 0.136 of a shift of 2 lies beyond.
+
+    Of all others the largest of 20,000 is above 3.5 (but for a probability of 0.01). The count has
+    five standard deviations, besides 0.02 for a margin that is estimated.
+    """
+    rng = np.random.default_rng(7)
+    silent, without, moved = (rng.standard_normal((N, 3)).clip(-cut, cut) for _ in range(3))
+    shift = np.array([2.0, 0.0, 0.0])
+    score = score_of_edges(silent, (0 * shift, shift))
+    found = float(np.mean(score(moved + shift) > 0))
+    if cut == np.inf:
+        assert found < 0.09  # P[N > 3.6 - 2] = 0.055
+    else:
+        assert not (score(without) > 0).any()
+        assert found == pytest.approx(0.136, abs=5 * np.sqrt(0.136 * 0.864 / N) + 0.02)
 
 
 def test_a_sum_of_signs_has_hoeffding_s_p_value_on_both_sides() -> None:

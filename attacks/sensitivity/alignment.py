@@ -8,7 +8,8 @@ round and these records. It asks no step to be linear, so that it covers what th
 noise that later rounds take back, or that several draws share, is left to the algebra.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import ceil, hypot, inf
 
 import torch
@@ -17,17 +18,24 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 from dpaudit.files.finding import Metric
+from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.statistics.noise_tests import size_of_draws
 
 from .beside_values import same_draws
 from .declared import batches_of
 from .replay import EVERY_LINK, SAME, Replay, replay
 from .witness import Drawn
-from .worlds import Coupled, Key, Played, PlayedWorld
+from .worlds import Coupled, Key, Played, PlayedWorld, WorldPair
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
 WHICH_DRAWS = "which noise is drawn"
+CARRIES = (
+    "what later rounds reveal of a record: a round leaves something of it that no noise hides yet, "
+    "and not in proportion to gradients, as the algebra takes it"
+)
+TINY = 1e-6
+CARRIED = 1e-3  # of moves of noise, by which the share of a later round may differ
 LEVEL = 0.05  # of a size of noise outside of its interval
 
 
@@ -67,6 +75,36 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
             before = total.get(key, 0.0)
             total[key] = before + size if draw.family == "laplace" else hypot(before, size)
     return total
+
+
+@dataclass(eq=False)
+class _Scaled(WrappedGradient):
+    """Another oracle's gradients, ``TINY`` times as large: nothing that sums them is clipped."""
+
+    def changed(self, gradients: Tensor) -> Tensor:
+        return TINY * gradients
+
+
+def is_carried_alike(worlds: Iterable[WorldPair]) -> bool:
+    """Whether what a record leaves for the next round grows with gradients.
+
+    It is what noise of the next round has to move by, of all moves. The algebra of a step is of
+    tiny gradients: a sum that is clipped leaves a rest for later rounds only where it is long.
+    """
+    for one, other in worlds:
+        one, other = replace(one, lag=1), replace(other, lag=1)
+        tiny = (replace(world, oracle=_Scaled(world.oracle)) for world in (one, other))
+        if abs(_carried(one, other) - _carried(*tiny)) > CARRIED:
+            return False
+    return True
+
+
+def _carried(here: PlayedWorld, there: PlayedWorld) -> float:
+    """The share of the moves of noise that are in the second round."""
+    sizes = [0.0, 0.0]
+    for (k, _), move in replay(here, there, "add-remove").moves.items():
+        sizes[k > here.k] = hypot(sizes[k > here.k], move.norm().item())
+    return sizes[1] / hypot(*sizes) if any(sizes) else 0.0
 
 
 def _is_constant(here: PlayedWorld, there: PlayedWorld, key: Key, found: Replay) -> bool:

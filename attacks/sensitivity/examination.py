@@ -14,7 +14,7 @@ from dpaudit.attack import Classification
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient, in_double
 
-from .alignment import WHICH_DRAWS, Moved, alignment
+from .alignment import CARRIES, WHICH_DRAWS, Moved, alignment, is_carried_alike
 from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
 from .declared import Declared, Reach, declared_of_pairs, reaching
 from .kept import KeptAnswers
@@ -337,6 +337,8 @@ class Pair:
                 longest |= {key: max(x, longest.get(key, 0.0)) for key, x in moved.items()}
             else:
                 return longest
+        if self.k < coupled.defense.n_rounds and not is_carried_alike([(one, other), *worlds]):
+            self.examination.unclear[CARRIES] = None
         return why
 
     def _pairs(self, found: Mapping[str, Record]) -> dict[str, list[WorldPair]]:

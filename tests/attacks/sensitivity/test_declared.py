@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.contract import AttackContext
+from dpaudit.attacks.sensitivity.alignment import CARRIES
 from dpaudit.attacks.sensitivity.attack import Sensitivity
 from dpaudit.defense import Bracket, GaussianDefense, Round, broadcast, clip
 from dpaudit.files.claim import Claim
@@ -362,6 +363,41 @@ class CoinsOneByOne(Coins):
 class CoinsOfCoordinates(Coins):
     def coins(self, S, noise):
         return noise.gaussian("coin", 1.0, S)
+
+
+class RestOfAClippedSum(Plain):
+    """The sum is clipped, and what that leaves is added in the next round, without noise."""
+
+    limit: float = C
+
+    def step(self, state, k, graph, gradient, noise):
+        X, M = state
+        S = self.summed(gradient, X) + M
+        T = clip(S, self.limit)
+        sent = X - ETA * self.noised(T, noise) / B
+        return Round(State(graph.mix(sent), S - T), {"x": broadcast(graph, sent)})
+
+
+class MeanOfTwoSums(Plain):
+    def step(self, state, k, graph, gradient, noise):
+        X, M = state
+        S = self.summed(gradient, X)
+        sent = X - ETA * self.noised((S + M) / 2, noise) / B
+        return Round(State(graph.mix(sent), S), {"x": broadcast(graph, sent)})
+
+
+@pytest.mark.parametrize(
+    ("defense", "carries"),
+    [
+        (RestOfAClippedSum(), True),
+        (RestOfAClippedSum(limit=100.0), False),
+        (MeanOfTwoSums(), False),
+    ],
+)
+def test_what_a_round_leaves_for_the_next_beyond_proportion(found, defense, carries) -> None:
+    """The algebra is of short gradients, of which nothing is left by a clip of their sum."""
+    *_, beside = found(defense, attack=Sensitivity(rounds=(1,), steps=0))
+    assert (CARRIES in beside.not_examined) is carries
 
 
 SLOW = pytest.mark.slow

@@ -9,7 +9,7 @@ noise that later rounds take back, or that several draws share, is left to the a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, hypot, inf
 
 import torch
@@ -18,11 +18,11 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 from dpaudit.files.finding import Metric
-from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.statistics.noise_tests import size_of_draws
 
 from .beside_values import same_draws
 from .declared import batches_of
+from .opposed import Scaled
 from .replay import EVERY_LINK, SAME, Replay, replay
 from .witness import Drawn
 from .worlds import Coupled, Key, Played, PlayedWorld, WorldPair
@@ -34,7 +34,7 @@ CARRIES = (
     "what later rounds reveal of a record: a round leaves something of it that no noise hides yet, "
     "and not in proportion to gradients, as the algebra takes it"
 )
-TINY = 1e-6
+TINY = 1e-6  # times: gradients of which no sum is clipped
 CARRIED = 1e-3  # of moves of noise, by which the share of a later round may differ
 LEVEL = 0.05  # of a size of noise outside of its interval
 
@@ -77,14 +77,6 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
     return total
 
 
-@dataclass(eq=False)
-class _Scaled(WrappedGradient):
-    """Another oracle's gradients, ``TINY`` times as large: nothing that sums them is clipped."""
-
-    def changed(self, gradients: Tensor) -> Tensor:
-        return TINY * gradients
-
-
 def is_carried_alike(worlds: Iterable[WorldPair]) -> bool:
     """Whether what a record leaves for the next round grows with gradients.
 
@@ -93,7 +85,7 @@ def is_carried_alike(worlds: Iterable[WorldPair]) -> bool:
     """
     for one, other in worlds:
         one, other = replace(one, lag=1), replace(other, lag=1)
-        tiny = (replace(world, oracle=_Scaled(world.oracle)) for world in (one, other))
+        tiny = (replace(world, oracle=Scaled(world.oracle, TINY)) for world in (one, other))
         if abs(_carried(one, other) - _carried(*tiny)) > CARRIED:
             return False
     return True

@@ -36,9 +36,10 @@ from dpaudit.defense import (
     Stated,
     steps_of,
 )
-from dpaudit.game.step_inputs import STD, ChosenNoise, Family, WrappedGradient
+from dpaudit.game.step_inputs import STD, ChosenNoise, Family
 
 from .laws import redrawn
+from .opposed import Scaled
 from .replay import EVERY_LINK
 from .worlds import Coupled, PlayedWorld, WorldPair
 
@@ -61,13 +62,6 @@ class Reach(NamedTuple):
     scales: Tensor  # [rows, draws], of every draw's noise there, by the scale of its family
     families: tuple[str, ...]  # [draws]
     beside: bool = False  # whether there are draws beside these, which move data alone
-
-
-class _NoData(WrappedGradient):
-    """The oracle of a world in which every gradient is 0."""
-
-    def changed(self, gradients: Tensor) -> Tensor:
-        return torch.zeros_like(gradients)
 
 
 class _SomeChosen(ChosenNoise):
@@ -212,7 +206,7 @@ class _Round:
     """A round that is played with chosen noise."""
 
     def __init__(self, world: PlayedWorld) -> None:
-        self._world, self._nothing = world, _NoData(world.oracle)
+        self._world, self._nothing = world, Scaled(world.oracle, 0.0)
         self._noise = Noise(world.streams or world.coupled.streams, world.k)
         asked = ChosenNoise()
         self.silent = self._sent(world.oracle, asked)

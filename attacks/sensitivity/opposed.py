@@ -16,6 +16,21 @@ from .worlds import Record, placed
 
 
 @dataclass(eq=False)
+class Scaled(WrappedGradient):
+    """The oracle of a world in which every gradient is so many times as large."""
+
+    factor: float
+
+    @property
+    def batch(self) -> Batch:
+        batch: Batch = self.of.batch  # type: ignore[attr-defined]
+        return batch
+
+    def changed(self, gradients: Tensor) -> Tensor:
+        return self.factor * gradients
+
+
+@dataclass(eq=False)
 class OneMore(WrappedGradient, ABC):
     """The oracle of a world with one record more in the victim's batch."""
 

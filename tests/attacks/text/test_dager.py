@@ -286,8 +286,7 @@ def test_an_audit_takes_labels_at_every_position() -> None:
     (seen,) = [f for f in result.findings if f.attack == "membership" and f.world == "no-defense"]
     assert seen.metrics["matched"].value == 1
     assert {f.attack for f in result.findings} >= {"shadow-models", "canaries", "sensitivity"}
-    (claim,) = result.claims
-    assert claim.verdict == "refuted"  # the exact leak of this noise is far above epsilon = 3
+    assert result.exit_code == 1  # so little noise supports no epsilon of 3
 
 
 def _bert(width: int) -> tuple[nn.Module, Tensor]:

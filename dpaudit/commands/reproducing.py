@@ -107,13 +107,17 @@ def _printed(
     """The lines of what has a printed form alone, or what it takes."""
     from dpaudit.papers.five_papers import printed_lines
 
-    takes = study.scales[scale]
     if dry_run:
-        about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
-        yield f"all of it, scale {scale}: about {about}"
+        yield _all_of_it(study, scale)
         return
     with progress_bars(quiet=False) as on_progress:
         yield from printed_lines(name, study, scale, seed, folder, on_progress)
+
+
+def _all_of_it(chosen: "Experiment | PrintedStudy", scale: str) -> str:
+    takes = chosen.scales[scale]
+    about = f"{duration(takes.seconds)} on two cores, {size_text(takes.bytes)}"
+    return f"all of it, scale {scale}: about {about}"
 
 
 def _refuse(name: str, given: Mapping[str, object]) -> None:
@@ -155,9 +159,12 @@ def _asked(
 
 
 def _costs(chosen: "Experiment", request: "Request", folder: Path) -> Iterator[str]:
-    """Time and memory of training each cell, and of all."""
-    from dpaudit.papers.cells import costs, seeds_of
+    """Time and memory of training each cell, and of all; of all where they train nothing."""
+    from dpaudit.papers.cells import costs, seeds_of, trains
 
+    if not trains(chosen, request):
+        yield _all_of_it(chosen, request.scale)
+        return
     whole, n = 0.0, len(seeds_of(chosen, request))
     for cell, seconds, size in costs(chosen, request, folder):
         if not whole:  # not before what cannot be run has been refused

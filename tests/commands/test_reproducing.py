@@ -1,6 +1,7 @@
 """dpaudit reproduce: what it writes, what it refuses, and the results that it publishes."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,9 @@ from dpaudit.papers.experiment import ExperimentScale
 from dpaudit.papers.frameworks import FRAMEWORKS
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help
+
+
+PUBLISHED = declared.EXPERIMENTS
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,6 @@ def test_readings_and_labels_are_options() -> None:
         (("toy", "--data-root", "."), "reads no data set"),
         (("learns",), "train-images-idx3-ubyte is missing"),
         (("learns", "--data", "digitz"), 'did you mean "digits"'),
-        (("toy", "--dry-run"), "dpaudit list"),
         (("toy", "--only", "method=AA"), "it has A, B"),
     ],
 )
@@ -80,6 +83,14 @@ def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
     [said] = without_help(done.stderr).strip().splitlines()
     assert said.startswith("error: ")
     assert line in said
+
+
+def test_a_dry_run_of_what_trains_nothing_says_what_all_of_it_takes(monkeypatch) -> None:
+    monkeypatch.setattr(declared, "EXPERIMENTS", {**PUBLISHED, "toy": TOY})
+    for name in ("toy", "dager", "fedavg-inversion", "weather"):
+        done = reproduce(name, "--dry-run")
+        assert done.exit_code == 0, done.output
+        assert re.match(r"all of it, scale quick: about .* on two cores, ", done.stdout), name
 
 
 def test_published_results_have_each_run_once(tmp_path) -> None:

@@ -15,7 +15,6 @@ from dpaudit.papers.frameworks import FRAMEWORKS
 from tests.papers.toy import CALLS, LEARNS, TOY
 from tests.said import without_help
 
-
 PUBLISHED = declared.EXPERIMENTS
 
 

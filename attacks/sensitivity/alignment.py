@@ -8,7 +8,7 @@ round and these records. It asks no step to be linear, so that it covers what th
 noise that later rounds take back, or that several draws share, is left to the algebra.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, hypot, inf
 
@@ -18,6 +18,8 @@ from torch import Tensor
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 from dpaudit.files.finding import Metric
+from dpaudit.game.game import Game
+from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.statistics.noise_tests import size_of_draws
 
 from .beside_values import same_draws
@@ -35,6 +37,7 @@ CARRIES = (
     "and not in proportion to gradients, as the algebra takes it"
 )
 TINY = 1e-6  # times: gradients of which no sum is clipped
+FIRST = 3  # rounds in which a step that is not linear shows it
 CARRIED = 1e-3  # of moves of noise, by which the share of a later round may differ
 LEVEL = 0.05  # of a size of noise outside of its interval
 
@@ -77,18 +80,31 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
     return total
 
 
-def is_carried_alike(worlds: Iterable[WorldPair]) -> bool:
+def is_carried_alike(worlds: Sequence[WorldPair]) -> bool:
     """Whether what a record leaves for the next round grows with gradients.
 
     It is what noise of the next round has to move by, of all moves. The algebra of a step is of
-    tiny gradients: a sum that is clipped leaves a rest for later rounds only where it is long.
+    tiny gradients: a sum that is clipped leaves a rest for later rounds only where it is long. Of a
+    step that is not linear there is no algebra that this could mislead.
     """
+    first, coupled = worlds[0][0], worlds[0][0].coupled
+    if first.k == coupled.defense.n_rounds or not _is_linear(coupled):
+        return True
     for one, other in worlds:
         one, other = replace(one, lag=1), replace(other, lag=1)
         tiny = (replace(world, oracle=Scaled(world.oracle, TINY)) for world in (one, other))
         if abs(_carried(one, other) - _carried(*tiny)) > CARRIED:
             return False
     return True
+
+
+def _is_linear(coupled: Coupled) -> bool:
+    """Whether the first rounds are linear on the game's model, as far as it can play them."""
+    try:
+        game = Game.of(coupled.defense, coupled.setting, coupled.victim, "add-remove")
+        return nonlinearity(game, EVERY_LINK, min(FIRST, coupled.defense.n_rounds)) is None
+    except Exception:  # whatever a step raises that takes the real model alone
+        return True
 
 
 def _carried(here: PlayedWorld, there: PlayedWorld) -> float:

@@ -337,7 +337,7 @@ class Pair:
                 longest |= {key: max(x, longest.get(key, 0.0)) for key, x in moved.items()}
             else:
                 return longest
-        if self.k < coupled.defense.n_rounds and not is_carried_alike([(one, other), *worlds]):
+        if not is_carried_alike([(one, other), *worlds]):
             self.examination.unclear[CARRIES] = None
         return why
 

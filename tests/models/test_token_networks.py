@@ -37,18 +37,23 @@ def of_autograd(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack(rows).detach()
 
 
-def assert_gradients(module: nn.Module, x: Tensor, y: Tensor, n_classes: int = CLASSES) -> None:
-    """One by one, clipped and summed: as autograd has them."""
-    each = of_autograd(module, x, y)
-    X = nn.utils.parameters_to_vector(trained_parameters(module)).detach()[None]
-    shape = tuple(x.shape[1:])
-    gradients = Gradients(architecture(module, shape, n_classes, x.dtype), shape, x.dtype)
+def assert_answers(gradients: Gradients, X: Tensor, x: Tensor, y: Tensor, each: Tensor) -> None:
+    """One by one, and clipped and summed: as the gradients of records [n, d] are."""
     found = gradients.per_record(X, x[None], y[None])[0]
     torch.testing.assert_close(found, each, rtol=1e-4, atol=1e-6)
     C = float(each.norm(dim=1).median())
     clipped = (each * (C / each.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
     total = gradients.clipped_sum(X, x[None], y[None], C)[0]
     torch.testing.assert_close(total, clipped, rtol=1e-4, atol=1e-5)
+
+
+def assert_gradients(module: nn.Module, x: Tensor, y: Tensor, n_classes: int = CLASSES) -> None:
+    """One by one, clipped and summed: as autograd has them."""
+    each = of_autograd(module, x, y)
+    X = nn.utils.parameters_to_vector(trained_parameters(module)).detach()[None]
+    shape = tuple(x.shape[1:])
+    gradients = Gradients(architecture(module, shape, n_classes, x.dtype), shape, x.dtype)
+    assert_answers(gradients, X, x, y, each)
 
 
 def tokens(b: int = 3, length: int = LENGTH) -> tuple[Tensor, Tensor]:
@@ -112,12 +117,7 @@ def test_labels_at_every_position_have_the_mean_loss_of_autograd(name: str) -> N
     each = torch.stack(
         [torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses]
     )
-    found = gradients.per_record(X, x[None], y[None])[0]
-    torch.testing.assert_close(found, each, rtol=1e-4, atol=1e-6)
-    C = float(each.norm(dim=1).median())
-    clipped = (each * (C / each.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
-    total = gradients.clipped_sum(X, x[None], y[None], C)[0]
-    torch.testing.assert_close(total, clipped, rtol=1e-4, atol=1e-5)
+    assert_answers(gradients, X, x, y, each)
     loss, accuracy = gradients.evaluate(X, x[None], y[None])
     assert float(loss) == pytest.approx(float(torch.stack(losses).mean().detach()), rel=1e-5)
     hits = torch.stack([one.argmax(-1) == own for one, own in zip(logits, y, strict=True)])

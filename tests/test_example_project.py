@@ -53,6 +53,7 @@ def check(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project: Path) -> None:
     cold = check(project)
     assert cold.returncode == 0, cold.stdout + cold.stderr

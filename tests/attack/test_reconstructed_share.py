@@ -107,6 +107,7 @@ def test_the_share_stands_beside_its_bounds_which_are_ordered() -> None:
     assert any("each round" in note and "over the whole run" in note for note in share.notes)
 
 
+@pytest.mark.slow
 def test_a_batch_of_several_is_drawn_and_refutes_nothing() -> None:
     result, _ = audited(broken=True, n_agents=4, batch_size=2)
     assert of(result, Role.TEST) == []

@@ -120,6 +120,7 @@ def dpdl(folder: Path, **options: Any) -> AuditResult:
     return run_audit(AuditConfig.from_dict(data | changed), folder, Runtime(cores=1))
 
 
+@pytest.mark.slow
 def test_gradients_of_one_batch_at_the_models_of_its_neighbours_are_joined(tmp_path: Path) -> None:
     result = dpdl(tmp_path / "links", join="links", rounds=[2, 3])
     noisy = HANDED[0]

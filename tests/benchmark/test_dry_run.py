@@ -57,6 +57,7 @@ def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
     assert len({cell.largest(Name.EXPECTED_BOUND) for cell in found}) > 1  # power is of each budget
 
 
+@pytest.mark.slow
 def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,8 @@ def measured(result: AuditResult, name: Name = Name.LARGEST_MU_OF_A_ROUND) -> fl
     return finding.value(name) or 0.0
 
 
-@pytest.mark.parametrize("victims", [(0,), pytest.param((0, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [(0,), (0, 1)])
 def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, victims: tuple) -> None:
     record = {"victims": victims, "candidates": ("present", "scaled")}
     result = gossip(tmp_path, "none", runs=8, record=record)

@@ -63,6 +63,7 @@ def assert_measured(given: CapturedConfig, out: Path, mu: float) -> None:
     assert {(0, 1), (1, 0)} <= {tuple(link) for link in result.graph.links}
 
 
+@pytest.mark.slow
 def test_a_fault_is_found_by_the_bytes_of_sockets(tmp_path: Path, numpy_alone: Path) -> None:
     given = config("socket", numpy_alone, "halved", rounds=(1,), victims=(0,))
     assert_measured(given, tmp_path / "out", 2.0)

@@ -78,7 +78,8 @@ assert scripted(torch.ones(2)).tolist() == [1, 1]
 """
 
 
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2])
 def test_calls_of_cuda_are_answered_by_devices_of_the_cpu(n: int, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.replace("DEVICES", str(n)))
     given = {k: v for k, v in os.environ.items() if k != "LOCAL_WORLD_SIZE"}

@@ -75,8 +75,9 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands over orphans")
-@pytest.mark.parametrize("how", fast_if("warm".__eq__, ["simulation", "warm", "ranks"]))
+@pytest.mark.parametrize("how", ["simulation", "warm", "ranks"])
 def test_what_a_run_leaves_behind_ends_with_it(tmp_path: Path, how: str) -> None:
     """Daemons in sessions of their own, without the environment; a warm program starts two."""
     (tmp_path / "leaves.py").write_text(LEAVES)

@@ -35,6 +35,7 @@ def measured(tmp_path: Path, text: str) -> tuple[float | None, Verdict]:
     return found.value(Name.LARGEST_MU_OF_A_ROUND), result.verdict
 
 
+@pytest.mark.slow
 def test_clipping_by_layer_is_found_in_pytorch(tmp_path: Path) -> None:
     """Four layers of norm 1 at most have a norm of 2 at most together."""
     mu, verdict = measured(tmp_path, (TORCH / "tapped.py").read_text())

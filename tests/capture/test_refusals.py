@@ -96,6 +96,7 @@ def test_an_error_of_the_program_is_shown_with_its_output(
     assert line.endswith("was ended by signal 9; its own output says why")
 
 
+@pytest.mark.slow
 def test_the_error_of_the_process_that_failed_first_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

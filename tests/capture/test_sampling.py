@@ -97,7 +97,9 @@ def test_stated_poisson_batches_count_by_their_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "mu", "said"),
     [
-        ("passes", 1.0, "every record is in one batch of each pass"),
+        pytest.param(
+            *("passes", 1.0, "every record is in one batch of each pass"), marks=pytest.mark.slow
+        ),
         ("whole", 3**0.5, "every batch has the same records"),
     ],
 )

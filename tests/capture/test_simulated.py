@@ -112,9 +112,10 @@ def audited(tmp_path: Path, *claimed: str) -> AuditResult:
     return run_captured(config, tmp_path / "out", cores=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "verdict"),
-    [pytest.param(1.0, None, marks=pytest.mark.slow), (0.5, Verdict.UNSUPPORTED)],
+    [(1.0, None), (0.5, Verdict.UNSUPPORTED)],
 )
 def test_agents_may_miss_rounds_and_batches(
     tmp_path: Path, factor: float, verdict: Verdict | None

@@ -90,7 +90,9 @@ def assert_equal_to_fresh_starts(
         pytest.param(
             "torch.ones(2, requires_grad=True).sum().backward()", "", marks=pytest.mark.slow
         ),
-        ("file = open(__file__); file.read(10)", "+ ord(file.read(1))"),
+        pytest.param(
+            "file = open(__file__); file.read(10)", "+ ord(file.read(1))", marks=pytest.mark.slow
+        ),
     ],
     ids=["plain", "autograd", "file"],
 )

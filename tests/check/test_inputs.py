@@ -148,13 +148,7 @@ CASES = {
 }
 
 
-FAST = {
-    "a module that is there now",
-    "a file of a Python child",
-}
-
-
-@pytest.mark.parametrize("case", fast_if(FAST.__contains__, CASES))
+@pytest.mark.parametrize("case", fast_if("a file of a Python child".__eq__, CASES))
 def test_an_audit_runs_again_once_its_input_changed(folder: Path, case: str) -> None:
     code, change = CASES[case]
     assert checked(folder, code)[0] == 1
@@ -178,9 +172,7 @@ def test_an_array_that_changed_is_another_input(folder: Path) -> None:
         assert checked(folder)[0] == n
 
 
-@pytest.mark.parametrize(
-    "case", fast_if({PROGRAM, PIPE}.__contains__, [SHELL, PROGRAM, PIPE, BLIND])
-)
+@pytest.mark.parametrize("case", fast_if(PROGRAM.__eq__, [SHELL, PROGRAM, PIPE, BLIND]))
 def test_an_audit_whose_inputs_are_unknown_runs_again(folder: Path, case: str) -> None:
     os.mkfifo(folder / "pipe")
     said = 'note: "first": its audit runs again in each check: it '

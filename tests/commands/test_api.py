@@ -165,6 +165,7 @@ def test_importing_dpaudit_loads_no_torch_until_audit_is_asked_for_and_then_no_m
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_two_claims_of_one_text_are_judged_apart() -> None:
     """Accounting settles 8; that so many runs could have refuted it decides nothing."""
     theorem = {"text": "Theorem 1", "delta": 1e-5}

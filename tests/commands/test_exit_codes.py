@@ -14,7 +14,6 @@ import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
 from tests.said import without_help
-from tests.some_fast import fast_if
 
 MODULE = """\
 import multiprocessing
@@ -190,7 +189,8 @@ def test_in_a_worker_process_too(folder, act: str, said: str, monkeypatch) -> No
         assert ", in act\n" in log.read_text()
 
 
-@pytest.mark.parametrize("moment", fast_if("in_measure".__eq__, ["at_import", "in_measure"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["at_import", "in_measure"])
 def test_a_process_that_is_left_behind_our_back_gives_no_verdict(folder, moment: str) -> None:
     plant(folder, "os._exit(0)", moment)
     code, lines = dpaudit_command(folder, "audit", "audit.toml", "--workers", "1")

@@ -151,6 +151,7 @@ def test_without_findings_a_table_is_empty(tmp_path: Path) -> None:
         assert path.read_text() == "\n"
 
 
+@pytest.mark.slow
 def test_the_command_writes_both_beside_its_report(tmp_path: Path) -> None:
     shutil.copy(GOLDEN, tmp_path / "audit.json")
     asked = ["report", tmp_path, "--figures", tmp_path / "f", "--tables", tmp_path / "t"]

@@ -275,7 +275,7 @@ def test_check_of_a_hostile_audit_json_leaves_outputs_of_ours(
     assert_outputs_of_ours(tmp_path, done)
 
 
-@pytest.mark.parametrize("field", fast_if(("NAME", "METRIC").__contains__, ORDINARY))
+@pytest.mark.parametrize("field", fast_if("NAME".__eq__, ORDINARY))
 def test_check_of_a_hostile_claims_file_leaves_outputs_of_ours(
     field: str, ordinary: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
 from tests.said import without_help
+from tests.some_fast import fast_if
 
 MODULE = """\
 from dataclasses import replace
@@ -69,7 +70,7 @@ ACTS = {
     "no round": ("return None", "returns None; expected Round(state, sent)"),
     "no state": ("return round._replace(state=None)", "gives None as the state"),
 }
-AT_FIRST = "complex", "empty"  # slow: the others in round 1 too
+FAST = [*((act, 4) for act in ("complex", "narrower", "empty", "default")), ("no round", 1)]
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def said(*options: str, attack: str = "none") -> tuple[int, list[str]]:
 @pytest.mark.parametrize(  # a message of few coordinates in all rounds is no mistake
     "act, since",
     [
-        pytest.param(act, since, marks=[pytest.mark.slow] * (since == 1 and act not in AT_FIRST))
+        pytest.param(act, since, marks=[pytest.mark.slow] * ((act, since) not in FAST))
         for act in ACTS
         for since in (1, 4)
         if (act, since) != ("narrower", 1)
@@ -125,7 +126,7 @@ def test_an_audit_says_what_the_plug_in_did(folder, act: str, since: int) -> Non
 
 
 @pytest.mark.parametrize("attack", ["likelihood-ratio", "canaries"])
-@pytest.mark.parametrize("act", ["complex", "empty"])
+@pytest.mark.parametrize("act", fast_if("empty".__eq__, ["complex", "empty"]))
 def test_an_attack_that_plays_before_training_does_too(folder, act: str, attack: str) -> None:
     write(ACTS[act][0], since=4)
     code, [line] = said("--dry-run", attack=attack)
@@ -154,7 +155,11 @@ def test_a_module_that_sets_the_default_dtype_is_refused(folder) -> None:
 @pytest.mark.parametrize(
     "measure, expected",
     [
-        ("return None", "measure returns None; expected a list of Finding"),
+        pytest.param(
+            "return None",
+            "measure returns None; expected a list of Finding",
+            marks=pytest.mark.slow,
+        ),
         ("return [1]", "measure returns an int; expected a list of Finding"),
         ("torch.set_default_dtype(torch.float64)", "measure calls torch.set_default_dtype"),
     ],

@@ -23,6 +23,7 @@ def test_the_example_is_small_and_has_no_outputs() -> None:
     assert EXAMPLE.stat().st_size < 10_000
 
 
+@pytest.mark.slow
 def test_the_cells_of_the_example_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_report
 ) -> None:

@@ -106,6 +106,7 @@ def test_without_noise_agents_disagree_by_steps_over_couplings_and_so_near_the_o
     assert errors[20_000] == pytest.approx(errors[5_000], rel=0.05)  # the distance falls as l / c
 
 
+@pytest.mark.slow
 def test_without_noise_trackers_agree_by_forgetting_over_coupling_and_keep_their_sum(
     sensors, streams
 ) -> None:

@@ -123,6 +123,7 @@ def measured(tmp_path_factory):
     return found, AuditResult.read(folder / "audits/cell-01234567/audit.json"), reported
 
 
+@pytest.mark.slow
 def test_a_cell_is_an_audit_with_the_paper_s_attacks(measured) -> None:
     found, result, reported = measured
     assert {"cell: training, defense", "cell: training, no-defense"} <= set(reported)

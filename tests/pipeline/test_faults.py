@@ -138,7 +138,7 @@ LONG = {  # the report at which it is ended, and how many need not be made again
 }
 
 
-IN_ATTACKS = "canaries", "sensitivity", "mutual-information"  # fast in tests/attacks/test_resume.py
+IN_ATTACKS = {*LONG} - {"gradient-inversion"}  # fast in tests/attacks/test_resume.py
 
 
 @pytest.mark.parametrize(
@@ -328,6 +328,7 @@ def test_a_folder_that_cannot_be_written_is_one_line_for_every_command(folder, m
         assert (code, error) == (2, "error: run: cannot write: Read-only file system\n")
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_nothing(folder, often, monkeypatch) -> None:
     run(folder, "whole")
     rng = np.random.default_rng(0)

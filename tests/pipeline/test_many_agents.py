@@ -40,12 +40,13 @@ trials = 100
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agents", "graph"),
     [
         (300, "ring"),
-        pytest.param(10_000, "ring", marks=pytest.mark.slow),
-        pytest.param(10_000, "k-regular", marks=pytest.mark.slow),
+        (10_000, "ring"),
+        (10_000, "k-regular"),
     ],
 )
 def test_an_audit_of_many_agents_refutes_a_claim_that_is_false(

@@ -298,23 +298,14 @@ def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
     assert found.unconfirmed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     ("defense", "verdict", "begins"),
     [
         (BoxMuller(), Verdict.UNDERPOWERED, "Accounting stays within the claim"),
-        pytest.param(
-            Louder(),
-            Verdict.UNDERPOWERED,
-            "Accounting would support the claim",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            SmallestEach(),
-            Verdict.UNSUPPORTED,
-            "Claimed epsilon 40; runs with the record",
-            marks=pytest.mark.slow,
-        ),
+        (Louder(), Verdict.UNDERPOWERED, "Accounting would support the claim"),
+        (SmallestEach(), Verdict.UNSUPPORTED, "Claimed epsilon 40; runs with the record"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Made) else "",
 )

@@ -97,6 +97,7 @@ def test_what_ends_one_order_ends_no_other(
     assert (pids(tmp_path, 0)[0] == pids(tmp_path, 1)[0]) == (act != "kill both")
 
 
+@pytest.mark.slow
 def test_an_order_that_is_late_is_stopped_with_its_process(tmp_path: Path) -> None:
     first, second = carried_out(tmp_path, "hang", "print", seconds=3)
     assert first.out_of_time

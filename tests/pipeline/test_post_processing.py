@@ -174,9 +174,10 @@ class NormedByLayer(Processed):
         return torch.cat([divided(part, part) for part in noisy.split([640, 10], -1)], -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defense", "played"),
-    [(Standardised, 64), pytest.param(NormedByLayer, 650, marks=pytest.mark.slow)],
+    [(Standardised, 64), (NormedByLayer, 650)],
 )
 def test_what_one_coordinate_cannot_play_is_audited_at_several(
     defense: type[Processed], played: int

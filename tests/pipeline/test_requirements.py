@@ -31,6 +31,7 @@ def test_cuda_is_refused_where_torch_sees_none(name) -> None:
     assert torch_device("cpu", "the option") == torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_every_way_in_says_so(tmp_path) -> None:
     audit, claims = tmp_path / "audit.toml", tmp_path / "claims.toml"
     audit.write_text(AUDIT)

@@ -223,9 +223,8 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(
-    "stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_process_leaves_a_run_that_resumes(folder, stop, no_report) -> None:
     run = folder / "run"
     text = SMALL + "".join(f'[[attack]]\nname = "canaries"\ncanaries = {n}\n' for n in (40, 50))

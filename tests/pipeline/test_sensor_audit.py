@@ -103,6 +103,7 @@ def test_an_interrupted_run_resumes_to_the_same_curve(tmp_path, monkeypatch) -> 
     assert again.utility == whole.utility
 
 
+@pytest.mark.slow
 def test_mutual_information_is_measured_on_it(tmp_path) -> None:
     code, _ = command(tmp_path, CONFIG + MI)
     assert code == 0

@@ -142,6 +142,7 @@ def test_workers_have_the_environment_that_the_caller_has_now(
     assert seen == [value, value]
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "own_work.py").write_text(
         "import os, time\n"

@@ -75,6 +75,7 @@ def test_a_link_out_of_the_run_directory_is_refused(golden: AuditResult, tmp_pat
         render(with_findings(golden, small_finding(artifacts={"truth": "innocent.png"})), run)
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_to_the_byte_in_another_process(
     html: str, run_directory: Path
 ) -> None:

@@ -58,7 +58,7 @@ def test_a_figure_has_its_numbers_as_a_frame(golden: AuditResult, figures: Figur
     [
         ("los", 'no figure is called "los" (did you mean "loss"?); there are: bounds, '),
         pytest.param("loss 2", 'no figure is called "loss 2"', marks=pytest.mark.slow),
-        ("loss 0", 'no figure is called "loss 0"'),
+        pytest.param("loss 0", 'no figure is called "loss 0"', marks=pytest.mark.slow),
     ],
 )
 def test_an_unknown_figure_is_one_line_with_the_nearest_name(figures, name, said) -> None:

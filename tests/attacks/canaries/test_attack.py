@@ -20,6 +20,7 @@ from dpaudit.game.game import Game
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.statistics.guesses import correct_guesses, mu_from_ranked_guesses
+from tests.some_fast import fast_if
 
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 
@@ -145,7 +146,7 @@ def test_records_under_heavy_noise_are_not_found(context_of) -> None:
     assert found.metrics["right guesses"].value < 18
 
 
-@pytest.mark.parametrize("access", ["white-box", "black-box"])
+@pytest.mark.parametrize("access", fast_if("white-box".__eq__, ["white-box", "black-box"]))
 def test_a_final_model_shows_records_without_noise_alone(context_of, access) -> None:
     """Without reference runs what all records teach drowns a canary. 16 of 20 guesses of fair coins
     are right in 1 of 169 seeds, of which one is fixed.

@@ -65,7 +65,8 @@ def only(observed: ObservedGradients, which: int, r: int) -> ObservedGradients:
     )
 
 
-@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_the_error_of_a_linear_answer_falls_as_one_over_r(spread: float) -> None:
     """Where W = 0, dL/dW = (softmax(c) - e_y) x' is linear in the image.
 

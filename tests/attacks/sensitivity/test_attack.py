@@ -198,7 +198,7 @@ L1, POISSON = {"perturb": "model"}, {"sampling": "poisson"}
         pytest.param(ClippedAfterAveraging, {}, "add-remove", marks=SLOW),
         (ClippedAfterAveraging, {}, "replace-one"),
         pytest.param(ClippedInL2, L1, "add-remove", marks=SLOW),
-        (ClippedInL2, L1, "replace-one"),
+        pytest.param(ClippedInL2, L1, "replace-one", marks=SLOW),
         (DividedByTheRealisedBatchSize, POISSON, "add-remove"),
     ],
 )

@@ -74,6 +74,7 @@ def handed(message: str, folder: Path, **options: Any) -> list[ObservedGradients
     return list(HANDED)
 
 
+@pytest.mark.slow
 def test_the_view_tells_what_the_observable_does_and_its_noise(tmp_path: Path) -> None:
     noisy, bare = handed("view", tmp_path / "view")
     by_hand, _ = handed("noisy-gradient", tmp_path / "by hand")

@@ -148,6 +148,7 @@ def test_a_cell_that_fails_is_a_gap_with_its_line_and_the_others_go_on(folder) -
     assert log() == ["path-seed-0 resumed", "ring-seed-0 resumed", "star-seed-0 resumed"]
 
 
+@pytest.mark.slow
 def test_a_killed_benchmark_goes_on_with_no_finished_cell_run_again(folder) -> None:
     acts(path="hang")
     process = subprocess.Popen([sys.executable, "-c", RUN], cwd=folder, stderr=subprocess.PIPE)

@@ -56,6 +56,7 @@ def test_the_information_lies_where_the_noise_puts_it(
         assert finding.metrics[Name.M_NMI].value == pytest.approx(bits.value / itself)
 
 
+@pytest.mark.slow
 def test_attacks_on_a_message_say_what_it_reveals_of_the_record(tmp_path: Path) -> None:
     """The message without noise reveals all of a fair bit; the other one what its noise lets through.
 

@@ -51,6 +51,7 @@ def planted(folder: Path, code: str) -> CapturedConfig:
     )
 
 
+@pytest.mark.slow
 def test_every_file_that_a_program_reads_is_an_input(tmp_path: Path) -> None:
     config, out = planted(tmp_path, READS), tmp_path / "run"
     run_captured(config, out, cores=1)

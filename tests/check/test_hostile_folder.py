@@ -70,6 +70,7 @@ def test_the_planted_modules_would_be_run_by_a_process_that_is_started_carelessl
     assert marks(repository) == ["pydantic"]
 
 
+@pytest.mark.slow
 def test_the_process_of_audits_starts_without_them(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,7 @@ def test_which_input_changed_is_said(folder: Path) -> None:
     assert f'note: "first": {folder / "values.txt"} changed, so the audit' in checked(folder)[1]
 
 
+@pytest.mark.slow
 def test_an_array_that_changed_is_another_input(folder: Path) -> None:
     save = "import numpy, sys; numpy.save('values.npy', [float(sys.argv[1])])"
     for i, n in enumerate([1, 2]):

@@ -131,6 +131,7 @@ def kill_at_random_moments(folder: Path, times: int) -> None:
     assert left == []
 
 
+@pytest.mark.slow
 def test_a_killed_check_leaves_a_whole_cache_and_a_whole_baseline(folder) -> None:
     kill_at_random_moments(folder, 3)
 

@@ -50,7 +50,7 @@ def of_version(version: int) -> dict[str, Any]:
         (1, "empty"),
         pytest.param(2, "empty", marks=pytest.mark.slow),
         pytest.param(2, "absent", marks=pytest.mark.slow),
-        (3, "absent"),
+        pytest.param(3, "absent", marks=pytest.mark.slow),
     ],
 )
 def test_it_is_reported_and_checked(folder: Path, version: int, how: str) -> None:

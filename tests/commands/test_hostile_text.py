@@ -298,6 +298,7 @@ def test_what_is_listed_is_in_lines_of_ours(monkeypatch: pytest.MonkeyPatch) -> 
     assert json.loads(done.stdout)[0]["name"] == HOSTILE
 
 
+@pytest.mark.slow
 def test_a_bug_keeps_its_trace_in_a_file_and_refutes_nothing() -> None:
     code = (
         "import sys, warnings\n"

@@ -75,6 +75,7 @@ def test_claims_are_tests_and_the_summary_says_what_was_found(pytester: pytest.P
     done.stdout.fnmatch_lines(["*::test_bold: UNSUPPORTED  ours: (0.0001, 1e-05)-DP*"])
 
 
+@pytest.mark.slow
 def test_slow_audits_run_when_asked_and_weak_ones_lack_power(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_inprocess(

@@ -21,6 +21,7 @@ assert tv.datasets.CIFAR10.__module__ == "torchvision.datasets.cifar"
 """
 
 
+@pytest.mark.slow
 def test_models_transforms_and_datasets_work_in_a_fresh_process_without_a_warning() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", USE], capture_output=True, text=True

@@ -213,7 +213,7 @@ def test_a_budget_that_no_noise_was_ever_found_for_is_refused(budget) -> None:
 @pytest.mark.parametrize(
     "budget, delta, why",
     [
-        (1.0, 0.999, "kept with next to no noise"),
+        pytest.param(1.0, 0.999, "kept with next to no noise", marks=pytest.mark.slow),
         pytest.param(1.0, 1e-300, "no noise_multiplier", marks=pytest.mark.slow),
         (1e-6, 1e-20, "no noise_multiplier"),
     ],

@@ -189,6 +189,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[bo
     return audit, tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_run_with_a_flipped_byte_in_what_it_found_is_made_again_in_that_part(begun) -> None:
     audit, run = begun
     whole = audit(False)

@@ -32,6 +32,7 @@ def test_a_run_whose_input_changed_is_not_resumed(tmp_path: Path) -> None:
     read_in_a_run(out, resume=True)
 
 
+@pytest.mark.slow
 def test_what_a_resumed_run_reads_is_added(tmp_path: Path) -> None:
     out, files = tmp_path / "run", [tmp_path / "a", tmp_path / "b"]
     for file in files:

@@ -1,5 +1,7 @@
 """One update of federated averaging: three attacks on the same clients."""
 
+import pytest
+
 from dpaudit.papers.declared import DECLARED
 from dpaudit.papers.local_updates import PSNR, RECOVERED, recovered
 
@@ -9,6 +11,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_played_steps_recover_more_than_one_gradient(context) -> None:
     found = {}
     for attack in ("simulated", "one gradient"):

@@ -193,6 +193,7 @@ def test_agents_without_records_have_a_pace_too() -> None:
     assert pace == pytest.approx((1e-3, 1e-3, 1e-3))  # all plays took a tick
 
 
+@pytest.mark.slow
 def test_it_is_said_to_who_listens_and_changes_nothing(tmp_path: Path) -> None:
     config, said = audit(n_rounds=2), list[str]()
     slow = PACE._replace(round=100.0)

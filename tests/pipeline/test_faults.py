@@ -352,6 +352,7 @@ def test_a_result_that_was_edited_between_is_made_again(folder, often) -> None:
     assert numbers(folder / "run") == numbers(folder / "whole")
 
 
+@pytest.mark.slow
 def test_findings_of_other_options_are_not_taken_for_those_of_the_run(folder) -> None:
     text = config_with("canaries")
     (folder / "audit.toml").write_text(text)

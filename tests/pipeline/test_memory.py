@@ -229,6 +229,7 @@ def test_whatever_a_step_raises_is_a_reason_not_to_examine() -> None:
     assert raise_and_examine(ArithmeticError("overflow\nagain")) == "overflow"
 
 
+@pytest.mark.slow
 def test_the_command_exits_2_with_one_line_and_leaves_no_run(tmp_path: Path) -> None:
     file = tmp_path / "audit.toml"
     file.write_text(

@@ -60,10 +60,16 @@ def of_region(graph: dict[str, object], **region: object) -> AuditConfig:
     return AuditConfig.from_dict(config)
 
 
-def test_a_region_is_the_links_of_its_agents(tmp_path) -> None:
+def test_a_region_is_the_links_of_its_agents() -> None:
     region = of_region({"name": "ring"}, around=[2], hops=1)
     links = prepare(region, Runtime()).config.threat_model[0].links or ()
     assert {*links} == {(i, i + 1) for i in range(4)} | {(i + 1, i) for i in range(4)}
+
+
+@pytest.mark.slow
+def test_an_audit_of_a_region_is_that_of_its_links(tmp_path) -> None:
+    region = of_region({"name": "ring"}, around=[2], hops=1)
+    links = prepare(region, Runtime()).config.threat_model[0].links or ()
     listed = region.model_copy(update={"threat_model": (tapping(*links),)})
     found, other = (
         run_audit(c, tmp_path / str(i), Runtime(cores=1)) for i, c in enumerate((region, listed))

@@ -234,6 +234,7 @@ def test_labels_of_single_records_are_exact_without_noise(digits) -> None:
     assert torch.equal(reconstruct(task, observed, iterations=1).labels, labels)
 
 
+@pytest.mark.slow
 def test_most_labels_of_a_batch_are_counted_right_without_noise(digits) -> None:
     task = task_of(digits, "mlp")
     observed, _, labels = observe(task, digits, m=5, batch_size=8)

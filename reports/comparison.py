@@ -45,8 +45,8 @@ LONGEST = 80  # characters of a config's value
 MACHINE = ("dpaudit", "python", "device", "data", "data_fingerprint", "n_records", "packages")
 CLAIM_COLUMNS = (  # of the table of differences, a row for each claim
     "claimed epsilon",
-    "accounted, at most",
-    "exact leak, at most",
+    "accounted, upper end",
+    "exact leak, upper end",
     "certified, at least",
     "measured over stated",
 )

@@ -67,11 +67,13 @@ class EpsilonRange(Strict):
 
     @property
     def sentence(self) -> str:
-        """All three ends, and what each rests on."""
+        """All three ends, and what each rests on; no upper end is said to hold that may not."""
         accounted, measured = (
             "no upper end" if end == inf else f"at most {end:.4g}"
             for end in (self.accounted, self.measured)
         )
+        if self.accounted < inf == self.measured:
+            accounted = f"{self.accounted:.4g} if its premises held"
         certified = "infinite" if self.certified == inf else f"at least {self.certified:.4g}"
         ends = f"{certified} (by attacks or algebra)", f"{accounted} (accounted)"
         return f"epsilon {', '.join(ends)}, {measured} (measured)"

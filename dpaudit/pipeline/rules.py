@@ -162,13 +162,17 @@ class ClaimCase:
         return accounting_of(self.findings)
 
     @property
+    def held(self) -> bool:
+        """Whether each premise was examined and held: only then an upper end is known."""
+        return bool(self.premises) and all(p.status == "examined" for p in self.premises)
+
+    @property
     def is_supported(self) -> bool:
         """Whether what is declared is no more than the claim, and each premise of it held."""
         declared = self.accounting
         if declared is None or declared.void is not None or self.bound > self.claimed:
             return False
-        held = bool(self.premises) and all(p.status == "examined" for p in self.premises)
-        return held and declared.metrics[Name.EPSILON].ends[1] <= self.claimed
+        return self.held and declared.metrics[Name.EPSILON].ends[1] <= self.claimed
 
     @property
     def unconfirmed(self) -> list[str]:
@@ -427,19 +431,32 @@ def _stands(what: str, finding: Finding, case: ClaimCase) -> str:
 
 
 def meaning(case: ClaimCase, verdict: Verdict) -> str:
-    """How far an adversary's odds can rise: at epsilon e, at most e^e-fold but for delta."""
+    """How far an adversary's odds can rise: at epsilon e, at most e^e-fold but for delta.
+
+    An upper end is said only where all premises held; else, what accounting gives if they do.
+    """
     odds = f"the odds of {case.adversary} {SECRETS[case.judging.claim.adjacency]}"
     on_agents = case.judging.claim.adjacency in ("function", "agent-identity")
     whose = "For an agent" if on_agents else "For the owner of a record"
     allowed = f"the claim allows {_fold(case.claimed)}"
-    least, most = case.least, case.most
+    least, most = case.least, case.most if case.held else inf
     if least == inf:
         return f"{whose}: nothing bounds {odds}; {allowed}."
     if verdict is Verdict.REFUTED or least > case.claimed:
         return f"{whose}: {odds} can rise {_between(least, most)}; {allowed}."
     if verdict is Verdict.UNSUPPORTED or most == inf:
-        return f"{whose}: no bound on how far {odds} can rise is proven here; {allowed}."
+        accounted = "" if verdict is Verdict.UNSUPPORTED else _if_premises_hold(case)
+        return f"{whose}: no bound on how far {odds} can rise is proven here; {accounted}{allowed}."
     return f"{whose}: {odds} rise {_fold_at_most(most)}, by accounting; {allowed}."
+
+
+def _if_premises_hold(case: ClaimCase) -> str:
+    """What accounting gives where its premises were not all examined; "" if one failed."""
+    accounting = case.accounting
+    if accounting is None or any(premise.status == "failed" for premise in case.premises):
+        return ""
+    high = accounting.metrics[Name.EPSILON].ends[1]
+    return "" if high == inf else f"accounting gives {_fold(high)} if its premises hold, "
 
 
 def _between(least: float, most: float) -> str:

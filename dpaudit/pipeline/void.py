@@ -1,7 +1,7 @@
 """Figures that rest on what the same audit falsifies: they are void, and shown as void."""
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, nan
 from typing import NamedTuple
 
 from dpaudit.accounting.releases import Interval
@@ -13,6 +13,12 @@ from dpaudit.statistics.successes import EpsilonPromise, Successes
 from .rules import ALPHA, Judging, epsilon_size
 
 ROUNDING = 1e-6  # relative, between two accountants of the same releases
+LIMITS = (  # upper ends that follow from what is declared
+    Name.ACCOUNTING_ALLOWS,
+    Name.CAPACITY,
+    Name.CAPACITY_FOR_A_NUMBER,
+    Name.CAPACITY_FOR_PRESENCE,
+)
 
 
 class Doubt(NamedTuple):
@@ -36,7 +42,7 @@ def void_figures(
     needs the algebra to show that the model and all messages together leak no more than is declared
     of messages.
     """
-    said, left = list(findings), []
+    said, left, falsified = list(findings), [], dict[str | None, str]()
     n_tests = sum(findings[i].role is Role.TEST for judging in judgings for i in judging.because)
     for judging in judgings:
         evidence = [findings[i] for i in judging.because]
@@ -45,7 +51,9 @@ def void_figures(
             for i in judging.because:
                 said[i] = _taken_back(said[i], doubt)
             judging = _restated(judging, doubt)
+            falsified.setdefault(judging.threat_model.name, doubt.why)
         left.append(judging)
+    said = [_without_limits(f, falsified.get(f.threat_model)) for f in said]
     doubted = [f for f in findings if f.claim is None and f.verdict is Verdict.UNSUPPORTED]
     why = next((why for f in doubted if (why := _falsified(f)) is not None), None)
     return left, said if why is None else [_without_mu(f, why) for f in said]
@@ -189,9 +197,27 @@ def _restated(judging: Judging, doubt: Doubt) -> Judging:
     return judging._replace(restated=restated._replace(epsilon=interval), void=doubt.why)
 
 
+def _without_limits(finding: Finding, why: str | None) -> Finding:
+    """A finding of an attack, without the most that the declared noise would let through."""
+    gone = [name for name in LIMITS if name in finding.metrics]
+    if why is None or not gone:
+        return finding
+    series = finding.series
+    if Column.ACCOUNTING_ALLOWS in series:
+        unknown = (nan,) * len(series[Column.ACCOUNTING_ALLOWS])
+        series = {**series, Column.ACCOUNTING_ALLOWS: unknown}
+    return finding.model_copy(
+        update={
+            "metrics": {n: metric for n, metric in finding.metrics.items() if n not in gone},
+            "series": series,
+            "notes": (*finding.notes, f"void: {', '.join(gone)}, for {why}"),
+        }
+    )
+
+
 def _without_mu(finding: Finding, why: str) -> Finding:
-    """Who learns what, without figures in units of a noise that is not there."""
-    if finding.role is not Role.WHO_LEARNS_WHAT or not finding.metrics:
+    """Who learns what, in any weather, without figures in units of a noise that is not there."""
+    if finding.role not in (Role.WHO_LEARNS_WHAT, Role.WEATHER) or not finding.metrics:
         return finding
     kept = {n: m for n, m in finding.metrics.items() if n == Name.PAIRS_WITHOUT_NOISE}
     return finding.model_copy(

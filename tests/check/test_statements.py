@@ -101,8 +101,8 @@ def test_a_claim_is_said_with_its_range_and_the_first_missing_premise() -> None:
     found = accounted(Verdict.UNDERPOWERED, HELD, MISSING, other)
     [said] = statements(file_of(), {"c": found})
     assert said.message.endswith(
-        "is underpowered: The reason. Epsilon at least 0.25 (by attacks or algebra), at most 0.5 "
-        "(accounted), no upper end (measured). Missing premise: completeness (not examined)."
+        "is underpowered: The reason. Epsilon at least 0.25 (by attacks or algebra), 0.5 if its "
+        "premises held (accounted), no upper end (measured). Missing premise: completeness (not examined)."
     )
     [said] = statements(file_of(), {"c": accounted(Verdict.SUPPORTED, HELD, measured=0.5125)})
     assert said.message.endswith("at most 0.5 (accounted), at most 0.5125 (measured).")

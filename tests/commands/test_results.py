@@ -53,8 +53,8 @@ def test_below_the_verdict_each_claim_has_its_range_and_its_premises(capsys) -> 
     assert verdict.startswith("verdict: refuted. ")
     assert first.startswith("REFUTED  ")
     assert known == (
-        "  epsilon at least 0.5 (by attacks or algebra), at most 2 (accounted), no upper end "
-        "(measured)"
+        "  epsilon at least 0.5 (by attacks or algebra), 2 if its premises held (accounted), "
+        "no upper end (measured)"
     )
     assert rests_on == (
         "  premises: ✓ distance, records examined; × noise failed: scale of the noise; ? "

@@ -1,5 +1,6 @@
 """The sentences of a verdict, each from the least evidence that decides it."""
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -168,10 +169,34 @@ def test_what_depends_on_data_beside_values_is_counted(n: int, says: str) -> Non
     ],
 )
 def test_odds_rise_by_the_exponential_of_epsilon(least: float, most: float, says: str) -> None:
-    said = meaning(case(finding(Role.DECLARED, least, most)), Verdict.NOT_REFUTED)
+    said = meaning(case(finding(Role.DECLARED, least, most), held=True), Verdict.NOT_REFUTED)
     assert says in said
     assert said.startswith("For the owner of a record: ")
     assert said.endswith("the claim allows 7.39-fold.")
+
+
+@pytest.mark.parametrize(
+    "status, verdict, ends, says",
+    [
+        ("failed", Verdict.REFUTED, (2.5, 3.0), "can rise 12.2-fold or more; the claim"),
+        ("failed", Verdict.REFUTED, (2.5, 2.5), "can rise 12.2-fold or more; the claim"),
+        ("failed", Verdict.UNDERPOWERED, (0.0, 3.0), "can rise is proven here; the claim"),
+        ("not examined", Verdict.UNSUPPORTED, (0.0, 3.0), "can rise is proven here; the claim"),
+        (
+            "not examined",
+            Verdict.UNDERPOWERED,
+            (0.0, 3.0),
+            "can rise is proven here; accounting gives 20.1-fold if its premises hold, the claim",
+        ),
+    ],
+)
+def test_an_upper_end_of_odds_is_said_only_where_each_premise_held(
+    status: Any, verdict: Verdict, ends: tuple[float, float], says: str
+) -> None:
+    premises = (*HELD, Premise(name="composition", status=status, says="x"))
+    said = meaning(replace(case(finding(Role.DECLARED, *ends)), premises=premises), verdict)
+    assert says in said
+    assert "at most" not in said
 
 
 def test_only_what_refutes_is_certainly_reached() -> None:

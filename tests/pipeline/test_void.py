@@ -2,7 +2,7 @@
 
 import re
 from functools import cache
-from math import exp, inf
+from math import exp, inf, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -281,6 +281,31 @@ def test_each_of_two_tests_has_half_the_level(test: Finding, declares: float, te
     judging = Judging(0, CLAIM, EAVESDROPPER, accounted, tuple(range(len(evidence))))
     _, findings = void_figures([judging], evidence)
     assert (findings[1].void is not None) is (tests == 1)
+
+
+def test_what_declared_noise_lets_through_is_no_limit_where_the_noise_is_another() -> None:
+    """Of a share of reconstructed targets, and of the bits of a view."""
+    allowed = Column.ACCOUNTING_ALLOWS
+    share = Finding(
+        role=Role.RECONSTRUCTED_SHARE, kind="reconstruction", title="t",
+        threat_model=EAVESDROPPER.name,
+        metrics={Name.RECONSTRUCTED: Metric(value=0.5), Name.ACCOUNTING_ALLOWS: Metric(value=0.6)},
+        series={allowed: (0.6, 0.7), Column.SHARE: (0.5, 0.4)},
+    )  # fmt: skip
+    bits = Finding(
+        role=Role.INFORMATION, kind="mutual-information", title="t",
+        threat_model=EAVESDROPPER.name, metrics={Name.CAPACITY: Metric(value=2.0)},
+    )  # fmt: skip
+    for declares, void in ((0.6, True), (0.9, False)):
+        accounted = Accounted(Interval(declares, declares), 1e-5, 0, ())
+        evidence = [counted(300, 0.71), accounting_finding(0, CLAIM, EAVESDROPPER, accounted)]
+        judging = Judging(0, CLAIM, EAVESDROPPER, accounted, (0, 1))
+        _, (_, _, told, limited) = void_figures([judging], [*evidence, share, bits])
+        assert all(map(isnan, told.series[allowed])) is void
+        assert told.series[Column.SHARE] == share.series[Column.SHARE]
+        for finding, name in ((told, Name.ACCOUNTING_ALLOWS), (limited, Name.CAPACITY)):
+            assert (name not in finding.metrics) is void
+            assert (f"void: {name}, for runs certify more" in finding.notes) is void
 
 
 def test_the_owner_of_a_record_is_told_how_far_odds_rise() -> None:

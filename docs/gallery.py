@@ -26,7 +26,9 @@ def main() -> None:
         kept = DOCS / "gallery" / audit.stem
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir()
-        anywhere = result.provenance.model_copy(update={"platform": "", "git_commit": None})
+        anywhere = result.provenance.model_copy(
+            update={"platform": "", "git_commit": None, "git_dirty": None}
+        )
         text = result.model_copy(update={"provenance": anywhere}).to_json()
         text = text.replace(str(audit.parent), audit.parent.name)
         (kept / "audit.json").write_text(text, "utf-8")

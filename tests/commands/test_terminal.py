@@ -255,6 +255,13 @@ def test_help_breaks_no_option_at_80_columns(monkeypatch) -> None:
             assert all(option in text for option in parameter.opts if option.startswith("--"))
 
 
+def test_the_list_of_commands_says_in_full_what_each_does() -> None:
+    text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    said = " ".join(text.split())
+    for command in get_command(app).commands.values():
+        assert " ".join(command.help.split("\n\n")[0].split()) in said
+
+
 def test_a_shell_is_told_what_can_follow() -> None:
     asked = {"_DPAUDIT_COMPLETE": "complete_bash", "COMP_WORDS": "dpaudit au", "COMP_CWORD": "1"}
     done = subprocess.run(

@@ -18,7 +18,7 @@ from dpaudit.files.claims_file import (
 )
 from dpaudit.files.documents import reason
 from dpaudit.files.finding import Metric, Name
-from dpaudit.files.ledger_file import Budget, read_ledger
+from dpaudit.files.ledger_file import CUT_OFF, Budget, counted_lines, read_ledger
 
 from .baseline import Baseline, CheckBaseline, config_hash
 
@@ -35,6 +35,7 @@ class DeclaredLedger:
     budget: Budget
     releases: int
     epsilon: float
+    is_cut_off: bool
 
     @property
     def name(self) -> str:
@@ -51,7 +52,8 @@ class DeclaredLedger:
         outcome, verdict, code, why = self._judged
         added = f"{self.releases:,} declared releases add up to epsilon {self.epsilon:.4g}"
         added = f'"{self.claim.sentence}": {added} at delta {self.claim.delta:g}'
-        message = f"{added}{why}. {DECLARED}"
+        left_out = f" But {CUT_OFF}." if self.is_cut_off else ""
+        message = f"{added}{why}. {DECLARED}{left_out}"
         return self._says("claim", self.claim.sentence, outcome, verdict, code, message)
 
     @property
@@ -145,7 +147,8 @@ def declared(file: ClaimsFile) -> list[DeclaredLedger]:
     for i, claim in enumerate(file.claims.ledger):
         path, line = file.folder / claim.file, file.line(("ledger", i))
         try:
-            budget, entries = read_ledger(path.read_bytes(), path)
+            lines, is_cut_off = counted_lines(path.read_bytes())
+            budget, entries = read_ledger(lines, path)
         except OSError as error:
             problems.append(Problem("DPA007", f"{path}: {reason(error)}"))
             continue
@@ -154,7 +157,7 @@ def declared(file: ClaimsFile) -> list[DeclaredLedger]:
             continue
         count = sum(1 if one.release is None else one.release.count for one in entries)
         epsilon = max(composed(budget, entries, claim.delta).values())
-        found.append(DeclaredLedger(claim, line, budget, count, epsilon))
+        found.append(DeclaredLedger(claim, line, budget, count, epsilon, is_cut_off))
     if problems:
         raise RunError.of(problems)
     return found

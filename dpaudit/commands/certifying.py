@@ -10,7 +10,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.documents import read_json, reason
 
 from .results import result_of, write_into_run
-from .terminal import say
+from .terminal import complain, say
 
 if TYPE_CHECKING:
     from dpaudit.files.certificate import Declaration
@@ -57,15 +57,18 @@ def _declaration(path: Path) -> "Declaration":
         RunError: it cannot be read, is none, or its releases exceed its budget.
     """
     from dpaudit.files import certificate as file_format
-    from dpaudit.files.ledger_file import read_ledger
+    from dpaudit.files.ledger_file import CUT_OFF, counted_lines, read_ledger
     from dpaudit.ledger.accounts import ROUNDING, composed
 
     try:
         content = path.read_bytes()
     except OSError as error:
         raise RunError("DPA007", f"{path}: {reason(error)}") from None
-    whole = content[: content.rfind(b"\n") + 1]
-    budget, entries = read_ledger(whole, path)
+    lines, is_cut_off = counted_lines(content)
+    if is_cut_off:
+        complain(f"{path}: {CUT_OFF}", "warning")
+    counted = content[: len(lines)]
+    budget, entries = read_ledger(lines, path)
     sums = composed(budget, entries, budget.delta)
     if max(sums.values()) > budget.epsilon * (1 + ROUNDING):
         said = f"its releases add up to epsilon {max(sums.values()):.4g}, above {budget.epsilon:g}"
@@ -86,6 +89,6 @@ def _declaration(path: Path) -> "Declaration":
             for agent, epsilon in sums.items()
         ),
         ledger=path.name,
-        ledger_bytes=len(whole),
-        ledger_sha256=hashlib.sha256(whole).hexdigest(),
+        ledger_bytes=len(counted),
+        ledger_sha256=hashlib.sha256(counted).hexdigest(),
     )

@@ -14,7 +14,7 @@ from dpaudit.progress import one_step
 
 from .options import AuditJson, DataRoot, Device, runtime_of
 from .running import progress_bars
-from .terminal import say, say_json
+from .terminal import complain, say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,12 +123,14 @@ def _text(file: Path) -> str:
 
 def _ledger(file: Path, text: str, as_json: bool) -> int:
     """A line for each agent of a ledger, and what such a sum is."""
-    from dpaudit.files.ledger_file import read_ledger
+    from dpaudit.files.ledger_file import CUT_OFF, counted_lines, read_ledger
     from dpaudit.ledger import verified
 
-    whole = text[: text.rfind("\n") + 1]
-    budget, _ = read_ledger(whole.encode(), file)
-    return _print_sums(file, budget, list(verified.totals(whole)), [], as_json)
+    lines, is_cut_off = counted_lines(text.encode())
+    budget, _ = read_ledger(lines, file)
+    if is_cut_off:
+        complain(f"{file}: {CUT_OFF}", "warning")
+    return _print_sums(file, budget, list(verified.totals(lines.decode())), [], as_json)
 
 
 def _declaration(file: Path, content: dict[str, Any], as_json: bool) -> int:

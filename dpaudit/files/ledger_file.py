@@ -1,13 +1,14 @@
 """A ledger of releases: one JSON object a line, the budget in the first, then what was released.
 
 A line is written before its release, so that a file never holds less than what was released. Lines
-are only ever added. A last line without an end is of a program that was killed before its release.
+are only ever added. A last line that is cut off is of a program that was killed before its release.
+If only its end is missing, an editor may have removed that, and the line counts.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, model_validator
 
@@ -18,6 +19,10 @@ from dpaudit.strict import Strict
 from .documents import json_from
 
 FORMAT: Literal["dpaudit-ledger"] = "dpaudit-ledger"
+CUT_OFF = (
+    "its last line is cut off and does not count: a program was killed while it wrote the line, or "
+    "the file is not whole"
+)
 Kind = TypeVar("Kind", bound=Strict)
 Composition = Literal["fixed", "gaussian-filter", "renyi-filter"]
 
@@ -82,9 +87,26 @@ def entry_of(line: bytes, path: Path, number: int) -> Entry:
     return _checked(Entry, line, path, number)
 
 
+class CountedLines(NamedTuple):
+    """The lines of a file that count, each with its end."""
+
+    lines: bytes
+    is_cut_off: bool  # what follows them is no entry
+
+
+def counted_lines(content: bytes) -> CountedLines:
+    """All lines of a file, but for a last one that is cut off."""
+    lines, rest = content[: (end := content.rfind(b"\n") + 1)], content[end:]
+    try:
+        Entry.model_validate(json_from(rest.decode()))
+    except ValueError:
+        return CountedLines(lines, bool(rest))
+    return CountedLines(content + b"\n", False)
+
+
 def read_ledger(content: bytes, path: Path) -> tuple[Budget, list[Entry]]:
-    """The content of a file; a last line without an end is left out. Raises RunError."""
-    first, *others = content[: content.rfind(b"\n") + 1].splitlines() or [b""]
+    """The content of a file, but for a last line that is cut off. Raises RunError."""
+    first, *others = counted_lines(content).lines.splitlines() or [b""]
     return budget_of(first, path), [entry_of(line, path, i) for i, line in enumerate(others, 2)]
 
 

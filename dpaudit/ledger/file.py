@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpaudit.errors import RunError
 from dpaudit.files.documents import reason
-from dpaudit.files.ledger_file import Budget, Entry, budget_of, entry_of, to_line
+from dpaudit.files.ledger_file import Budget, Entry, budget_of, counted_lines, entry_of, to_line
 from dpaudit.files.whole import writing
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -59,20 +59,23 @@ class LedgerFile:
             raise RunError("DPA016", f"{self.path}: cannot write: {reason(error)}") from None
 
     def _rest(self) -> list[bytes]:
-        """The lines that were not read before; what a killed program left unfinished is removed."""
+        """The lines that were not read before; one that a killed program cut off is removed."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self._read:
             raise RunError("DPA082", f"{self.path}: entries are missing that were in it before")
         self._file.seek(self._read)
         content = self._file.read(size - self._read)
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(self._read + whole)
-        if self._read + whole == 0:
+        lines = counted_lines(content).lines
+        if len(lines) < len(content):
+            self._file.truncate(self._read + len(lines))
+        if self._read + len(lines) == 0:
             self._write(to_line(self._budget))
             self._lines = 1
-        self._read += whole
-        return content[:whole].splitlines(keepends=True)
+        missing = lines[len(content) :]  # the end of the last one
+        self._read += len(lines) - len(missing)
+        if missing:
+            self._write(missing)
+        return lines.splitlines(keepends=True)
 
     def _entries(self, lines: list[bytes]) -> list[Entry]:
         if self._lines == 0:

@@ -129,7 +129,7 @@ def held(epsilon: float, budget: dict[str, Any] | None = None, **claim: Any) -> 
     fields = {"epsilon": 2.0, "delta": 1e-5}
     stated = {"name": "loop", "file": "ledger.jsonl", **fields, **claim}
     asked = Budget.model_validate(fields | (budget or {}))
-    return DeclaredLedger(LedgerClaim.model_validate(stated), 3, asked, 40, epsilon)
+    return DeclaredLedger(LedgerClaim.model_validate(stated), 3, asked, 40, epsilon, False)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,12 @@ def test_a_ledger_of_a_claims_file_counts_each_release_and_the_worst_agent(tmp_p
     (found,) = declared(ClaimsFile(tmp_path / "claims.toml", "", claims))
     assert found.releases == 4
     assert found.epsilon == pytest.approx(0.3 + 0.5)
+    assert "cut off" not in found.statement.message
+    with (tmp_path / "ledger.jsonl").open("a") as written:
+        written.write('{"event": {"eps')
+    (torn,) = declared(ClaimsFile(tmp_path / "claims.toml", "", claims))
+    assert (torn.releases, torn.epsilon) == (found.releases, found.epsilon)
+    assert "But its last line is cut off and does not count" in torn.statement.message
     absent = [own | {"file": "a"}, own | {"name": "b", "file": "c"}]
     file = ClaimsFile(tmp_path / "claims.toml", "", Claims.model_validate({"ledger": absent}))
     with pytest.raises(RunError) as refused:

@@ -236,6 +236,16 @@ def test_a_line_of_a_killed_program_is_removed(path, torn) -> None:
     assert ledger.open(path, epsilon=1.0).spent() == 1.0
 
 
+def test_a_last_line_whose_end_is_missing_counts(path) -> None:
+    ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    budget = ledger.open(path, epsilon=1.0)
+    assert (path.read_bytes(), budget.spent()) == (whole, 0.5)
+    budget.release(ledger.laplace(2.0))
+    assert ledger.open(path, epsilon=1.0).spent() == 1.0
+
+
 def test_a_file_that_was_killed_before_its_first_line_begins_anew(path) -> None:
     path.write_bytes(b'{"format": "dpau')
     ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))

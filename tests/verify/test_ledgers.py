@@ -82,6 +82,20 @@ def test_the_torn_line_of_a_killed_program_is_left_out(tmp_path) -> None:
     path.write_bytes(path.read_bytes() + b'{"release": {"fam')
     code, output = verified(path)
     assert (code, "1 add up to epsilon 0.5" in output) == (0, True)
+    assert f"warning: {path}: its last line is cut off and does not count" in output
+
+
+def test_a_last_line_without_its_end_counts(tmp_path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    budget = ledger.open(path, epsilon=1.0)
+    budget.release(ledger.laplace(2.0))
+    budget.release(ledger.laplace(2.0))
+    path.write_bytes(path.read_bytes()[:-1])
+    code, output = verified(path)
+    assert (code, "2 add up to epsilon 1, at most 1" in output) == (0, True)
+    assert "warning" not in output
+    assert certified(path).exists()
+    assert verified(path.with_name("certificate.json"))[0] == 0
 
 
 def test_the_sum_shares_no_code_with_the_ledger() -> None:

@@ -1,6 +1,7 @@
 """Who may import whom, and what must not be loaded before it is needed."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -145,7 +146,7 @@ def test_packages_of_the_game_import_those_below_them() -> None:
         "from ..training import train",
     ],
 )
-def test_the_rule_sees_what_goes_up_or_beside_wherever_it_stands(code: str, tmp_path: Path) -> None:
+def test_the_rule_sees_what_goes_up_or_beside(code: str, tmp_path: Path) -> None:
     path = tmp_path / "planted.py"
     path.write_text(code)
     name = ("dpaudit", "data", "planted")
@@ -185,6 +186,15 @@ def test_a_function_of_one_line_too_many_is_found(lines, found, tmp_path: Path) 
     assert list(too_long(tmp_path / "one.py")) == found
 
 
+def test_a_test_says_its_fact_in_under_60_characters() -> None:
+    names = (
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    )
+    assert [name for name in names if len(name) >= 60] == []
+
+
 def test_the_recorder_imports_nothing_of_dpaudit_by_name() -> None:
     absolute = [
         f"{path.relative_to(ROOT)}:{line}"
@@ -222,7 +232,7 @@ def test_the_files_room_has_no_torch() -> None:
     assert_light(modules)
 
 
-def test_what_help_and_an_unchanged_check_wait_for_loads_nothing_heavy() -> None:
+def test_what_help_waits_for_loads_nothing_heavy() -> None:
     rooms = [".".join(name) for _, name, _ in every() if room(name) == "check"]
     assert_light(["dpaudit", "dpaudit.commands.cli", "dpaudit.commands.terminal", *rooms])
 

@@ -100,7 +100,7 @@ def test_a_page_is_complete_and_plain(code: str) -> None:
     assert page(code).count("\n## ") == (7 if entry.is_rule else 4)
 
 
-def test_an_error_keeps_its_problems_on_its_way_to_another_process() -> None:
+def test_an_error_keeps_its_problems_across_processes() -> None:
     several = RunError.of([Problem("DPA001", "one", "do this"), Problem("DPA002", "two")])
     for error in (several, ConfigError("DPA003", "x"), OutsideTheory("DPA040", "c", "allow it")):
         again = pickle.loads(pickle.dumps(error))

@@ -127,7 +127,7 @@ def test_all_can_be_imported_without_the_extras() -> None:
 
 
 @pytest.mark.parametrize("names", [PACKAGES, DECIDING], ids=["provenance", "cache"])
-def test_versions_are_recorded_of_packages_that_are_always_installed(names: tuple) -> None:
+def test_versions_are_recorded_of_installed_packages(names: tuple) -> None:
     assert {module_of(name) for name in names} <= RUNTIME
 
 

@@ -98,7 +98,7 @@ def test_the_sdist_has_the_changelog_and_the_examples(sdist: Path) -> None:
     assert {"CHANGELOG.md", "examples/dpdl-digits.toml"} < names
 
 
-def test_the_version_is_the_first_of_the_changelog_which_says_what_numbers_changed() -> None:
+def test_the_version_is_the_first_of_the_changelog() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
     version, date = re.fullmatch(
@@ -117,7 +117,7 @@ def test_every_extra_is_documented() -> None:
     assert documented == set(project["optional-dependencies"])
 
 
-def test_what_installs_dpaudit_for_others_takes_torch_without_cuda() -> None:
+def test_what_installs_dpaudit_takes_torch_without_cuda() -> None:
     """The newest torch of the index brings 2.4 GB of CUDA with it on Linux."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     steps = [step["run"] for step in action["runs"]["steps"] if "run" in step]

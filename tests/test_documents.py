@@ -83,7 +83,7 @@ def test_the_thorough_audit_asks_more_of_the_same_attacks() -> None:
     assert all(f"audit examples/{name}.toml" in makefile for name in names)
 
 
-def test_the_runs_that_documents_speak_of_are_those_of_make_audit() -> None:
+def test_runs_that_documents_speak_of_are_of_make_audit() -> None:
     audit = AuditConfig.from_toml(ROOT / "examples" / "dpdl-digits.toml")
     runs = f"{audit.attack[0].options['trials']:,} runs"
     for page in ("README.md", "docs/findings.md"):

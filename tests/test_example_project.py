@@ -54,7 +54,7 @@ def check(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
 
 
 @pytest.mark.slow
-def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project: Path) -> None:
+def test_the_example_holds_and_runs_once_while_unchanged(project: Path) -> None:
     cold = check(project)
     assert cold.returncode == 0, cold.stdout + cold.stderr
     assert "no key metric got worse by more than its error: 5 were compared" in cold.stdout
@@ -73,7 +73,7 @@ def test_the_example_holds_and_does_not_run_again_while_nothing_changed(project:
 
 
 @pytest.mark.slow
-def test_halved_noise_fails_and_names_the_claim_the_adversary_and_the_bound(project: Path) -> None:
+def test_halved_noise_fails_and_names_the_claim(project: Path) -> None:
     code = project / "noisy_gossip.py"
     assert "NOISE = 4.0" in code.read_text()
     code.write_text(code.read_text().replace("NOISE = 4.0", "NOISE = 2.0"))
@@ -89,7 +89,7 @@ def test_halved_noise_fails_and_names_the_claim_the_adversary_and_the_bound(proj
 
 
 @pytest.mark.slow
-def test_noise_that_is_halved_behind_the_back_of_accounting_fails_too(project: Path) -> None:
+def test_noise_halved_behind_accounting_fails_too(project: Path) -> None:
     """The defense declares what it should draw, and draws half of it."""
     code = project / "noisy_gossip.py"
     right = code.read_text()

@@ -197,7 +197,7 @@ def test_what_does_not_fit_its_family_is_one_line(
 
 
 @pytest.mark.parametrize("name, facts", IMPORTS.items())
-def test_what_cannot_be_imported_is_one_line_with_the_first_error(installed, name, facts) -> None:
+def test_what_cannot_be_imported_is_one_line(installed, name, facts) -> None:
     value, _, error = facts
     said = refusal("defenses", name)
     where = f'defense "{name}" ({value}, from foreign-plugins 1.2) cannot be imported: '
@@ -206,7 +206,7 @@ def test_what_cannot_be_imported_is_one_line_with_the_first_error(installed, nam
     assert "\n" not in said
 
 
-def test_a_module_that_lies_nowhere_is_told_how_it_would_be_found(installed) -> None:
+def test_a_module_that_lies_nowhere_is_told_how_to_be_found(installed) -> None:
     said = refusal("defenses", "no_such_module:Mine")
     assert "No module named 'no_such_module'; modules of the working folder are found with" in said
     assert "PYTHONPATH=. before the command; expected a class" in said
@@ -289,7 +289,7 @@ def test_a_name_of_two_packages_stands_for_neither(rivals, family, name, other) 
     assert "rival-plugins 0.3" in said
 
 
-def test_a_list_says_which_names_are_of_two_packages_and_lists_the_rest(rivals) -> None:
+def test_a_list_says_which_names_two_packages_have(rivals) -> None:
     entries, problems = catalogue("defenses")
     names = {entry["name"] for entry in entries}
     assert {"alone", "dp-dpsgd"} <= names
@@ -298,7 +298,7 @@ def test_a_list_says_which_names_are_of_two_packages_and_lists_the_rest(rivals) 
     assert [line.split('"')[1] for line in several] == ["dpdl", "fits"]
 
 
-def test_an_audit_whose_report_is_of_two_packages_trains_nothing(
+def test_an_audit_whose_report_two_packages_have_is_refused(
     rivals, tmp_path: Path, report: None
 ) -> None:
     content = {
@@ -350,7 +350,7 @@ def test_no_test_walks_the_plug_ins_of_other_packages() -> None:
 
 
 @pytest.mark.parametrize("name", ["dpdl", "dpdll"])
-def test_loading_a_plug_in_looks_through_the_installed_packages_once(
+def test_loading_a_plug_in_searches_the_packages_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
@@ -379,7 +379,7 @@ def test_plug_ins_that_are_installed_later_are_found(
     assert "later" in listed("reports")
 
 
-def test_loading_many_plug_ins_looks_through_the_installed_packages_once(
+def test_loading_many_plug_ins_searches_the_packages_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = []

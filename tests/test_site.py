@@ -93,7 +93,7 @@ def test_the_search_for_dead_links_finds_them(text: str, dead: list[str]) -> Non
     assert dead_links({"docs/a.md": text, "docs/b.md": "# B\n\n## `Two` words"}) == dead
 
 
-def test_readers_of_the_repository_are_sent_to_files_that_it_has(site: ModuleType) -> None:
+def test_readers_are_sent_to_files_that_the_repository_has(site: ModuleType) -> None:
     """Pages at the top are read without the site, so they may not name what only it has."""
     made = {f"docs/{path}" for path in site.generated().keys() - site.committed().keys()}
     for page in ROOT.glob("*.md"):

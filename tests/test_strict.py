@@ -50,7 +50,7 @@ def test_names_and_texts_that_show_nothing_are_refused(blank: str) -> None:
         Claim(text=blank, epsilon=1.0)
 
 
-def test_long_names_are_bounded_in_the_names_of_files_and_stay_apart() -> None:
+def test_long_names_are_bounded_and_stay_apart() -> None:
     for letter in "a\u4e2d":
         one, other = (ThreatModel(name=letter * 300 + end).slug for end in "12")
         assert one != other

@@ -49,7 +49,7 @@ def test_counts_of_successes_are_those_of_the_binomial_law() -> None:
     assert quantile(at_steps * (1 - 1e-9), 10, 0.3).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_equal_gaussian_releases_compose_to_the_root_of_their_number() -> None:
+def test_equal_gaussians_compose_to_the_root_of_their_number() -> None:
     release = Release(family="gaussian", noise_multiplier=2.0, count=4)
     assert epsilon([release], 1e-5).high == gaussian_epsilon(1e-5, 1.0)
     assert delta([release], 1.0).high == gaussian_delta(1.0, 1.0)
@@ -57,7 +57,7 @@ def test_equal_gaussian_releases_compose_to_the_root_of_their_number() -> None:
     assert replaced == gaussian_epsilon(1e-5, 2.0)
 
 
-def test_what_is_clipped_as_a_whole_is_moved_as_far_by_one_record_as_by_two() -> None:
+def test_a_clipped_whole_moves_as_far_by_one_record_as_by_two() -> None:
     whole = Release(family="gaussian", noise_multiplier=2.0, clipped="whole")
     assert whole.noise_over(2) == whole.noise_over(1) == 2.0
     assert whole.model_copy(update={"clipped": "records"}).noise_over(2) == 1.0
@@ -93,7 +93,7 @@ def test_both_directions_bound_what_a_sampled_release_reveals() -> None:
     assert bound == pytest.approx(exact, rel=0.01, abs=1e-4)
 
 
-def test_the_worse_direction_decides_what_a_sampled_release_costs() -> None:
+def test_the_worse_direction_is_the_cost_of_a_sampled_release() -> None:
     """Removing a record costs more than adding one; one release has a closed form."""
     release = Release(noise_multiplier=0.5, **SAMPLED)
     exact = TradeoffFamily("gaussian", 0.2).epsilon(2.0, 1e-5)
@@ -105,7 +105,7 @@ def test_the_worse_direction_decides_what_a_sampled_release_costs() -> None:
     assert reached.high == pytest.approx(1e-5, rel=1e-2, abs=0)
 
 
-def test_no_epsilon_is_needed_for_a_record_that_is_drawn_as_rarely_as_delta() -> None:
+def test_a_record_drawn_as_rarely_as_delta_needs_no_epsilon() -> None:
     assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.1) == 0.0
     assert TradeoffFamily("gaussian", 0.1).epsilon(5.0, 0.09) > 0
     assert LAPLACE.epsilon(1.0, 0.19) == pytest.approx(1 + 2 * log(0.81))

@@ -113,7 +113,7 @@ def delta_of_shift(family: str, scale: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
-def test_a_coin_between_two_levels_of_the_same_variation_dominates(family: NoiseFamily) -> None:
+def test_a_coin_between_levels_of_equal_variation_dominates(family: NoiseFamily) -> None:
     n = MAX_LEVELS + 1
     scales = np.geomspace(0.05, 5e12, n)  # levels 3% apart
     rounds = on_levels(pairs(family, "remove", scales * 1.01, 0.5), np.ones(n, int), "upper")
@@ -149,7 +149,7 @@ def test_upper_bound_agrees_with_dp_accounting_on_the_same_grid(family: NoiseFam
     assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-5), abs=1e-3)
 
 
-def test_a_window_that_is_too_small_costs_accuracy_and_not_correctness() -> None:
+def test_a_small_window_costs_accuracy_and_not_correctness() -> None:
     rounds = [each_exactly(pairs("gaussian", "remove", np.array([10.0]), 1.0), np.array([100]))]
     upper, lower = compose(rounds, "upper", 0.02), compose(rounds, "lower", 0.02)
     assert min(upper.slack, lower.slack) > 1e-3

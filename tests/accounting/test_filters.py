@@ -71,7 +71,7 @@ def test_mu_squared_is_that_of_unsampled_gaussian_noise_alone() -> None:
 
 
 @pytest.mark.parametrize("epsilon, delta", [(1.0, 1e-5), (8.0, 1e-6)])
-def test_a_renyi_budget_holds_most_of_what_gaussian_noise_could_be(epsilon, delta) -> None:
+def test_a_renyi_budget_holds_most_of_the_gaussian_noise(epsilon, delta) -> None:
     order = best_order(epsilon, delta, release(), "add-remove")
     budget = renyi_budget(epsilon, delta, order)
     assert renyi_epsilon(budget, delta, order) == pytest.approx(epsilon)

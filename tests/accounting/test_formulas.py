@@ -62,7 +62,7 @@ def test_nvflare_gives_the_same() -> None:
     assert epsilon([release], 0.0, "replace-one").high == pytest.approx(5.0)
 
 
-def test_renyi_accounting_of_several_releases_is_that_of_dp_accounting() -> None:
+def test_renyi_of_several_releases_is_that_of_dp_accounting() -> None:
     accountant = rdp.RdpAccountant()
     releases = [gaussian(1.3, 0.02, 300), gaussian(0.7, 0.001, 50), gaussian(9.0, 1.0, 4)]
     for r in releases:
@@ -73,7 +73,7 @@ def test_renyi_accounting_of_several_releases_is_that_of_dp_accounting() -> None
     assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
 
 
-def test_an_upper_bound_that_assumes_what_runs_is_above_the_exact_value() -> None:
+def test_a_bound_that_assumes_what_runs_is_above_the_exact() -> None:
     releases = [gaussian(1.1, 0.01, 1_000)]
     exact = epsilon(releases, 1e-5)
     assert all(f.epsilon > exact.high for f in claimed("opacus", releases, 1e-5))

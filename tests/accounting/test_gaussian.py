@@ -35,7 +35,7 @@ def test_mu_and_epsilon_invert_each_other(mu: float, delta: float) -> None:
         assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-6)
 
 
-def test_delta_keeps_its_relative_accuracy_where_both_terms_are_tiny() -> None:
+def test_delta_keeps_its_accuracy_where_both_terms_are_tiny() -> None:
     # 1 - Phi(38) alone is 3e-316; the exact value is from 60-digit arithmetic
     import mpmath as mp
 

@@ -77,7 +77,7 @@ def test_meetings_compose() -> None:
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("rounds", [1, 30, 1000])
-def test_they_lie_between_batches_one_by_one_and_releases_that_tell_no_less(
+def test_they_lie_between_single_batches_and_no_less_telling(
     rounds: int, adjacency: RecordAdjacency
 ) -> None:
     """Noise of variance z^2 is the sum of one for each batch, which has a share of it."""

@@ -150,7 +150,7 @@ def plane_divergence(
 
 @pytest.mark.parametrize("family, order", [("gaussian", 2), ("laplace", 1)])
 @pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.1, 0.5])
-def test_no_two_gradients_are_worse_than_opposite_ones_under_replacement(
+def test_opposite_gradients_are_the_worst_under_replacement(
     family: NoiseFamily, order: int, epsilon: float
 ) -> None:
     rng = np.random.default_rng(20240915)

@@ -57,7 +57,7 @@ def test_check_values_of_laplace_noise(epsilon: float, gamma: tuple[float, ...])
     assert (under_epsilon(KAPPA, epsilon, 0.0) >= np.array(gamma) - 5.1e-6).all()
 
 
-def test_a_pure_claim_allows_what_randomised_response_does_and_laplace_noise_does_not() -> None:
+def test_pure_claims_allow_randomised_response_and_not_laplace() -> None:
     assert under_epsilon(0.01, 4.0, 0.0) == pytest.approx(0.54598, abs=5e-6)
     assert under_epsilon(0.5, 1.0, 0.0) == pytest.approx(1 - np.exp(-1) / 2)
     assert under_epsilon(0.0, 1.0, 1e-5) == pytest.approx(1e-5)
@@ -95,13 +95,13 @@ def test_check_values_of_many_sampled_rounds(
     assert upper == pytest.approx(lower, rel=2e-3)
 
 
-def test_a_thousand_sampled_rounds_lie_within_one_percent_of_the_check_values() -> None:
+def test_a_thousand_sampled_rounds_are_within_one_percent() -> None:
     """Those at small kappa were drawn, and rest on some hundred draws."""
     gamma = accounted((0.01, 0.1, 0.5), [gaussian(1.0, 0.01, 1000)])
     assert gamma == pytest.approx((0.02915, 0.1944, 0.6576), rel=0.01)
 
 
-def test_the_bound_is_the_power_of_the_best_test_of_simulated_rounds() -> None:
+def test_the_bound_is_the_power_of_the_best_test() -> None:
     """The share of runs with the record whose loss is among the largest kappa without it."""
     q, s, T, n, kappa = 0.2, 1.0, 5, 200_000, 0.05
     rng = np.random.default_rng(3)
@@ -119,7 +119,7 @@ def test_the_bound_is_the_power_of_the_best_test_of_simulated_rounds() -> None:
 
 
 @pytest.mark.slow
-def test_gamma_lies_on_every_line_that_delta_allows_and_on_one_of_them() -> None:
+def test_gamma_lies_on_every_line_that_delta_allows() -> None:
     """min over e^t of e^t kappa + delta(t); for t below 0 of the reverse direction."""
     mechanism = [gaussian(1.0, 0.1, 20)]
     epsilons = np.linspace(0.0, 8.0, 81)
@@ -137,19 +137,19 @@ def test_a_threshold_below_a_loss_of_0_matters() -> None:
     assert accounted(0.9, mechanism) < min(at_zero, 1.0) - 0.01
 
 
-def test_without_noise_anything_may_be_reconstructed_and_without_releases_nothing() -> None:
+def test_all_without_noise_and_nothing_without_releases() -> None:
     assert (accounted(KAPPA, [gaussian(0.0)]) == 1).all()
     assert accounted(KAPPA, ()) == pytest.approx(KAPPA)
     tiny = [gaussian(1e-8, 0.5, 3)]
     assert (accounted(KAPPA, tiny) == 1).all()
 
 
-def test_a_blind_guess_without_success_may_still_succeed_by_delta() -> None:
+def test_a_blind_guess_may_still_succeed_by_delta() -> None:
     assert 0 <= float(accounted(0.0, [gaussian(1.0, 0.1, 20)])) < 1e-6
     assert under_mu(0.0, 1.0) == 0.0
 
 
-def test_the_least_epsilon_and_mu_are_the_inverse_of_their_bounds() -> None:
+def test_the_least_epsilon_and_mu_are_the_inverse_of_bounds() -> None:
     for success, kappa, d in ((0.3, 0.1, 0.0), (0.9, 0.1, 1e-5), (0.05, 0.001, 0.01)):
         epsilon = least_epsilon(success, kappa, d)
         assert under_epsilon(kappa, epsilon, d) == pytest.approx(success)

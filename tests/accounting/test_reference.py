@@ -104,7 +104,7 @@ def test_intervals_hold_the_reference_closely(
     assert low * (1 - 1e-4) <= exact <= high * (1 + 1e-4)
 
 
-def test_batches_of_fixed_size_agree_with_sampling_at_half_the_noise() -> None:
+def test_fixed_batches_agree_with_sampling_at_half_the_noise() -> None:
     """One record of 2500 in each of 5000 rounds, with the noise of Dyn-D2P for a claimed 0.7."""
     low, high = epsilon([release(0.4882, 1 / 2500, 5000, "fixed")], 1e-4, "replace-one")
     least, most = epsilon([release(0.2441, 1 / 2500, 5000)], 1e-4, "add-remove")

@@ -55,7 +55,7 @@ def test_laplace_rounds_have_the_delta_of_their_binomial_part() -> None:
     assert high >= binom.pmf(4, 4, 0.5) * -np.expm1(-0.1)
 
 
-def test_a_sampled_laplace_release_has_the_amplified_pure_epsilon() -> None:
+def test_sampled_laplace_has_the_amplified_pure_epsilon() -> None:
     release = laplace(0.5, rate=0.1)
     assert epsilon([release], 0.0) == pytest.approx([np.log1p(0.1 * np.expm1(2.0))] * 2)
     worst = np.log((0.9 + 0.1 * np.exp(2)) / (0.9 + 0.1 * np.exp(-2)))
@@ -142,7 +142,7 @@ def test_epsilon_and_delta_answer_the_same_question() -> None:
     assert delta(mechanism, high).high == pytest.approx(1e-5, rel=2e-3)
 
 
-def test_an_epsilon_that_no_one_would_call_private_is_still_bounded() -> None:
+def test_an_epsilon_far_beyond_privacy_is_still_bounded() -> None:
     for release in (gaussian(0.4, 500, 0.5), gaussian(0.25, 1000, 0.1)):
         low, high = epsilon([release], 1e-5, "replace-one")
         assert 600 < low <= high < low * (1 + 1e-4)
@@ -170,7 +170,7 @@ rates = st.floats(1e-3, 0.5)
 @settings(max_examples=6)
 @given(scales, rates, st.integers(1, 500), st.sampled_from(["add-remove", "replace-one"]))
 @example(0.5, 0.5, 80, "replace-one")  # every round's loss is below nearly all of the total one
-def test_epsilon_falls_as_noise_grows_and_rises_with_rounds_and_rate(
+def test_epsilon_falls_with_noise_and_rises_with_rounds(
     scale: float, rate: float, count: int, adjacency: RecordAdjacency
 ) -> None:
     low, high = epsilon([gaussian(scale, count, rate)], 1e-5, adjacency)

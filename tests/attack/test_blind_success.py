@@ -16,7 +16,7 @@ def images(values: list[float]) -> Tensor:
     return torch.tensor(values)[:, None, None, None].expand(-1, 1, 8, 8)
 
 
-def test_images_far_apart_are_a_prior_of_as_many_equally_likely_ones() -> None:
+def test_images_far_apart_are_equally_likely_ones() -> None:
     public = PublicClass(images([0.0, 10.0, 20.0]), MSE[:2])
     kappa = public.kappa(images([30.0])[0])
     assert kappa.low == pytest.approx(0.25)
@@ -24,7 +24,7 @@ def test_images_far_apart_are_a_prior_of_as_many_equally_likely_ones() -> None:
     assert public.alone == pytest.approx(1 / 3)
 
 
-def test_a_ball_between_two_images_holds_both_and_the_upper_end_knows() -> None:
+def test_a_ball_between_two_images_holds_both() -> None:
     """Their middle is within 1 of both, none of them is within 1 of the other."""
     kappa = PublicClass(images([0.0, 10.0]), np.array([1.0])).kappa(images([1.9])[0])
     assert kappa.low == pytest.approx(1 / 3)
@@ -37,7 +37,7 @@ def test_without_public_images_nothing_is_known() -> None:
     assert public.alone == pytest.approx(1.0)
 
 
-def test_every_guess_keeps_to_the_upper_end_and_the_best_tried_to_the_lower() -> None:
+def test_guesses_keep_to_the_upper_and_the_best_to_the_lower() -> None:
     """2,000 guesses, among them all means of two images."""
     rng = np.random.default_rng(4)
     pool = torch.from_numpy(rng.normal(size=(40, 1, 8, 8)) * rng.choice([0.2, 1.0], (40, 1, 1, 1)))

@@ -65,7 +65,7 @@ def test_the_search_ends_at_the_scores_of_the_finding(findings: list[Finding]) -
     assert all(other.trace == {} for other in blind)
 
 
-def test_every_restart_has_its_loss_and_the_least_is_the_chosen_one(
+def test_every_restart_has_its_loss_and_the_least_is_chosen(
     findings: list[Finding],
 ) -> None:
     series = findings[0].series
@@ -75,7 +75,7 @@ def test_every_restart_has_its_loss_and_the_least_is_the_chosen_one(
     assert list(restarts(torch.ones(3, 1))) == [Name.LOSS]
 
 
-def test_victims_that_no_search_was_made_for_are_not_in_its_course() -> None:
+def test_victims_without_a_search_are_not_in_its_course() -> None:
     truth = torch.rand(3, 2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     images = torch.stack([truth.flip(1), 0 * truth], dim=1)  # in another order, then grey
     losses = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan], [3.0, torch.inf]])

@@ -20,7 +20,7 @@ def images(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("offset", [0.1, 0.5, 2.0])
-def test_a_constant_offset_has_its_square_as_mse_and_the_psnr_of_that(offset: float) -> None:
+def test_a_constant_offset_has_its_square_as_mse(offset: float) -> None:
     truth = torch.full((2, 3, 1, 8, 8), -1.0)
     scores = score(truth, truth + offset, RANGE)
     assert scores.mse == pytest.approx(offset**2)
@@ -70,7 +70,7 @@ def test_a_permuted_batch_is_aligned_back_exactly() -> None:
     assert scores.ssim == pytest.approx(1.0)
 
 
-def test_alignment_minimises_the_total_error_not_each_image_on_its_own() -> None:
+def test_alignment_minimises_the_total_error() -> None:
     truth = torch.tensor([0.0, 0.4]).view(1, 2, 1, 1, 1).expand(1, 2, 1, 7, 7)
     guess = torch.tensor([0.3, -0.9]).view(1, 2, 1, 1, 1).expand(1, 2, 1, 7, 7)
     scores = score(truth, guess, RANGE)  # 0.3 is nearest to both
@@ -78,7 +78,7 @@ def test_alignment_minimises_the_total_error_not_each_image_on_its_own() -> None
     assert scores.mse == pytest.approx((0.9**2 + 0.1**2) / 2)
 
 
-def test_identical_images_score_the_capped_psnr_so_that_means_stay_finite() -> None:
+def test_identical_images_score_the_capped_psnr() -> None:
     truth = images(1, 2, 1, 8, 8)
     half = truth.clone()
     half[0, 1] += 0.2  # 20 dB
@@ -147,7 +147,7 @@ def test_estimates_and_gains_name_every_score() -> None:
     assert {k: e.value for k, e in estimates(scores).items()} == {"mse": 2, "psnr": 20, "ssim": 0.2}
 
 
-def test_the_blind_baseline_is_made_of_public_images_of_other_classes() -> None:
+def test_the_blind_baseline_is_of_images_of_other_classes() -> None:
     public, classes = images(30, 1, 8, 8), torch.arange(30) % 3
     labels = torch.tensor([[0, 1], [2, 2], [1, 0]]).repeat(200, 1)
     guess = blind(labels, public, classes, torch.Generator().manual_seed(0))

@@ -22,7 +22,7 @@ def clipped_gradient(x: torch.Tensor, clip_norm: float) -> torch.Tensor:
     return gradient * (clip_norm / gradient.norm())
 
 
-def test_projecting_on_the_known_direction_errs_as_much_as_stated() -> None:
+def test_projecting_on_the_direction_errs_as_much_as_stated() -> None:
     """Squared errors sum to s^2 |X|^2 times a chi-square of N trials degrees of freedom."""
     C, s, N, trials = 2.0, 0.3, 49, 400
     generator = torch.Generator().manual_seed(5)

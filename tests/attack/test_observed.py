@@ -17,7 +17,7 @@ def observed(
     )
 
 
-def test_gradients_at_one_model_are_averaged_by_inverse_variances() -> None:
+def test_gradients_at_one_model_are_weighted_by_variances() -> None:
     sent = observed([1.0, 2.0, 0.5, 1.0], [0, 0, 1, 0], [3.0, 3.0, 3.0, 5.0])
     pooled = sent.pooled()
     assert pooled.secrets is not None
@@ -42,7 +42,7 @@ def test_the_variance_of_r_averaged_gradients_is_an_rth() -> None:
     assert pooled.std.item() == pytest.approx(r**-0.5)
 
 
-def test_without_known_noise_all_count_alike_and_beside_a_bare_gradient_noisy_ones_do_not() -> None:
+def test_bare_gradients_outweigh_noisy_ones() -> None:
     unknown = observed(None, [0, 0], [1.0, 1.0])
     torch.testing.assert_close(unknown.pooled().gradients[0], unknown.gradients.mean(0))
     bare = observed([0.0, 1.0, 0.0], [0, 0, 0], [1.0, 1.0, 1.0]).pooled()

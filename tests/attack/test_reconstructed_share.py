@@ -157,7 +157,7 @@ def test_why_a_share_cannot_refute_a_claim(
     assert found is None if why is None else why in (found or "")
 
 
-def test_records_known_to_be_in_a_batch_are_accounted_without_its_sampling() -> None:
+def test_records_known_to_be_in_a_batch_are_not_sampled() -> None:
     drawn = (gaussian(2.0, 0.1, 9), gaussian(1.0, 0.1, 3))
     known = in_the_batch(drawn, 1)
     assert sum(release.count for release in known) == 12

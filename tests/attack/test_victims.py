@@ -88,7 +88,7 @@ def test_the_view_tells_what_the_observable_does_and_its_noise(tmp_path: Path) -
     assert float(bare.std.max()) < 1e-3
 
 
-def test_a_round_played_for_another_batch_size_is_read_without_the_next_one(tmp_path: Path) -> None:
+def test_a_round_of_another_batch_size_ends_with_itself(tmp_path: Path) -> None:
     noisy, _ = handed("view", tmp_path, batch_sizes=[2])
     assert noisy.batch_size == 2
     assert list(window_of("view", 3, 4, True)) == [2, 3]
@@ -96,7 +96,7 @@ def test_a_round_played_for_another_batch_size_is_read_without_the_next_one(tmp_
     assert list(window_of("view", 1, 1, False)) == [1]
 
 
-def test_a_message_that_is_not_offered_is_refused_with_the_view_among_what_is() -> None:
+def test_a_message_that_is_not_offered_is_refused() -> None:
     with pytest.raises(DpauditError, match='offers no "veiw" .did you mean "view"'):
         config("veiw")
 
@@ -122,7 +122,7 @@ def dpdl(folder: Path, **options: Any) -> AuditResult:
 
 
 @pytest.mark.slow
-def test_gradients_of_one_batch_at_the_models_of_its_neighbours_are_joined(tmp_path: Path) -> None:
+def test_gradients_at_the_models_of_neighbours_are_joined(tmp_path: Path) -> None:
     result = dpdl(tmp_path / "links", join="links", rounds=[2, 3])
     noisy = HANDED[0]
     assert noisy.secrets is not None
@@ -156,7 +156,7 @@ def test_rounds_are_joined_where_their_batches_are_all_records(tmp_path: Path) -
     assert any(text.startswith(note) for text in found[0].notes)
 
 
-def test_rounds_are_not_joined_where_it_is_not_known_what_recurs(tmp_path: Path) -> None:
+def test_rounds_are_not_joined_where_recurrence_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(
         DpauditError, match=r"attack.join: .* which records of smaller batches recur is not"
     ):
@@ -169,12 +169,12 @@ def test_only_gradients_of_a_view_are_joined() -> None:
         config("noisy-gradient", join="links")
 
 
-def test_an_attack_that_forgets_what_is_joined_is_an_error_of_one_line(tmp_path: Path) -> None:
+def test_an_attack_that_forgets_what_is_joined_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DpauditError, match="handed back 6 reconstructions of 2 batches"):
         dpdl(tmp_path, join="links", name="tests.attack.test_victims:KeepsEachAlone")
 
 
-def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_path: Path) -> None:
+def test_gradient_inversion_joins_links_unless_told_otherwise(tmp_path: Path) -> None:
     quick = {"name": "gradient-inversion", "iterations": 1, "rounds": [2], "batch_sizes": [1]}
     for join, joined in ({}, True), ({"join": "nothing"}, False):
         result = dpdl(tmp_path / str(joined), **quick, **join)
@@ -182,7 +182,7 @@ def test_gradient_inversion_joins_the_links_of_a_view_unless_told_otherwise(tmp_
         assert [any("joined" in note for note in f.notes) for f in found] == [joined]
 
 
-def test_a_gradient_of_which_a_part_stays_at_home_is_out_of_reach(tmp_path: Path) -> None:
+def test_a_gradient_partly_kept_at_home_is_out_of_reach(tmp_path: Path) -> None:
     """PartPSP sends some layers alone: neither the rest of the gradient nor its model is known."""
     own = {"name": "partpsp", "n_rounds": 3, "batch_size": 4, "share": ["1.bias"]}
     attacks = (

@@ -45,7 +45,7 @@ def found(folder: Path, noise_multiplier: float, **options: Any) -> dict[str | N
     return {f.world: f for f in result.findings if f.role is Role.MEMBERSHIP}
 
 
-def test_without_noise_members_stand_out_and_under_noise_they_do_not(tmp_path: Path) -> None:
+def test_members_stand_out_without_noise_alone(tmp_path: Path) -> None:
     """Under noise 50 times the clip norm, scores say nothing: |AUC - 1/2| of 64 members is below 4
     standard errors but with probability 1e-4; the seed is fixed."""
     by_world = found(tmp_path, 50.0)
@@ -78,7 +78,7 @@ def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("m, std, batch_size", [(2, 1.0, 1), (8, 0.5, 1), (8, 0.25, 4)])
-def test_candidates_are_matched_as_often_as_their_likelihood_allows(m, std, batch_size) -> None:
+def test_candidates_match_as_often_as_their_likelihood_allows(m, std, batch_size) -> None:
     """Orthogonal gradients of length 1 under noise of std s in the mean of B: the right one has
     1/B + s z, each other s z', so it is nearest with probability E Phi(z + 1/(B s))^(m - 1).
     Within 4 standard errors of 4,000 matches: a correct share fails with probability 6e-5."""
@@ -114,7 +114,7 @@ def of_own(defense: Foreign) -> Metric:
     return by_world["defense"].metrics[Name.MATCHED]
 
 
-def test_records_of_a_defense_that_names_nothing_but_its_messages_are_matched() -> None:
+def test_a_defense_that_names_only_messages_is_matched() -> None:
     matched = of_own(Foreign(n_rounds=4, sigma=0.001, hint_sigma=1.0, batch_size=8))
     assert matched.value == 1.0
     assert matched.n == 8
@@ -137,7 +137,7 @@ class LocalSteps(Foreign):
         )
 
 
-def test_a_later_local_steps_gradient_is_held_against_its_own_batch() -> None:
+def test_a_later_local_step_is_held_against_its_own_batch() -> None:
     matched = of_own(LocalSteps(n_rounds=4, sigma=1e-3, hint_sigma=1.0, batch_size=8))
     assert matched.value == 1.0
     assert matched.n == 8
@@ -158,7 +158,7 @@ def test_what_no_candidate_tells_is_matched_as_by_a_guess() -> None:
     assert np.mean(hits) == pytest.approx(1 / 5, abs=4 * sqrt(0.2 * 0.8 / 2_000))
 
 
-def test_without_noise_each_record_is_matched_and_under_noise_as_by_a_guess(tmp_path) -> None:
+def test_records_match_without_noise_and_else_by_guess(tmp_path) -> None:
     """Of 12 batches by guesses of 1/10 more than 6 are matched with probability 5e-5."""
     by_world = found(tmp_path, 50.0, rounds=[2, 3, 4], candidates=10)
     bare, noisy = by_world["no-defense"].metrics, by_world["defense"].metrics
@@ -179,7 +179,7 @@ def test_poisson_batches_are_matched_too(tmp_path: Path) -> None:
     assert one.metrics[Name.MATCHED].value == 1.0
 
 
-def test_more_candidates_than_records_that_nobody_holds_are_refused(tmp_path: Path) -> None:
+def test_more_candidates_than_free_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DpauditError, match=r"attack.candidates: .* expected 2 to 360"):
         run_audit(config(1.0, candidates=361), tmp_path, Runtime(cores=1))
 
@@ -192,7 +192,7 @@ def test_rates_and_areas_of_known_scores() -> None:
     assert (share.low, share.high) == pytest.approx((0.0063, 0.8059), abs=1e-4)
 
 
-def test_a_view_that_tells_no_gradient_is_said_to_be_out_of_reach(tmp_path: Path) -> None:
+def test_a_view_that_tells_no_gradient_is_out_of_reach(tmp_path: Path) -> None:
     quiet = config(1.0).model_dump(mode="json", exclude_none=True)
     quiet["threat_model"] = [{"name": "agent 0", "kind": "curious", "agents": [0]}]
     result = run_audit(AuditConfig.from_dict(quiet), tmp_path, Runtime(cores=1))

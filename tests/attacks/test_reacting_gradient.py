@@ -36,7 +36,7 @@ def measured(name: str, threat_model: ThreatModel, seed: int = 1, **options: Any
 PLAIN = {"noise_multiplier": 1.0, "gossip_steps": 1}
 
 
-def test_amplification_that_does_not_survive_training_is_certified() -> None:
+def test_amplification_that_ends_with_training_is_certified() -> None:
     """Of two rounds linear accounting has 0.316; about 0.58 is there, with one record a batch.
 
     The bound of a correct program stays below 0.58 + 0.01 in 95% of seeds, and exceeds 0.316 in

@@ -270,7 +270,7 @@ def test_tokens_of_a_position_are_those_found_or_the_nearest() -> None:
             assert one.outside.tolist() == outside[one.tokens, p].tolist()
 
 
-def test_different_sequences_are_given_nearest_first_and_again_if_few() -> None:
+def test_different_sequences_are_given_nearest_first() -> None:
     rows, far = torch.tensor([[1, 2], [3, 4], [1, 2], [5, 6]]), torch.tensor([0.3, 0.1, 0.2, 0.4])
     for n, expected in ((2, [[3, 4], [1, 2]]), (4, [[3, 4], [1, 2], [5, 6], [3, 4]])):
         assert sequences._distinct(rows, far, n)[0].tolist() == expected
@@ -285,7 +285,7 @@ def test_sets_of_positions_are_all_or_the_small_ones() -> None:
     assert 1 <= long.sum(1).max() < 200
 
 
-def test_a_row_speaks_against_what_is_stated_beyond_its_tolerance() -> None:
+def test_a_row_beyond_its_tolerance_speaks_against_the_stated() -> None:
     row = Row("x", 1, 2, {"remove": 1.0, "add": 2.0}, 2.0, 0.1)
     assert row.measured == 2.0
     for stated, exceeds in ((1.91, False), (1.89, True), (None, False)):
@@ -307,7 +307,7 @@ def test_a_row_speaks_against_what_is_stated_beyond_its_tolerance() -> None:
     )
 
 
-def test_the_candidate_with_the_highest_score_is_named_and_one_of_equal_ones_by_chance() -> None:
+def test_the_highest_score_is_named_and_ties_by_chance() -> None:
     others = np.array([[0.0, 1.0], [0.0, 3.0], [2.0, 0.0], [2.0, 2.0], [2.0, 3.0]])
 
     class Given:
@@ -328,7 +328,7 @@ def test_the_candidate_with_the_highest_score_is_named_and_one_of_equal_ones_by_
 @pytest.mark.parametrize(
     "n, median, of_95", [(1, 1, 1), (2, 1, 2), (3, 2, 3), (20, 10, 19), (21, 11, 20), (100, 50, 95)]
 )
-def test_the_leak_over_weathers_is_its_median_95_percent_and_worst(n, median, of_95) -> None:
+def test_the_leak_over_weathers_is_median_95_percent_and_worst(n, median, of_95) -> None:
     learned = [Learned(float(k), None) for k in reversed(range(1, n + 1))]
     schema = Participation.of("once", 4)
     finding = Weather()._finding(_FINDING, learned, Bound(9.0, "why"), 4, schema, ["dropped"])

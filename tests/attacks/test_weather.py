@@ -124,7 +124,7 @@ def test_an_adversary_that_is_the_victim_is_refused() -> None:
         measured(setting_of("ring", 6, loss=0.2), CURIOUS, victim=0)
 
 
-def test_a_victim_that_colludes_in_some_draws_is_bounded_and_counted() -> None:
+def test_a_victim_that_colludes_in_some_draws_is_counted() -> None:
     """The bound is of a release by itself, whoever colludes in the draw that others take."""
     setting = setting_of("ring", 5, loss=0.2)
     two = ThreatModel(name="two", kind="colluding", drawn=2).with_agents(0, 5)

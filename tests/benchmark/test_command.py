@@ -49,7 +49,7 @@ def refused(*arguments: str) -> str:
     return line
 
 
-def test_a_benchmark_runs_from_a_file_to_a_leaderboard_and_to_gaps(folder, ran) -> None:
+def test_a_file_becomes_a_leaderboard_with_gaps(folder, ran) -> None:
     before, (code, said, error) = ran
     shutil.copytree(before / "runs", folder / "runs")
     assert code == 2
@@ -90,7 +90,7 @@ def test_a_cell_whose_run_cannot_be_read_is_run_anew(folder, ran) -> None:
     assert json.loads((cell / "audit.json").read_bytes())["claims"] == json.loads(found)["claims"]
 
 
-def test_a_dry_run_says_cells_time_memory_and_power_and_runs_nothing(folder) -> None:
+def test_a_dry_run_says_what_it_takes_and_runs_nothing(folder) -> None:
     (folder / "bench.toml").write_text("seeds = [1, 2, 3]\n" + AXIS + SENSORS)
     code, said, error = command("bench.toml", "--dry-run", "--quiet", "--workers", "2")
     assert (code, error) == (0, [])

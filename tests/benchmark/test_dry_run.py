@@ -39,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str, calls: C
     monkeypatch.setattr(module, name, counting)
 
 
-def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
+def test_cells_that_differ_in_seed_share_their_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
@@ -58,7 +58,7 @@ def test_cells_that_differ_in_seed_and_budget_share_their_measurement(
 
 
 @pytest.mark.slow
-def test_power_that_takes_longer_than_its_share_is_told_by_its_ceiling(
+def test_power_that_takes_too_long_is_told_by_its_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(BenchmarkFile.read(written(tmp_path, EPSILONS)), 100)

@@ -43,7 +43,7 @@ def test_without_axes_and_cells_the_base_is_the_only_cell(tmp_path: Path) -> Non
     assert (cell.name, cell.values, cell.config.seed) == ("seed-0", {}, 0)
 
 
-def test_an_axis_of_tables_sets_whole_tables_and_other_keys_beside(tmp_path: Path) -> None:
+def test_an_axis_of_tables_sets_whole_tables_and_keys(tmp_path: Path) -> None:
     defenses = """
 [[axis]]
 [[axis.values]]
@@ -117,7 +117,7 @@ def test_a_cell_has_the_value_that_its_audit_has(tmp_path: Path) -> None:
     assert len({repr(cell.values) for cell in plan.cells}) == len(plan.cells) == 5
 
 
-def test_audits_that_differ_in_what_a_table_takes_away_are_told_apart(tmp_path: Path) -> None:
+def test_audits_that_differ_in_what_is_taken_away_differ(tmp_path: Path) -> None:
     data = '[[cell]]\ndata = { name = "digits" }\n[[cell]]\n"data.name" = "digits"\n'
     plan = planned(tmp_path, data)  # 10 agents by default, and the 4 of the base
     assert plan.axes == ("data.name", "data.n_agents")
@@ -166,7 +166,7 @@ def test_a_path_of_data_is_relative_to_the_file_that_names_it(tmp_path: Path) ->
     assert [c.config.data.path for c in cells] == [tmp_path / "below/a.npz", tmp_path / "b.npz"]
 
 
-def test_an_axis_over_a_key_that_does_not_exist_names_the_nearest_one_and_its_line(
+def test_an_axis_over_an_unknown_key_names_the_nearest(
     tmp_path: Path,
 ) -> None:
     axes = [
@@ -185,7 +185,7 @@ def test_an_axis_over_a_key_that_does_not_exist_names_the_nearest_one_and_its_li
         assert said in line
 
 
-def test_all_cells_that_are_no_audits_are_listed_with_what_set_them(tmp_path: Path) -> None:
+def test_all_cells_that_are_no_audits_are_listed(tmp_path: Path) -> None:
     many = ", ".join(str(-i) for i in range(1, 16))
     axis = f'[[axis]]\nkey = "defense.epsilon"\nvalues = [1.0, {many}]\n'
     lines = refused(tmp_path, "seeds = [1, 2]\n", axis)
@@ -202,7 +202,7 @@ def test_all_cells_that_are_no_audits_are_listed_with_what_set_them(tmp_path: Pa
     assert line.startswith("bench.toml:4: cell[1]: ")
 
 
-def test_networks_and_data_that_are_not_there_are_listed_with_the_cells(tmp_path: Path) -> None:
+def test_missing_networks_and_data_are_listed_with_cells(tmp_path: Path) -> None:
     models = '[[axis]]\nkey = "model.name"\nvalues = ["mlp", "lenett"]\n'
     data = '[[axis]]\nkey = "data.name"\nvalues = ["digits", "mnits"]\n'
     lines = refused(tmp_path, models, data)
@@ -231,7 +231,7 @@ def test_what_is_wrong_with_the_base_is_said_once(tmp_path: Path) -> None:
     )
 
 
-def test_more_cells_than_asked_for_are_refused_before_any_is_made(tmp_path: Path) -> None:
+def test_more_cells_than_asked_for_are_refused_at_once(tmp_path: Path) -> None:
     [line] = refused(tmp_path, "seeds = [1, 2]\n", EPSILONS, GRAPHS, most=7)
     assert line == (
         "bench.toml: 8 cells are more than the 7 of --max-cells; give a larger --max-cells, or "
@@ -290,7 +290,7 @@ def test_what_cannot_be_meant_is_one_line(parts: list[str], said: str, tmp_path:
     assert said in line
 
 
-def test_a_table_is_named_from_1_in_brackets_or_from_0_behind_a_dot(tmp_path: Path) -> None:
+def test_a_table_is_named_in_brackets_or_behind_a_dot(tmp_path: Path) -> None:
     """Both are the same key, and a cell has the same name and folder."""
     plans = []
     for key in ("claim[1].epsilon", "claim.0.epsilon"):

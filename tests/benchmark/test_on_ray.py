@@ -36,7 +36,7 @@ def planned(folder: Path, text: str) -> BenchmarkPlan:
     return plan_of(BenchmarkFile.read(folder / "bench.toml"), 99)
 
 
-def test_parts_in_folders_of_their_own_are_the_audit_of_one_process(tmp_path: Path) -> None:
+def test_parts_in_own_folders_are_the_audit_of_one_process(tmp_path: Path) -> None:
     """By the tasks themselves, without a cluster."""
     plan = planned(tmp_path, SENSORS)
     [cell] = plan.cells

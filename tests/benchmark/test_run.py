@@ -83,7 +83,7 @@ def test_a_cell_on_another_device_is_another_cell(folder) -> None:
     assert len(keys) == 2
 
 
-def test_cells_that_are_done_are_not_run_again_until_something_of_them_changes(folder) -> None:
+def test_finished_cells_run_again_only_if_something_changed(folder) -> None:
     assert set(run().values()) == {("done", "")}
     assert len(log()) == 3
     written(folder, AXIS.replace('"star"', '"complete"'))
@@ -99,7 +99,7 @@ def test_cells_that_are_done_are_not_run_again_until_something_of_them_changes(f
     assert log() == ["ring-seed-0 resumed"]
 
 
-def test_cells_are_known_by_what_they_are_whatever_they_are_called(folder) -> None:
+def test_cells_are_known_by_content_whatever_their_name(folder) -> None:
     def files() -> dict[str, int]:
         return {p.name: (p / "audit.json").stat().st_ino for p in Path("out/cells").iterdir()}
 
@@ -134,7 +134,7 @@ def test_a_cell_of_which_is_not_known_what_it_is_of_is_run_anew(folder) -> None:
     assert log() == ["ring-seed-0 begun"]
 
 
-def test_a_cell_that_fails_is_a_gap_with_its_line_and_the_others_go_on(folder) -> None:
+def test_a_cell_that_fails_is_a_gap_and_others_go_on(folder) -> None:
     acts(ring="fail", star="die", path="leave")
     found = run()
     assert found["ring"] == ("failed", "no luck; none at all")
@@ -149,7 +149,7 @@ def test_a_cell_that_fails_is_a_gap_with_its_line_and_the_others_go_on(folder) -
 
 
 @pytest.mark.slow
-def test_a_killed_benchmark_goes_on_with_no_finished_cell_run_again(folder) -> None:
+def test_a_killed_benchmark_runs_no_finished_cell_again(folder) -> None:
     acts(path="hang")
     process = subprocess.Popen([sys.executable, "-c", RUN], cwd=folder, stderr=subprocess.PIPE)
 

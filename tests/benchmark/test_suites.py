@@ -50,7 +50,7 @@ def test_the_suite_is_there() -> None:
 
 
 @pytest.mark.parametrize("scale", ["quick", pytest.param("full", marks=pytest.mark.slow)])
-def test_every_defense_that_makes_a_claim_is_there_at_every_budget(scale: str) -> None:
+def test_every_claiming_defense_is_there_at_every_budget(scale: str) -> None:
     found = by_defense(scale)
     assert found.pop(UNDEFENDED) == {"ring": {0.5}, "bipartite": {0.5}}  # a positive control
     assert found.keys() == claiming()
@@ -59,7 +59,7 @@ def test_every_defense_that_makes_a_claim_is_there_at_every_budget(scale: str) -
         assert graphs["bipartite"] == (BUDGETS if scale == "full" else {2.0}), name
 
 
-def test_on_a_graph_that_varies_are_the_same_defenses_at_both_scales() -> None:
+def test_a_varying_graph_has_the_same_defenses_at_both_scales() -> None:
     quick, full = by_defense("quick"), by_defense("full")
     there = {name for name, graphs in quick.items() if "exponential" in graphs}
     assert there == {name for name, graphs in full.items() if "exponential" in graphs}
@@ -86,7 +86,7 @@ def test_what_is_claimed_is_what_the_noise_is_set_for(scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
-def test_at_equal_epsilon_every_defense_has_the_same_number_of_candidates(scale: str) -> None:
+def test_at_equal_epsilon_all_have_as_many_candidates(scale: str) -> None:
     file = BenchmarkFile.read(benchmark_path("equal-epsilon", scale))
     assert file.benchmark.tuning is not None
     found = plan_of(file, 1000)
@@ -102,7 +102,7 @@ def test_at_equal_epsilon_every_defense_has_the_same_number_of_candidates(scale:
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
-def test_updates_are_of_all_steps_with_little_noise_and_with_enough(scale: str) -> None:
+def test_updates_are_of_all_steps_and_two_levels_of_noise(scale: str) -> None:
     cells = plan_of(BenchmarkFile.read(benchmark_path("updates", scale)), 1000).cells
     noises: dict[tuple[str, int], set[float]] = defaultdict(set)
     for cell in cells:

@@ -52,7 +52,7 @@ def learning_rates(plan: BenchmarkPlan) -> list[float]:
     return [cell.config.defense.options["learning_rate"] for cell in plan.cells]
 
 
-def test_every_combination_has_the_same_candidates_around_what_it_sets(tmp_path: Path) -> None:
+def test_every_combination_has_the_same_candidates(tmp_path: Path) -> None:
     """Three step sizes and two clip norms; seeds and graphs share the choice, budgets do not."""
     plan, asked = read(tmp_path, "seeds = [1, 2]\n", EPSILONS, GRAPHS, TUNING)
     choices = shared_choices(plan, asked)
@@ -68,7 +68,7 @@ def test_every_combination_has_the_same_candidates_around_what_it_sets(tmp_path:
         assert rates == {by * listed["learning_rate"] for by in (0.5, 1, 2)}
 
 
-def test_the_best_on_validation_data_is_set_in_all_cells_and_chosen_once(
+def test_the_best_on_validation_data_is_chosen_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, asked = read(tmp_path, "seeds = [1, 2]\n", EPSILONS, TUNING)
@@ -101,7 +101,7 @@ def test_without_tuning_a_plan_is_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_validation_records_are_training_records_and_the_test_set_decides_nothing() -> None:
+def test_validation_records_come_from_the_training_set() -> None:
     data = load_dataset("digits", seed=1)
     asked = Tuning(seed=4, factor=(Factor(keys=("defense.x",), values=(1.0,)),))
     held = split(data, asked)
@@ -113,7 +113,7 @@ def test_validation_records_are_training_records_and_the_test_set_decides_nothin
     assert len(together) == len(data.x)
 
 
-def test_candidates_share_data_that_is_split_once_and_find_what_they_find_alone(
+def test_candidates_share_data_and_find_what_they_find_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     splits: list[Tuning] = []

@@ -69,9 +69,7 @@ def test_a_fault_is_found_by_the_bytes_of_sockets(tmp_path: Path, numpy_alone: P
     assert_measured(given, tmp_path / "out", 2.0)
 
 
-def test_an_agent_whose_messages_only_receivers_show_is_no_victim(
-    tmp_path: Path, numpy_alone: Path
-) -> None:
+def test_an_agent_seen_only_by_receivers_is_no_victim(tmp_path: Path, numpy_alone: Path) -> None:
     with pytest.raises(RunError, match="messages of agent 0 were seen where they are received"):
         run_captured(config("foreign", numpy_alone), tmp_path / "out", cores=1)
 

@@ -196,7 +196,7 @@ def sent_in(processes: list[Process]) -> list[tuple[int, list[int]]]:
     return [(r["source"], r["destinations"]) for p in processes for r in p.of_kind("sent")]
 
 
-def test_of_several_readers_a_message_is_for_the_one_that_read_it() -> None:
+def test_a_message_is_for_the_reader_that_read_it() -> None:
     processes = [
         process("a", posted("pipe:1", 7), posted("pipe:1", 8), posted("pipe:1", 7)),
         process("b", took("pipe:1", 8)),
@@ -254,7 +254,7 @@ def test_a_reply_of_grpc_is_for_the_client_that_was_answered_so() -> None:
     assert sent_in(found) == [(0, [2]), (0, [1])]
 
 
-def test_the_rank_is_what_the_process_is_to_the_tap_and_then_its_place() -> None:
+def test_the_rank_is_that_of_the_tap_and_then_its_place() -> None:
     def begun(name: str, *more: dict[str, Any], **about: Any) -> Process:
         return process(name, {"kind": "process", "pid": 1, **about}, took("pipe:1"), *more)
 

@@ -44,9 +44,7 @@ OF_EACH_RECORD = """\
 """
 
 
-def test_the_environment_has_numpy_and_neither_torch_nor_dpaudit(
-    numpy_alone: Path, tmp_path: Path
-) -> None:
+def test_the_environment_has_numpy_and_no_torch(numpy_alone: Path, tmp_path: Path) -> None:
     code = "import numpy, importlib.util as u; print(*map(u.find_spec, ('torch', 'dpaudit')))"
     done = subprocess.run(
         [numpy_alone, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -322,7 +320,7 @@ NAMED = "sys.argv[0] = 'default_worker.py'"
 
 
 @pytest.mark.parametrize("first", ["", f"{AS_RAY}; {NAMED}; "])
-def test_agents_that_a_worker_plays_are_no_simulation_of_the_command(
+def test_agents_that_a_worker_plays_are_no_simulation(
     tmp_path: Path, numpy_alone: Path, first: str
 ) -> None:
     """As in workers of Ray that Flower starts: an audit of them needs ``program.ranks``."""
@@ -332,7 +330,7 @@ def test_agents_that_a_worker_plays_are_no_simulation_of_the_command(
     assert "\nranks = 3\n" in draft(["python", "a.py"], recording, options)
 
 
-def test_a_library_that_a_program_looks_for_before_it_imports_it_is_hooked(
+def test_a_library_that_is_looked_for_first_is_hooked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Flower looks for Ray by ``importlib.util.find_spec``, more than once."""

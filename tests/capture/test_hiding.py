@@ -55,7 +55,7 @@ def test_who_drew_more_noise_than_it_sent_may_hide_messages(
     assert (_hiding_before(base, (), 2) == {0}) is hides
 
 
-def test_what_is_sent_to_several_counts_once_and_other_draws_are_no_noise() -> None:
+def test_what_several_get_counts_once() -> None:
     same = {sent(0, 1, (1,)): [1.0, 2.0], sent(0, 1, (2,), 1): [1.0, 2.0]}
     draws = [(draw("0/0", 0, 1), 2), (draw("0/1", 0, 2), 1)]
     assert _hiding_before(run(draws, same, {0: (5, 9)}), (), 2) == {0}

@@ -247,7 +247,7 @@ def test_declared_local_training_is_held_against_the_message(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_another_rate_is_refused_of_weights_and_noted_of_differences(tmp_path: Path) -> None:
+def test_another_rate_is_refused_or_noted(tmp_path: Path) -> None:
     """One step in the same direction: weights say how long it is, differences may be scaled."""
     steps, rate = "1", 0.1
     right = {"optimizer": "sgd", "learning_rate": rate}

@@ -53,7 +53,7 @@ def measured(messages, draws: list[NamedDraw], change) -> RoundLeak:
 CHANGE = RNG.standard_normal(D)
 
 
-def test_a_message_on_a_grid_is_refused_where_a_scale_is_whole_steps() -> None:
+def test_a_message_on_a_grid_refuses_whole_steps() -> None:
     """Signs alone move it by exactly that, and the record by up to a step more."""
     own, none = RNG.standard_normal(D), np.zeros(D)
     base, silent, *signed = (

@@ -27,7 +27,7 @@ def helps(message: Tensor, named: bool) -> str:
     return other_gradient(NET, sent, update, lambda weights, factor: GRADIENT, named)
 
 
-def test_weights_and_gradients_that_are_taken_for_each_other_are_named() -> None:
+def test_weights_taken_for_gradients_are_named() -> None:
     assert "take its line out of messages.weights" in helps(-0.1 * GRADIENT, named=True)
     assert "name its line in messages.weights" in helps(WEIGHTS - 0.1 * GRADIENT, named=False)
     assert helps(torch.arange(D).double().sin(), named=False) == OF_GRADIENT
@@ -68,7 +68,7 @@ def moved(training: LocalTraining) -> Tensor:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_the_rate_and_the_optimizer_that_make_a_message_are_named(optimizer: str) -> None:
+def test_the_rate_and_optimizer_of_a_message_are_named(optimizer: str) -> None:
     update = -moved(LocalTraining(optimizer=optimizer, learning_rate=1e-3))
     said = other_training(LocalTraining(optimizer="sgd", learning_rate=4e-3), update, moved)
     assert said.startswith("learning_rate = 0.001")
@@ -83,7 +83,7 @@ def test_the_rate_and_the_optimizer_that_make_a_message_are_named(optimizer: str
     assert nothing == ""
 
 
-def test_differences_of_another_length_are_noted_and_not_refused() -> None:
+def test_differences_of_another_length_are_noted() -> None:
     training = LocalTraining(optimizer="sgd", learning_rate=0.2)
     assert unlike_declared(training, 1.005) == []
     (said,) = unlike_declared(training, 0.5)

@@ -113,7 +113,7 @@ def test_laplace_noise_is_supported_at_pure_epsilon(tmp_path: Path) -> None:
         ("laplace-of-l2", sqrt(60), Verdict.UNSUPPORTED),
     ],
 )
-def test_two_records_far_out_show_that_a_clip_is_of_another_norm(
+def test_two_far_records_show_a_clip_of_another_norm(
     tmp_path: Path, variant: str, low: float, verdict: Verdict
 ) -> None:
     """Alone, one moves the sum by CLIP in L1, or in L2 and by sqrt(INPUTS) as much in L1."""
@@ -296,7 +296,7 @@ def test_what_is_printed_is_compared_but_for_rounding(tmp_path: Path) -> None:
     assert printed(tmp_path / "nothing") == ()
 
 
-def test_a_file_that_dpaudit_prints_to_is_none_that_the_program_writes(tmp_path: Path) -> None:
+def test_a_file_that_dpaudit_prints_to_is_not_the_programs(tmp_path: Path) -> None:
     """As in `dpaudit audit captured.toml > audit.txt` in the folder of the program."""
     printed, own = tmp_path / "audit.txt", os.dup(1)
     (tmp_path / "data.txt").write_text("1")

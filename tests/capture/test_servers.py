@@ -47,7 +47,7 @@ serve(1.0, print)
 """
 
 
-def test_a_signal_that_comes_while_a_server_ends_is_not_reported() -> None:
+def test_a_signal_while_a_server_ends_is_not_reported() -> None:
     command = [sys.executable, "-c", CLEANING_UP]
     ended = run(command, stdin=DEVNULL, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")

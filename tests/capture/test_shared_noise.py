@@ -156,7 +156,7 @@ for k in range(2):
 """
 
 
-def test_what_is_sent_on_within_a_round_is_no_leak_of_its_sender(tmp_path: Path) -> None:
+def test_what_is_sent_on_within_a_round_is_no_leak(tmp_path: Path) -> None:
     """Both agents are victims: the record of each moves its own message by 1, over noise of 1."""
     (tmp_path / "sent_on.py").write_text(SENT_ON)
     config = CapturedConfig.model_validate(
@@ -200,7 +200,7 @@ MU = {"halved": 2.0, "drawn long before": inf}  # of others it is 1; the infinit
 
 
 @pytest.mark.parametrize("how", fast_if({"halved", "drawn long before"}.__contains__, IN_ROUND))
-def test_noise_that_an_agent_deals_without_sending_hides_messages(tmp_path: Path, how: str) -> None:
+def test_noise_dealt_without_sending_hides_messages(tmp_path: Path, how: str) -> None:
     """It was taken for none: programs whose noise is right were refuted."""
     (tmp_path / "dealt.py").write_text(DEALT)
     config = CapturedConfig.model_validate(

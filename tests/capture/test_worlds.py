@@ -36,7 +36,7 @@ def test_batches_of_other_rounds_in_equal_runs_are_refused() -> None:
         assert e.value.problems[0].code == "DPA062"
 
 
-def test_an_agent_that_is_another_process_in_each_round_is_refused() -> None:
+def test_an_agent_of_changing_processes_is_refused() -> None:
     """As a client of Flower's deployment. Both would take the batch and the draws of one."""
     batch = {"kind": "batch", "agent": 0, "number": 1}
     noise = {"kind": "noise", "rank": 0, "site": "z", "occurrence": 0}

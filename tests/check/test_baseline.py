@@ -58,7 +58,7 @@ def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:
 
 
 @pytest.mark.parametrize("n", [4, pytest.param(100, marks=pytest.mark.slow)])
-def test_with_unchanged_code_at_most_one_of_200_checks_cries_wolf(n: int) -> None:
+def test_unchanged_code_cries_wolf_in_one_of_200_checks(n: int) -> None:
     """At place 1 of the ledger, which spends most; fails wrongly with probability 1e-9."""
     rng, checks = np.random.default_rng(20240611), 1_000
     alarms = 0
@@ -100,7 +100,7 @@ def test_a_real_worsening_is_seen() -> None:
     assert compare(baseline, {"c": drawn(rng, 6, 8)}, "better")[0] == []
 
 
-def test_the_levels_of_all_places_sum_to_alpha_and_a_known_content_spends_nothing() -> None:
+def test_the_levels_of_all_places_sum_to_alpha() -> None:
     contents = [str(i) for i in range(2_000)]
     ledger = Ledger(contents=tuple(contents))
     spent = sum(ledger.level(content) for content in contents)
@@ -136,7 +136,7 @@ def test_exact_accounting_is_asked_for_at_the_same_seed_alone() -> None:
     assert not_compared(without, accounted(2.0, seed=2)) == []
 
 
-def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_anew() -> None:
+def test_accounting_that_rises_is_worse_but_for_a_new_split() -> None:
     baseline = baseline_of(accounted(2.0, seed=1))
     [worse] = compare(baseline, {"c": accounted(2.1, seed=1)}, "x")[0]
     assert worse.label == "accounting | DPDL, Theorem 1 | eavesdropper | epsilon"
@@ -144,7 +144,7 @@ def test_exact_accounting_that_rises_is_worse_unless_the_seed_split_the_data_ane
     assert compare(baseline, {"c": accounted(2.1, seed=2)}, "x") == ([], 0)
 
 
-def test_key_metrics_are_of_the_defended_run_and_each_has_a_label_of_its_own() -> None:
+def test_key_metrics_are_of_the_defended_run_with_own_labels() -> None:
     keys = key_metrics(GOLDEN)
     assert len({key.label for key in keys}) == len(keys)
     assert not any("no-defense" in key.label or "control" in key.label for key in keys)
@@ -163,7 +163,7 @@ def test_a_baseline_survives_writing_and_reading(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
 
 
-def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch) -> None:
+def test_a_baseline_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch) -> None:
     path = tmp_path / "baseline.json"
     baseline_of(GOLDEN).write(path)
     before = path.read_text()
@@ -194,7 +194,7 @@ def test_a_baseline_that_cannot_be_written_leaves_the_one_before(tmp_path, monke
         ("[]", "not a baseline (expected an object, found list)"),
     ],
 )
-def test_a_damaged_baseline_or_one_of_another_version_is_one_line(tmp_path, text, expected) -> None:
+def test_a_damaged_or_other_baseline_is_one_line(tmp_path, text, expected) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -218,7 +218,7 @@ def test_a_baseline_remembers_the_range_of_each_claim(tmp_path) -> None:
     assert [*Baseline.read(tmp_path / "baseline.json").checks["c"].ranges.values()] == [known]
 
 
-def test_the_hash_of_a_config_leaves_out_the_seed_and_where_the_data_lies() -> None:
+def test_the_hash_of_a_config_leaves_out_seed_and_place() -> None:
     same = {"seed": 9, "data": {"path": "elsewhere/my.npz"}, "defense": {"name": "dpdl"}}
     assert config_hash(same) == config_hash(AUDIT)
     assert config_hash({**AUDIT, "data": {"path": "other.npz"}}) != config_hash(AUDIT)
@@ -271,7 +271,7 @@ def certified(rng: np.random.Generator, mu: float, n: int = 1_000) -> AuditResul
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 2.0])
-def test_a_certified_bound_that_has_not_moved_cries_wolf_in_1_of_200_checks_at_most(
+def test_an_unmoved_bound_cries_wolf_in_1_of_200_at_most(
     mu: float,
 ) -> None:
     """Fails wrongly with probability 1e-9, of 400 checks at place 1 of the ledger."""

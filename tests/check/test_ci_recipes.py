@@ -181,7 +181,7 @@ def command_of(hook: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-def test_the_workflow_for_forks_holds_the_change_against_the_promises_of_the_base(
+def test_forks_are_held_against_the_promises_of_the_base(
     clean: dict[str, Path], tmp_path: Path
 ) -> None:
     """And it has no secret, no token that writes and no cache of others."""

@@ -73,7 +73,7 @@ def test_several_audits_refute_what_none_of_them_does_alone() -> None:
     assert together == sorted(together, reverse=True)  # the largest wealth there was
 
 
-def test_a_tight_claim_is_refuted_in_5_percent_of_histories_at_most() -> None:
+def test_a_tight_claim_is_refuted_in_5_percent_of_histories() -> None:
     """400 histories of 5 audits of randomised response; fails wrongly with probability 1e-6."""
     rng, alarms = np.random.default_rng(6), 0
 
@@ -101,7 +101,7 @@ def test_another_config_and_another_claim_begin_anew(other: dict[str, str]) -> N
     assert [accumulated(stakes, s.history).n for s in stakes] == [1, 1]
 
 
-def test_a_settled_history_begins_anew_and_its_seeds_do_not_count_again() -> None:
+def test_a_settled_history_begins_anew() -> None:
     old = [stake(1, 2.0), stake(2, 2.0)]
     closed = settled(merged(old), [old[0].history])
     again = merged([*closed, *old, stake(3, 0.5)])
@@ -123,7 +123,7 @@ def test_only_a_test_of_the_claim_is_a_stake() -> None:
         assert stakes_of("first", "a", changed) == []
 
 
-def test_notes_give_back_what_was_noted_and_leave_out_what_is_none() -> None:
+def test_notes_give_back_what_was_noted() -> None:
     stakes = merged([stake(1, 2.0), stake(2, -0.25)])
     assert of_notes([*as_notes(stakes), "{}", "nothing"]) == list(stakes)
 
@@ -147,7 +147,7 @@ def checked(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_commits_add_up_until_a_claim_is_refuted_and_a_new_baseline_closes_that(checked) -> None:
+def test_commits_add_up_until_a_claim_is_refuted(checked) -> None:
     baseline = ("--baseline", "baseline.json")
     code, said = commit(checked, 1, 1, 1.2, *baseline)
     assert "is not refuted by 2 audits" in said
@@ -169,7 +169,7 @@ def test_commits_add_up_until_a_claim_is_refuted_and_a_new_baseline_closes_that(
     assert log(1 / ALPHA) < sum(s.log_wealth for s in kept)
 
 
-def test_a_baseline_with_evidence_that_is_no_number_is_refused_in_one_line(checked) -> None:
+def test_a_baseline_with_evidence_of_no_number_is_refused(checked) -> None:
     path = checked / "baseline.json"
     content = json.loads(path.read_text())
     content["evidence"][0]["log_wealth"] = "much"

@@ -139,7 +139,7 @@ def test_a_key_that_is_no_secret_is_refused(folder, tmp_path_factory) -> None:
     assert "(0600), found permissions 0644" in error
 
 
-def test_without_a_place_for_a_key_nothing_is_taken_and_all_else_works(folder) -> None:
+def test_without_a_place_for_a_key_nothing_is_taken(folder) -> None:
     (folder / "file").touch()
     nowhere = str(folder / "file")
     assert check(folder, XDG_STATE_HOME=nowhere)[0] == 1

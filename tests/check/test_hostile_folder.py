@@ -63,7 +63,7 @@ def marks(repository: Path) -> list[str]:
     return sorted(path.name for path in (repository.parent / "marks").iterdir())
 
 
-def test_the_planted_modules_would_be_run_by_a_process_that_is_started_carelessly(
+def test_a_careless_process_would_run_the_planted_modules(
     repository: Path,
 ) -> None:
     run(repository, "-c", "import pydantic")

@@ -69,7 +69,7 @@ def test_an_audit_ends_when_its_check_is_killed(folder) -> None:
     assert_nobody_is_left(folder)
 
 
-def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None:
+def test_an_interrupted_check_exits_130_and_goes_on(folder) -> None:
     process = start(folder)
     wait_for_an_audit(folder, process)
     process.send_signal(signal.SIGINT)
@@ -82,7 +82,7 @@ def test_an_interrupted_check_exits_130_and_the_next_one_goes_on(folder) -> None
 
 
 @pytest.mark.slow
-def test_an_audit_that_takes_too_long_is_stopped_and_goes_on_next_time(folder) -> None:
+def test_an_audit_that_takes_too_long_goes_on_next_time(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace("seed = 1 }", "seed = 1 }\nseconds = 5"))
     process = start_slow(folder)
     error = without_times(process.communicate(timeout=60)[1])
@@ -132,12 +132,12 @@ def kill_at_random_moments(folder: Path, times: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_check_leaves_a_whole_cache_and_a_whole_baseline(folder) -> None:
+def test_a_killed_check_leaves_whole_cache_and_baseline(folder) -> None:
     kill_at_random_moments(folder, 3)
 
 
 @pytest.mark.slow
-def test_fifty_killed_checks_leave_a_whole_cache_and_a_whole_baseline(folder) -> None:
+def test_fifty_killed_checks_leave_whole_files(folder) -> None:
     kill_at_random_moments(folder, 50)
 
 

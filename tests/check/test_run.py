@@ -19,7 +19,7 @@ from tests.material.servers import answered
 from tests.said import without_help
 
 
-def test_an_audit_runs_again_only_when_its_content_changed_or_that_is_asked(folder) -> None:
+def test_an_audit_runs_again_only_when_its_content_changed(folder) -> None:
     assert check(folder)[0] == 1  # the golden audit's claim is refuted
     assert runs(folder) == 1
     check(folder)
@@ -62,7 +62,7 @@ def test_outputs_go_where_asked_and_github_gets_annotations(folder) -> None:
     assert "HOLDS" not in quiet
 
 
-def test_names_that_no_xml_can_hold_are_shown_escaped_everywhere(folder) -> None:
+def test_names_that_no_xml_can_hold_are_escaped(folder) -> None:
     name = r'"a <b> & | \u0001 \n::error::x"'
     (folder / "claims.toml").write_text(CLAIMS.replace('"first"', name))
     outputs = ["--junit", "j.xml", "--sarif", "s.sarif", "--markdown", "m.md", "--update-baseline"]
@@ -77,7 +77,7 @@ def test_names_that_no_xml_can_hold_are_shown_escaped_everywhere(folder) -> None
     assert "no key metric got worse" in check(folder)[1]
 
 
-def test_a_baseline_is_written_compared_and_refused_for_another_config(folder) -> None:
+def test_a_baseline_of_another_config_is_refused(folder) -> None:
     code, out, _ = check(folder, "--update-baseline")
     assert "baseline written: baseline.json" in out
     assert "no key metric got worse" in check(folder)[1]
@@ -102,7 +102,7 @@ def test_a_baseline_is_written_compared_and_refused_for_another_config(folder) -
     assert (code, error) == (2, "error: absent.json: No such file or directory\n")
 
 
-def test_the_ledger_counts_contents_and_update_takes_it_into_the_baseline(folder) -> None:
+def test_update_takes_the_ledger_into_the_baseline(folder) -> None:
     check(folder, "--update-baseline")
     levels = []
     for number in (1, 1, 2):
@@ -114,7 +114,7 @@ def test_the_ledger_counts_contents_and_update_takes_it_into_the_baseline(folder
     assert len(Baseline.read(folder / "baseline.json").ledger.contents) == 3
 
 
-def test_problems_of_the_claims_file_and_of_its_limits_are_exit_code_2(folder) -> None:
+def test_problems_of_the_claims_file_are_exit_code_2(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace('"ssim"', '"ssmi"'))
     code, out, error = check(folder, "--junit", "j.xml")
     assert (code, out) == (2, "")
@@ -193,7 +193,7 @@ def test_a_check_that_left_the_claims_file_alone_is_refused(folder) -> None:
     )
 
 
-def test_outputs_of_another_check_are_gone_where_this_one_cannot_run(folder) -> None:
+def test_outputs_of_another_check_are_gone(folder) -> None:
     outputs = ["--junit", "j.xml", "--sarif", "s.sarif", "--markdown", "m.md"]
     for name in outputs[1::2]:
         (folder / name).write_text("all is well")
@@ -205,7 +205,7 @@ def test_outputs_of_another_check_are_gone_where_this_one_cannot_run(folder) -> 
 
 
 @pytest.mark.slow
-def test_the_process_of_audits_imports_nothing_from_where_it_is_started(
+def test_the_process_of_audits_imports_nothing_from_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("json", "torch", "pydantic"):

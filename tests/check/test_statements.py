@@ -67,7 +67,7 @@ def ssim(value: float, half: float, n: int = 8, **fields: object) -> Finding:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REFUTED, Verdict.UNSUPPORTED])
-def test_what_speaks_against_a_claim_fails_with_the_reason_that_decided(verdict: Verdict) -> None:
+def test_what_speaks_against_a_claim_fails_with_its_reason(verdict: Verdict) -> None:
     """A bound below the claim is not what made it fail, and accounting certifies nothing."""
     found = audit_of(verdict, empirical(0.001, bound=0.098))
     [said] = statements(file_of(), {"c": found})
@@ -96,7 +96,7 @@ def accounted(verdict: Verdict, *premises: Premise, measured: float = inf) -> Au
     return audit_of(verdict, premises=premises, range=known)
 
 
-def test_a_claim_is_said_with_its_range_and_the_first_missing_premise() -> None:
+def test_a_claim_is_said_with_range_and_missing_premise() -> None:
     other = MISSING.model_copy(update={"name": "state"})
     found = accounted(Verdict.UNDERPOWERED, HELD, MISSING, other)
     [said] = statements(file_of(), {"c": found})
@@ -185,7 +185,7 @@ def test_refutations_are_adjusted_for_all_claims_of_the_file() -> None:
     )
 
 
-def test_only_tests_of_the_claim_count_and_several_of_them_share_its_part() -> None:
+def test_only_tests_of_the_claim_count() -> None:
     """0.03 as one of two tests is 0.06; a control's small p-value refutes nothing."""
     control = empirical(1e-9).model_copy(update={"kind": "control", "role": Role.NOISE})
     alone = audit_of(Verdict.REFUTED, empirical(0.03), control, confidence=0.95)
@@ -198,14 +198,14 @@ def test_only_tests_of_the_claim_count_and_several_of_them_share_its_part() -> N
     assert statements(file_of(), {"c": shared})[0].outcome == "warning"
 
 
-def test_what_is_exact_is_not_adjusted_and_does_not_weaken_the_rest() -> None:
+def test_what_is_exact_is_not_adjusted() -> None:
     exact = audit_of(Verdict.UNSUPPORTED)
     weak = audit_of(Verdict.REFUTED, empirical(0.03), confidence=0.95)
     said = statements(file_of(names=("a", "b")), {"a": exact, "b": weak})
     assert [s.outcome for s in said] == ["fails", "fails"]
 
 
-def test_a_refutation_without_a_p_value_counts_at_its_confidence() -> None:
+def test_a_refutation_without_a_p_value_counts_at_its_level() -> None:
     bare = Finding(role=Role.TEST, kind="empirical-epsilon", title="t", metrics={})
     found = audit_of(Verdict.REFUTED, bare, confidence=0.99)
     assert statements(file_of(), {"c": found})[0].outcome == "fails"
@@ -217,7 +217,7 @@ def limit(found: AuditResult, **threshold: object) -> Statement:
     return said
 
 
-def test_a_limit_is_broken_only_beyond_the_error_of_the_estimate() -> None:
+def test_a_limit_is_broken_only_beyond_the_error() -> None:
     """With n = 8 the 95% interval reaches t = 2.36 errors; one-sided 5% is 1.89 of them."""
     found = audit_of(Verdict.NOT_REFUTED, ssim(0.5, 0.1))
     assert limit(found, metric="ssim", at_most=0.38).outcome == "fails"
@@ -241,7 +241,7 @@ def test_limits_are_adjusted_too() -> None:
     assert [s.outcome for s in said[1:]] == ["warning", "warning"]
 
 
-def test_the_claim_is_a_limit_for_certified_bounds_by_their_error_counts() -> None:
+def test_the_claim_is_a_limit_for_certified_bounds() -> None:
     counts = {
         "false positives": Metric(value=40, n=1000),
         "false negatives": Metric(value=300, n=1000),
@@ -262,7 +262,7 @@ def test_the_claim_is_a_limit_for_certified_bounds_by_their_error_counts() -> No
     assert "at most 0.5" in limit(both, metric="epsilon lower bound", at_most="claim").subject
 
 
-def test_utility_can_be_limited_and_the_range_over_agents_is_its_interval() -> None:
+def test_utility_can_be_limited_over_agents() -> None:
     accuracy = GOLDEN.utility["defense"].accuracy[-1]
     found = audit_of(Verdict.NOT_REFUTED)
     least = {"metric": "accuracy", "kind": "utility"}
@@ -286,9 +286,7 @@ def test_utility_can_be_limited_and_the_range_over_agents_is_its_interval() -> N
         ({"metric": "ssim", "round": 9}, "no finding fits all that is given; there are rounds 1"),
     ],
 )  # fmt: skip
-def test_a_limit_on_what_is_not_there_is_one_line_with_the_nearest_name(
-    threshold, expected
-) -> None:
+def test_a_limit_on_what_is_missing_names_the_nearest(threshold, expected) -> None:
     found = audit_of(Verdict.NOT_REFUTED, ssim(0.5, 0.1, rounds=(1,)))
     with pytest.raises(ConfigError) as error:
         statements(file_of({**threshold, "at_most": 1.0}), {"c": found})

@@ -69,7 +69,7 @@ def p_of_limit(counts: dict[str, Metric], limit: float = 1.5, **metric: Any) -> 
     return _p_of_limit(threshold, subject, bound, limit, "above")
 
 
-def test_a_certified_bound_beyond_a_limit_has_the_p_value_of_its_counts_or_its_level() -> None:
+def test_a_bound_beyond_a_limit_has_the_p_value_of_its_counts() -> None:
     assert p_of_limit(COUNTS) < 1e-6
     for missing in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES, Name.DELTA):
         fewer = {name: metric for name, metric in COUNTS.items() if name != missing}
@@ -81,7 +81,7 @@ def test_a_certified_bound_beyond_a_limit_has_the_p_value_of_its_counts_or_its_l
     assert p_of_limit(COUNTS, n=None) == 0.0  # of a figure that is known exactly
 
 
-def test_a_void_figure_is_said_with_its_least_value_if_it_has_one() -> None:
+def test_a_void_figure_is_said_with_its_least_value() -> None:
     for low, said in ((None, ""), (0.0, ""), (0.25, " (at least 0.25)"), (inf, "")):
         metric = Metric(value=inf, low=low, high=inf)
         finding = Finding(
@@ -114,7 +114,7 @@ def test_a_claim_without_a_code_and_one_at_its_level() -> None:
     assert statements(file_of(significance=0.05), {"c": found})[0].outcome == "warning"
 
 
-def test_evidence_below_a_wealth_of_one_is_none_and_others_stay_open() -> None:
+def test_evidence_below_a_wealth_of_one_is_none() -> None:
     assert Accumulated(1, -3.0).p == 1.0
     assert Accumulated(1, 0.5).p == pytest.approx(0.60653066)
     one, other = stake(1, -3.0), stake(1, 2.0, claim="another; against e")
@@ -168,7 +168,7 @@ def test_a_ledger_beside_its_baseline_is_worse_above_rounding() -> None:
         assert held(1.5).checked(none).figures[0].before is None
 
 
-def test_a_ledger_of_a_claims_file_counts_each_release_and_the_worst_agent(tmp_path: Path) -> None:
+def test_a_ledger_counts_each_release_and_the_worst_agent(tmp_path: Path) -> None:
     with open_ledger(tmp_path / "ledger.jsonl", epsilon=2.0) as budget:
         budget.release(laplace(10.0), count=3)
         budget.release(event(0.25), count=2, agent="a")
@@ -230,7 +230,7 @@ def test_an_error_is_known_of_two_cases_or_more(metric: Metric, known: bool) -> 
     assert baseline._has_error(metric) is known
 
 
-def test_the_folder_of_a_cache_is_made_with_those_above_it_and_is_no_part_of_a_commit(
+def test_the_folder_of_a_cache_is_no_part_of_a_commit(
     tmp_path: Path,
 ) -> None:
     AuditCache(tmp_path / "a" / "b", Seal("k" * 32))

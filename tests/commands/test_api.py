@@ -82,14 +82,14 @@ def test_own_defense_data_and_network_need_no_entry_point() -> None:
 
 
 @pytest.mark.slow
-def test_own_objects_of_importable_classes_travel_to_other_processes_and_give_the_same() -> None:
+def test_importable_objects_travel_and_give_the_same() -> None:
     torch.manual_seed(0)
     own = {"defense": own_defense(), "data": own_arrays(), "model": nn.Linear(9, 3)}
     one, two = (dpaudit.audit(WITHOUT_OBJECTS, **own, cores=cores) for cores in (1, 2))
     assert without_timing(one) == without_timing(two)
 
 
-def test_an_object_that_no_other_process_can_import_is_audited_on_one_core() -> None:
+def test_an_object_others_cannot_import_is_audited_on_one_core() -> None:
     class Here(DPDPSGD):
         pass
 
@@ -130,7 +130,7 @@ def test_own_objects_that_do_not_fit_are_one_line(own: dict, expected: str) -> N
     assert "\n" not in str(error.value)
 
 
-def test_a_network_with_batch_normalisation_is_fixed_where_that_is_asked_for() -> None:
+def test_batch_normalisation_is_fixed_where_that_is_asked_for() -> None:
     own = {"defense": own_defense(), "data": own_arrays()}
     network = nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))
     result = dpaudit.audit(WITHOUT_OBJECTS, **own, model=network, cores=1, fix_model=True)
@@ -141,12 +141,12 @@ def test_a_network_with_batch_normalisation_is_fixed_where_that_is_asked_for() -
         dpaudit.audit(WITHOUT_OBJECTS, **own, model=nn.Linear(9, 3), cores=1, fix_model=True)
 
 
-def test_what_is_left_out_without_an_object_in_its_place_is_said_to_be_missing() -> None:
+def test_what_is_left_out_without_an_object_is_missing() -> None:
     with pytest.raises(DpauditError, match="model: Field required"):
         dpaudit.audit(WITHOUT_OBJECTS, defense=own_defense(), data=own_arrays())
 
 
-def test_a_notebook_shows_the_verdicts_and_every_text_is_escaped() -> None:
+def test_a_notebook_shows_verdicts_and_escapes_every_text() -> None:
     html = dpaudit.audit(NAMED, cores=1)._repr_html_()
     assert "unsupported" in html
     assert "ours &lt;b&gt;" in html
@@ -154,7 +154,7 @@ def test_a_notebook_shows_the_verdicts_and_every_text_is_escaped() -> None:
     assert html.startswith("<div>")
 
 
-def test_importing_dpaudit_loads_no_torch_until_audit_is_asked_for_and_then_no_more() -> None:
+def test_importing_dpaudit_loads_no_torch_until_an_audit() -> None:
     """What an audit does without takes as long to import as torch does."""
     code = (
         "import sys, dpaudit; assert 'torch' not in sys.modules; "
@@ -214,7 +214,7 @@ def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_works_as_a_script_without_a_guard(tmp_path: Path) -> None:
+def test_the_example_of_the_readme_works_without_a_guard(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     [example] = re.findall(r"```python\n(import dpaudit\n.*?)```", readme, re.DOTALL)
     two_cores = example.replace('"audit.toml")', '"audit.toml", cores=2)')
@@ -227,7 +227,7 @@ def test_the_example_of_the_readme_works_as_a_script_without_a_guard(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_class_of_the_script_inside_an_object_is_audited_on_one_core(tmp_path: Path) -> None:
+def test_a_class_of_the_script_is_audited_on_one_core(tmp_path: Path) -> None:
     call = 'print(dpaudit.audit("audit.toml", cores=2, **OWN).verdict)\n'
     done = script(tmp_path, f"import dpaudit\n{OWN_LAYER}{call}")
     assert (done.stdout, done.stderr) == ("unsupported\n", "")

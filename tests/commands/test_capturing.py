@@ -28,7 +28,7 @@ def dpaudit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ})
 
 
-def test_a_capture_leaves_its_files_and_the_output_of_the_program(
+def test_a_capture_leaves_its_files_and_the_programs_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "adapter.py").write_text(ADAPTER)

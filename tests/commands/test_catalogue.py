@@ -42,7 +42,7 @@ VARIANTS = {  # the defenses that are promised, and the names of their variants
 }
 
 
-def test_every_defense_is_listed_with_paper_kind_of_claim_variants_and_messages() -> None:
+def test_every_defense_is_listed_with_paper_and_messages() -> None:
     listed = {entry["name"]: entry for entry in catalogue("defenses").entries}
     for name, variants in VARIANTS.items():
         assert listed[name]["variants"] == variants

@@ -191,7 +191,7 @@ def test_in_a_worker_process_too(folder, act: str, said: str, monkeypatch) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["at_import", "in_measure"])
-def test_a_process_that_is_left_behind_our_back_gives_no_verdict(folder, moment: str) -> None:
+def test_a_process_left_behind_our_back_gives_no_verdict(folder, moment: str) -> None:
     plant(folder, "os._exit(0)", moment)
     code, lines = dpaudit_command(folder, "audit", "audit.toml", "--workers", "1")
     assert code == 2
@@ -239,7 +239,7 @@ def test_a_check_is_never_green_for_code_that_leaves(folder, act, said, monkeypa
 
 
 @pytest.mark.slow
-def test_nor_is_it_for_code_that_leaves_the_process_of_the_check(folder) -> None:
+def test_nor_for_code_that_leaves_the_process_of_the_check(folder) -> None:
     plant(folder, "os._exit(0)", "at_import")
     code, [line] = dpaudit_command(folder, "check", "claims.toml", "--workers", "1")
     assert code == 2

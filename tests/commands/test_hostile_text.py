@@ -193,7 +193,7 @@ AUDIT_TEXTS = re.findall(
     ids=["hostile", "NUL", "surrogate"],
 )
 @pytest.mark.parametrize("old", AUDIT_TEXTS)
-def test_an_audit_file_with_a_hostile_text_is_refused_in_lines_of_ours_or_accepted(
+def test_a_hostile_audit_file_is_refused_or_accepted(
     old: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     result = AuditResult.model_validate(GOLDEN)

@@ -171,7 +171,7 @@ def test_an_attack_that_breaks_its_contract_is_one_line(folder, measure, expecte
     assert f'attack "mistaken:Measures": {expected}' in line
 
 
-def test_what_code_of_others_raises_is_not_called_a_bug_in_dpaudit(folder) -> None:
+def test_what_code_of_others_raises_is_no_bug_in_dpaudit(folder) -> None:
     write("return {}[k]")
     code, [line] = said()
     assert code == 2

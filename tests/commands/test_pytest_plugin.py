@@ -85,7 +85,7 @@ def test_slow_audits_run_when_asked_and_weak_ones_lack_power(pytester: pytest.Py
     done.stdout.fnmatch_lines(["*the certified bound reaches 0 of the claim, min_power = 0.5"])
 
 
-def test_a_path_is_relative_to_the_test_and_bad_input_is_one_line(pytester) -> None:
+def test_a_path_is_relative_to_the_test(pytester) -> None:
     pytester.mkdir("inner")
     pytester.path.joinpath("inner", "test_it.py").write_text(
         "def test_it(privacy_audit):\n    privacy_audit('absent.toml')\n"
@@ -121,7 +121,7 @@ def test_what_speaks_against_a_claim_fails_every_assertion(verdict: Verdict) -> 
             getattr(judged(verdict, bound=1.0), assertion)()
 
 
-def test_support_fails_with_each_premise_that_is_missing_or_the_reason() -> None:
+def test_support_fails_with_each_missing_premise() -> None:
     """Whatever the verdict is otherwise: without power, or with it."""
     premises = (
         Premise(name="distance", status="examined", says="in all 5 rounds"),

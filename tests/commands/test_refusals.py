@@ -129,7 +129,7 @@ class SilentForAReason(Silent):
     because: ClassVar[tuple[str, ...]] = ("all is encrypted",)
 
 
-def test_a_claim_on_a_defense_that_declares_no_release_is_refused() -> None:
+def test_a_claim_on_a_defense_without_releases_is_refused() -> None:
     claim = Claim(text="Theorem 1", epsilon=1.0, delta=1e-5)
     with pytest.raises(ConfigError, match='claim "Theorem 1": the defense declares no release'):
         refuse_claims([claim], [EVE], Silent(noise_multiplier=1.0), SETTING, on_records=True)

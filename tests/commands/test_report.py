@@ -131,7 +131,7 @@ def of_another_kind(text: str) -> str:
     ],
 )
 @pytest.mark.parametrize("beside", [[], ["two"]], ids=["alone", "compared"])
-def test_an_audit_json_that_is_damaged_or_of_another_version_is_one_line(
+def test_a_damaged_or_other_audit_json_is_one_line(
     runs: list[Path], edit, said: str, beside: list[str]
 ) -> None:
     file = Path("one/audit.json")
@@ -159,7 +159,7 @@ def test_what_is_no_run_is_one_line(runs: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("beside", [[], ["two"]], ids=["alone", "compared"])
-def test_artifacts_that_are_missing_are_named_and_the_rest_is_there(
+def test_missing_artifacts_are_named_and_the_rest_is_there(
     runs: list[Path], beside: list[str]
 ) -> None:
     code, shown, _ = report("one", *beside)

@@ -84,7 +84,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments, line) -> None:
     assert line in said
 
 
-def test_a_dry_run_of_what_trains_nothing_says_what_all_of_it_takes(monkeypatch) -> None:
+def test_a_dry_run_without_training_says_what_all_takes(monkeypatch) -> None:
     monkeypatch.setattr(declared, "EXPERIMENTS", {**PUBLISHED, "toy": TOY})
     for name in ("toy", "dager", "fedavg-inversion", "weather"):
         done = reproduce(name, "--dry-run")
@@ -126,7 +126,7 @@ def test_what_is_only_printed_says_what_it_takes(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a folder", "not JSON"])
-def test_results_that_cannot_be_read_are_refused_before_anything_runs(tmp_path, damage) -> None:
+def test_results_that_cannot_be_read_are_refused_at_once(tmp_path, damage) -> None:
     path = tmp_path / "results" / "toy-quick.json"
     path.parent.mkdir()
     if damage == "a folder":

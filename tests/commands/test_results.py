@@ -38,7 +38,7 @@ def test_a_result_is_shown_as_after_its_audit(run: Path, capsys) -> None:
     assert "verdict: refuted. " in shown
 
 
-def test_below_the_verdict_each_claim_has_its_range_and_its_premises(capsys) -> None:
+def test_each_claim_has_its_range_and_premises(capsys) -> None:
     names = ("distance", "noise", "records", "completeness")
     premises = [Premise(name=name, status="examined", says="so") for name in names]
     premises[1] = Premise(name="noise", status="failed", says="scale of the noise")

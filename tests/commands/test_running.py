@@ -92,9 +92,7 @@ def test_without_a_terminal_lines_come_now_and_then(capsys, monkeypatch) -> None
     assert "after 0 s: one \\x1b[2J, 1 of 3, " in said
 
 
-def test_without_a_terminal_it_says_what_comes_next_while_nothing_is_reported(
-    capsys, monkeypatch
-) -> None:
+def test_without_a_terminal_it_says_what_comes_next(capsys, monkeypatch) -> None:
     """As while modules are imported or data are loaded; nobody waits longer than 5 s for a word."""
     assert running.EVERY < 5
     monkeypatch.setattr(running, "EVERY", 0.01)

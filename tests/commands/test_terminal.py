@@ -52,7 +52,7 @@ def test_a_signal_is_exit_code_130_and_says_how_to_go_on(number, capsys) -> None
     assert "dpaudit audit --resume" in capsys.readouterr().err
 
 
-def test_an_error_that_native_code_makes_of_a_signal_is_an_interruption() -> None:
+def test_an_error_that_native_code_makes_is_an_interruption() -> None:
     def loads() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -83,7 +83,7 @@ class Unspeakable(Exception):
         (ConfigError("DPA005", ""), "ConfigError"),
     ],
 )
-def test_what_was_not_foreseen_is_one_line_a_log_and_exit_code_2(
+def test_what_was_not_foreseen_is_a_line_and_a_log(
     error: BaseException, said: str, capsys, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -133,7 +133,7 @@ def in_a_shell(command: str, output: str) -> tuple[int, list[str]]:
         lambda command: "list" not in command, ["--help", "explain epsilon", "list attacks --json"]
     ),
 )
-def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_2(command: str) -> None:
+def test_an_output_that_cannot_be_written_is_exit_code_2(command: str) -> None:
     code, [said] = in_a_shell(command, ">/dev/full")
     assert code == 2
     assert said.startswith("error: the output: cannot write: ")

@@ -119,7 +119,7 @@ def test_push_sum_methods_keep_them_on_a_directed_graph_too(name, options) -> No
         check_defense(built_in(name, **options), promise, graph=graph)
 
 
-def test_feddpa_keeps_them_with_a_server_that_some_agents_wait_for() -> None:
+def test_feddpa_keeps_them_with_a_server_that_is_waited_for() -> None:
     for promise in PROMISES.keys() - {"mechanism"}:
         graph = graph_options("server", participation=0.6)
         check_defense(built_in("feddpa", noise_multiplier=2.0), promise, graph=graph)
@@ -533,6 +533,6 @@ def test_checks_leave_global_generators_as_they_were() -> None:
     assert before[1:] == after[1:]
 
 
-def test_a_promise_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_a_promise_that_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match='no promise is called "link": options, state'):
         check_defense(Gossip(), "link")

@@ -96,7 +96,7 @@ def test_embedded_data_needs_neither_network_nor_pooch(monkeypatch: pytest.Monke
     assert load_dataset("digits").n_classes == 10
 
 
-def test_the_test_part_is_a_fifth_of_every_class_and_depends_on_the_seed_alone() -> None:
+def test_the_test_part_is_a_fifth_of_every_class() -> None:
     first, again, other = (
         load_dataset("digits", seed=1),
         load_dataset("digits", seed=1),
@@ -129,7 +129,7 @@ def test_the_fingerprint_is_the_hash_of_shapes_and_bytes() -> None:
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])
-def test_bytes_of_images_are_scaled_to_plus_minus_one_with_channels_first(
+def test_bytes_of_images_are_scaled_with_channels_first(
     tmp_path: Path, channels: int | None
 ) -> None:
     images = IMAGES if channels is None else RNG.integers(0, 256, (20, 6, 5, channels), "u1")
@@ -240,7 +240,7 @@ def damaged(good: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", damaged(b"none"))
-def test_a_damaged_file_is_refused_in_one_line_and_nothing_is_unpickled(
+def test_of_a_damaged_file_nothing_is_unpickled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -284,9 +284,7 @@ def test_idx_files_are_read_from_the_folder_that_is_named(
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
-def test_missing_files_are_reported_with_the_folder_and_what_to_do(
-    tmp_path: Path, name: str
-) -> None:
+def test_missing_files_are_reported_with_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=rf"(?s){name} in {tmp_path}: .*--data-root .*--download"):
         load_dataset(name, data_root=tmp_path)
     with pytest.raises(DataError, match="pass --data-root FOLDER or set DPAUDIT_DATA"):

@@ -78,7 +78,7 @@ def test_equal_dirichlet_parts_are_equal() -> None:
     assert split(LABELS, 10, EVERY_KIND[3], np.random.default_rng(0)).sizes.sum() == 1000
 
 
-def test_even_and_interleaved_blocks_are_those_of_one_shuffled_order() -> None:
+def test_even_and_interleaved_blocks_share_one_order() -> None:
     order = np.random.default_rng(1).permutation(1000)
     assert deal("even").indices[2].tolist() == sorted(order[2 * 142 : 3 * 142])
     assert deal("interleaved").indices[2].tolist() == sorted(order[2::7])
@@ -118,19 +118,19 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution(alpha: float) -> 
     assert abs(spread.mean() - variance) <= z * spread.std() / np.sqrt(n) + 1e-3
 
 
-def test_a_dirichlet_split_is_redrawn_until_everybody_has_a_batch() -> None:
+def test_a_dirichlet_split_is_redrawn_until_all_have_a_batch() -> None:
     options = partition_options("dirichlet", alpha=0.3)
     assert min(deal(options, 10, seed).sizes.min() for seed in range(30)) >= 10
     assert min(deal(options, 10, seed, minimum=32).sizes.min() for seed in range(30)) >= 32
 
 
-def test_equal_dirichlet_parts_are_as_uneven_in_class_as_alpha_says() -> None:
+def test_equal_dirichlet_parts_are_as_uneven_as_alpha_says() -> None:
     uneven, flat = (deal(partition_options("dirichlet-equal", alpha=a)) for a in (0.1, 100.0))
     assert histogram(uneven).std(1).min() > 2 * histogram(flat).std(1).max()
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e-8])
-def test_a_dirichlet_split_that_cannot_come_out_is_given_up_with_advice(alpha: float) -> None:
+def test_an_impossible_dirichlet_split_is_given_up(alpha: float) -> None:
     with pytest.raises(DataError, match=r"(?s)none of 10000 draws .* raise alpha"):
         deal(partition_options("dirichlet", alpha=alpha), 30)
 
@@ -165,12 +165,12 @@ def test_a_misspelt_partition_or_option_is_refused(kind: str, options: dict, sai
 
 
 @pytest.mark.parametrize("indices", [[[0, 1], [1, 2]], [[0], [1000]], [[-1], [2]]])
-def test_a_partition_of_records_held_twice_or_not_there_is_refused(indices: list) -> None:
+def test_records_held_twice_or_not_there_are_refused(indices: list) -> None:
     with pytest.raises(ValueError, match=r"held|disjoint"):
         Partition(tuple(np.array(i) for i in indices), LABELS)
 
 
-def test_of_a_subset_some_agents_hold_equal_parts_and_others_nothing() -> None:
+def test_of_a_subset_some_hold_equal_parts_and_others_nothing() -> None:
     options = partition_options("subset", holders=6)
     found = deal(options, 40)
     assert sorted(found.sizes.tolist()) == [0] * 34 + [1000 // 6] * 6

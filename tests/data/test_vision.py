@@ -22,7 +22,7 @@ assert tv.datasets.CIFAR10.__module__ == "torchvision.datasets.cifar"
 
 
 @pytest.mark.slow
-def test_models_transforms_and_datasets_work_in_a_fresh_process_without_a_warning() -> None:
+def test_models_and_datasets_work_in_a_fresh_process() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", USE], capture_output=True, text=True
     )
@@ -52,7 +52,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vision, "_SCHEMAS", ("dpaudit_test(Tensor x) -> Tensor",))
 
 
-def test_the_schemas_are_defined_after_the_failure_that_they_repair(
+def test_schemas_are_defined_after_the_failure_they_repair(
     modules: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vision, "importlib", importer := Importer(NMS))

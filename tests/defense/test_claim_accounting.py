@@ -34,7 +34,7 @@ DELTA = 1e-5
 SIZES = (30, 20, 80, 40)  # a record of agent 1 is drawn most often, then one of agent 0
 
 
-def test_the_agent_with_the_largest_epsilon_is_held_against_a_claim() -> None:
+def test_the_agent_with_the_largest_epsilon_decides() -> None:
     defense = DPDPSGD(batch_size=8, noise_multiplier=2.0, sampling="poisson", n_rounds=50)
     setting = Setting(build_graph("ring", 4), SIZES, 10)
     claim = Claim(text="whole run", epsilon=1.0, delta=DELTA)
@@ -78,7 +78,7 @@ def test_agents_of_whom_neither_releases_more_are_all_composed() -> None:
     assert _undominated([brackets[0], of_laplace, Bracket((), (), ())]) == [0, 1, 2]
 
 
-def test_a_claim_on_a_round_is_held_against_the_round_with_the_least_noise() -> None:
+def test_a_claim_on_a_round_is_held_to_the_least_noise() -> None:
     setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
     defense = DynD2P(n_rounds=6, epsilon=1.0).calibrate(setting)
     claim = Claim(text="per round", epsilon=1.0, delta=DELTA, scope="round")
@@ -133,7 +133,7 @@ def test_only_accounting_of_the_very_adjacency_supports_a_claim(
 @pytest.mark.parametrize(
     "defense, low", [(GAUSSIAN, 0.0), (OF_FUNCTIONS, 0.0), (BARE, inf)], ids=str
 )
-def test_accounting_of_a_record_does_not_speak_against_a_claim_on_agents(defense, low) -> None:
+def test_accounting_of_a_record_is_silent_on_agents(defense, low) -> None:
     """But for messages without any noise, which tell agents apart that differ."""
     setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
     claim = Claim(text="agents", epsilon=1e-6, delta=DELTA, adjacency="agent-identity")
@@ -143,7 +143,7 @@ def test_accounting_of_a_record_does_not_speak_against_a_claim_on_agents(defense
     assert common.low > 1e-3  # of one record, as it is reported beside a claim
 
 
-def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_claim() -> None:
+def test_a_record_that_functions_must_show_still_counts() -> None:
     """A record that moves the function by the stated distance is one of those that there may be."""
     setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
     defense = OF_FUNCTIONS.calibrate(setting)
@@ -153,7 +153,7 @@ def test_a_record_that_a_defense_of_functions_must_show_still_counts_against_a_c
     assert low == account_claim(function, EAVESDROPPER, defense, setting).epsilon.low > 1e-3
 
 
-def test_one_of_several_messages_reveals_no_more_than_its_round_and_perhaps_less() -> None:
+def test_one_of_several_messages_reveals_no_more_than_all() -> None:
     """DPDL sends a cross-gradient on each link and the momentum in every round."""
     setting = Setting(build_graph("ring", 4), (40,) * 4, 5)
     defense = DPDL(n_rounds=5, batch_size=8, noise_multiplier=1.0).calibrate(setting)

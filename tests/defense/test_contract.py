@@ -6,7 +6,7 @@ import torch
 from dpaudit.defense.contract import Deferred
 
 
-def test_a_deferred_quantity_is_computed_when_it_is_read_and_no_other_with_it() -> None:
+def test_a_deferred_quantity_is_computed_when_it_is_read() -> None:
     def never() -> torch.Tensor:
         raise AssertionError("nobody asked for this")
 

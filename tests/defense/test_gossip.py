@@ -65,9 +65,7 @@ def test_first_round_and_unread_links_are_not_observable() -> None:
         ("exponential", (1, 4), 0, [1, 0, 0, 1, 0]),
     ],
 )
-def test_rounds_known_to_colluding_agents_are_those_worked_out_by_hand(
-    graph, agents, victim, expected
-) -> None:
+def test_rounds_known_to_colluders_are_those_by_hand(graph, agents, victim, expected) -> None:
     kind = "curious" if len(agents) == 1 else "colluding"
     adversary = ThreatModel(name="a", kind=kind, agents=agents)
     known = known_rounds(build_graph(graph, 5).at, 5, adversary, victim)
@@ -94,7 +92,7 @@ def test_known_rounds_are_those_in_which_a_view_gives_the_step() -> None:
 
 @pytest.mark.parametrize("graph", ["exponential", "half-exponential", "directed-ring", "path"])
 @pytest.mark.parametrize("agents", [(0,), (0, 3), ()])
-def test_rounds_that_repeat_are_known_as_if_each_had_a_graph_of_its_own(graph, agents) -> None:
+def test_rounds_that_repeat_are_known_as_with_own_graphs(graph, agents) -> None:
     kind = ("external", "curious", "colluding")[len(agents)]
     adversary = ThreatModel(name="a", kind=kind, agents=agents)
     network, n_rounds = build_graph(graph, 9), 40
@@ -154,7 +152,7 @@ def test_an_agent_that_waits_keeps_what_it_had(agents, expected) -> None:
     assert known_rounds(network.at, 5, curious, 1).tolist() == [bool(e) for e in expected]
 
 
-def test_an_agent_that_met_an_unread_one_starts_from_an_unknown_model() -> None:
+def test_who_met_an_unread_agent_starts_from_an_unknown_model() -> None:
     network = paired((1, 0), (2, 1), (1, 0), (1, 0), (0, 1), (1, 0))
     curious = ThreatModel(name="c", kind="curious", agents=(0,))
     known = known_rounds(network.at, 6, curious, 1).tolist()
@@ -187,7 +185,7 @@ def test_the_step_of_an_agent_with_a_server_is_from_its_average() -> None:
     assert (start.item(), step.item()) == (2.0, 0.0)
 
 
-def test_releases_count_equal_rounds_and_keep_different_ones_apart() -> None:
+def test_releases_count_equal_rounds_and_keep_others_apart() -> None:
     mechanism = releases([0.5, 2.0, 0.5, 0.5], "poisson", 0.1)
     assert [(r.noise_multiplier, r.count) for r in mechanism] == [(0.5, 3), (2.0, 1)]
     assert all(r.sampling == "poisson" and r.sampling_rate == 0.1 for r in mechanism)
@@ -209,7 +207,7 @@ def test_the_sum_of_local_steps_is_hidden_by_the_noise_of_all() -> None:
     assert ends == [[(3.0, 12)], [(1.5, 12)]]  # 1.5 sqrt(4) at least, each step by itself at most
 
 
-def test_a_bound_of_one_record_counts_twice_where_one_is_replaced() -> None:
+def test_a_bound_of_one_record_counts_twice_if_replaced() -> None:
     setting = Setting(build_graph("ring", 4), (40,) * 4, 10)
     defense = Decor(noise_multiplier=1.0, learning_rate=0.1, clip_norm=3.0, batch_size=6)
     stated = {a: defense.sensitivity(1, setting, a, 0, {}) for a in get_args(Adjacency)}
@@ -218,7 +216,7 @@ def test_a_bound_of_one_record_counts_twice_where_one_is_replaced() -> None:
     assert not any(stated.values())
 
 
-def test_methods_without_noise_release_from_the_round_that_depends_on_data() -> None:
+def test_methods_without_noise_release_once_data_matters() -> None:
     setting = Setting(build_graph("ring", 4), (1,) * 4, 10)
     for defense, count in ((DGD(n_rounds=7), 6), (GradientTracking(n_rounds=7), 7)):
         for adversary in (EVERYONE, ThreatModel(name="far", links=((2, 3),))):

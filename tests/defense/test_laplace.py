@@ -73,13 +73,13 @@ def test_without_noise_everything_that_moves_shows(path) -> None:
     assert len(bracket.most) == 6
 
 
-def test_the_stated_sensitivity_is_the_upper_end_and_of_functions_alone(path) -> None:
+def test_the_stated_sensitivity_is_the_upper_end(path) -> None:
     stated = Moving(noise_scale=1.0).sensitivity(2, path, "function", 2, {})
     assert {name: (s.norm, s.value) for name, s in stated.items()} == {"a": (1, 3), "b": (1, 6)}
     assert Moving(noise_scale=1.0).sensitivity(2, path, "add-remove", 2, {}) == {}
 
 
-def test_noise_that_vanishes_before_what_it_hides_is_refused_in_one_line(path) -> None:
+def test_noise_that_vanishes_before_what_it_hides_is_refused(path) -> None:
     with pytest.raises(ConfigError, match="no noise keeps the losses of 2000 rounds") as refused:
         Moving(epsilon=1.0, n_rounds=2_000).calibrate(path)
     assert len(str(refused.value).splitlines()) == 1

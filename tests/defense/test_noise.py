@@ -11,7 +11,7 @@ from dpaudit.rng import Streams
 FALSE_FAILURE = 1e-9
 
 
-def test_the_same_name_gives_the_same_draw_and_any_other_name_another() -> None:
+def test_the_same_name_gives_the_same_draw() -> None:
     like = torch.empty(50, dtype=torch.float64)
     draw = Noise(Streams(1), 3).gaussian("x", 1.0, like)
     assert torch.equal(draw, Noise(Streams(1), 3).gaussian("x", 1.0, like))
@@ -23,7 +23,7 @@ def test_the_same_name_gives_the_same_draw_and_any_other_name_another() -> None:
     assert all(not torch.equal(draw, other) for other in others)
 
 
-def test_gaussian_and_laplace_have_the_distribution_they_are_named_for() -> None:
+def test_gaussian_and_laplace_have_their_distributions() -> None:
     like = torch.empty(200_000, dtype=torch.float64)
     noise = Noise(Streams(11), 1)
     for draws, law in (
@@ -49,7 +49,7 @@ def test_no_noise_is_exactly_zero() -> None:
     assert torch.equal(noise.laplace("x", 0.0, like), torch.zeros(4))
 
 
-def test_laplace_stays_finite_where_the_uniform_draw_is_minus_one(monkeypatch) -> None:
+def test_laplace_is_finite_where_the_uniform_is_minus_one(monkeypatch) -> None:
     """float32 uniform_(-1, 1) does return -1, about once in 2^24 draws."""
     for dtype, bound in ((torch.float32, 16.7), (torch.float64, 36.8)):
         monkeypatch.setattr(
@@ -62,7 +62,7 @@ def test_laplace_stays_finite_where_the_uniform_draw_is_minus_one(monkeypatch) -
         assert (draw > -bound).all()
 
 
-def test_laplace_is_the_inverse_distribution_function_of_its_uniform_draw() -> None:
+def test_laplace_is_the_inverse_of_its_uniform_draw() -> None:
     for dtype in (torch.float32, torch.float64):
         like = torch.empty(10_000, dtype=dtype)
         u = torch.empty_like(like).uniform_(-1, 1, generator=torch.Generator().manual_seed(5))

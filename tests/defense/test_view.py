@@ -43,7 +43,7 @@ def transcript(setting_of, streams) -> Transcript:
         (ONE_LINK, lambda s, r: (s, r) == (1, 0)),
     ],
 )
-def test_a_view_holds_exactly_the_messages_on_the_links_it_reads(transcript, model, seen) -> None:
+def test_a_view_holds_the_messages_on_its_links(transcript, model, seen) -> None:
     view = View.of(model, transcript, {1, 2})
     for name, sent in transcript.rounds[2].items():
         links = list(zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True))
@@ -83,7 +83,7 @@ def reachable_tensors(root: object) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
-def test_no_reference_leads_from_a_view_to_anything_but_its_messages(
+def test_no_reference_leads_from_a_view_to_anything_else(
     transcript, setting_of, streams, model
 ) -> None:
     problem, _ = setting_of("ring", 5)
@@ -105,7 +105,7 @@ def test_no_reference_leads_from_a_view_to_anything_but_its_messages(
 
 
 @pytest.mark.parametrize("model", [CURIOUS, COLLUDING, ONE_LINK])
-def test_a_view_does_not_change_when_what_it_may_not_read_changes(transcript, model) -> None:
+def test_a_view_keeps_when_what_it_may_not_read_changes(transcript, model) -> None:
     def scrambled(sent: Message) -> Message:
         links = zip(sent.senders.tolist(), sent.receivers.tolist(), strict=True)
         visible = torch.tensor([model.sees(*link) for link in links])
@@ -126,9 +126,7 @@ def test_a_view_does_not_change_when_what_it_may_not_read_changes(transcript, mo
 
 @pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
 @pytest.mark.parametrize("reader", ["senders", "receivers"])
-def test_an_encrypted_message_is_held_by_those_alone_who_have_the_key(
-    setting_of, model, reader
-) -> None:
+def test_an_encrypted_message_is_held_by_who_has_the_key(setting_of, model, reader) -> None:
     graph = setting_of("ring", 5)[1].network.at(1)
     payload = torch.arange(2.0 * graph.n_edges).reshape(-1, 2)
     sealed = unicast(graph, payload, readers=getattr(graph, reader))
@@ -149,7 +147,7 @@ def test_an_encrypted_message_is_held_by_those_alone_who_have_the_key(
     assert torch.equal(same.transcript.rounds[1]["cipher"].payload, left.payload)
 
 
-def test_broadcast_repeats_a_row_and_unicast_has_one_for_each_link(setting_of) -> None:
+def test_broadcast_repeats_a_row_and_unicast_has_one_each(setting_of) -> None:
     _, setting = setting_of("star", 4)
     graph = setting.network.at(1)
     X = torch.arange(8.0).reshape(4, 2)
@@ -180,9 +178,7 @@ def test_nothing_recorded_leads_back_through_the_training_run(setting_of) -> Non
         assert torch.equal(view.sent_by(name, 1, 1), recorded.on_edge(name, 1, 1, 2))
 
 
-def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages(
-    transcript, setting_of
-) -> None:
+def test_momentum_is_available_to_who_holds_the_messages(transcript, setting_of) -> None:
     from dpaudit.defense.contract import Target
 
     _, setting = setting_of("ring", 5)
@@ -198,7 +194,7 @@ def test_momentum_observables_are_available_to_those_alone_who_hold_the_messages
         defense.observables["momentum-exact"].derive(defense, curious, setting, Target(2, 1, 2))
 
 
-def test_exact_momentum_is_the_aggregate_and_the_difference_is_not(setting_of, streams) -> None:
+def test_exact_momentum_is_the_aggregate(setting_of, streams) -> None:
     from dpaudit.defense.contract import Target
 
     problem, setting = setting_of("ring", 5)
@@ -235,7 +231,7 @@ def test_threat_models_refuse_agents_that_do_not_fit_their_kind() -> None:
 
 
 @pytest.mark.parametrize("model", [EAVESDROPPER, CURIOUS, COLLUDING, ONE_LINK])
-def test_all_that_was_read_of_a_sender_is_its_rows_on_the_links_read(transcript, model) -> None:
+def test_all_read_of_a_sender_is_its_rows_on_the_links(transcript, model) -> None:
     view, sent = View.of(model, transcript, {2}), transcript.rounds[2]["cross_gradient"]
     for sender in range(5):
         links = [link for link in view.edges("cross_gradient", 2) if link[0] == sender]

@@ -139,7 +139,7 @@ def test_a_bound_that_is_only_assumed_hides_no_longer_gradient(drawn_setting, st
     assert any("not clipped" in line for line in said)
 
 
-def test_an_eavesdropper_derives_the_gradient_where_agents_sent_before(
+def test_an_eavesdropper_derives_gradients_of_earlier_senders(
     drawn_setting, streams, view_of_run
 ) -> None:
     for batch in ("mean", "sum"):
@@ -160,7 +160,7 @@ def test_graphs_outside_the_theory_are_refused_in_one_line() -> None:
     ADP2SGD(noise_multiplier=1.0, allow_outside_theory=True).calibrate(setting)
 
 
-def test_the_noise_of_a_budget_is_for_the_agent_with_the_fewest_records() -> None:
+def test_the_noise_of_a_budget_is_for_the_fewest_records() -> None:
     setting = Setting(build_graph("complete", 3), (20, 80, 80), 10)
     defense = ADP2SGD(epsilon=1.0, n_rounds=3, batch_size=4)
     assert defense.noise_multiplier_of(setting) == defense.noise_multiplier_for(20)

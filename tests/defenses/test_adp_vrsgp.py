@@ -78,9 +78,7 @@ def test_eight_rounds_equal_the_text_agent_by_agent(
     torch.testing.assert_close(state.F, torch.stack(fused), rtol=1e-11, atol=1e-13)
 
 
-def test_remark_1_gives_3_5_8_by_its_formula_and_nearly_the_papers_values_with_theta_swapped() -> (
-    None
-):
+def test_remark_1_gives_3_5_8_by_its_formula() -> None:
     assert [smallest_tau(theta) for theta in (0.3, 0.5, 0.7)] == [3, 5, 8]
     assert [smallest_tau(1 - theta, 1e-3) for theta in (0.3, 0.5, 0.7)] == [11, 6, 4]
     named = ADPVRSGP(noise_multipliers=(1.0,), tau="remark-1", fusion=0.7)
@@ -134,7 +132,7 @@ def test_noise_multiplier_is_that_of_theorem_1() -> None:
     assert (max(multipliers), min(multipliers)) == pytest.approx((0.79, 0.43), abs=5e-3)
 
 
-def test_every_agent_may_have_its_own_budget_and_number_of_records() -> None:
+def test_every_agent_may_have_its_own_budget_and_records() -> None:
     setting = Setting(build_graph("ring", 3), (100, 200, 400), 10)
     defense = ADPVRSGP(
         epsilon=(1.0, 2.0, 1.0), n_rounds=50, batch_size=20, allow_outside_theory=True
@@ -171,7 +169,7 @@ def test_exact_epsilon_of_a_claimed_2_at_the_papers_settings(c2, exact) -> None:
     assert spent.high == pytest.approx(exact, abs=5e-4)
 
 
-def test_constant_noise_over_a_decaying_clip_norm_is_a_growing_noise_multiplier() -> None:
+def test_constant_noise_over_a_decaying_clip_norm_grows() -> None:
     setting = Setting(build_graph("ring", 4), (100,) * 4, 10)
     options = {"n_rounds": 12, "tau": 4, "clip_decay": 0.9, "noise_multipliers": (0.5,)}
     literal = ADPVRSGP(**options).mechanism(setting, EAVESDROPPER, 0).most
@@ -232,7 +230,7 @@ def test_an_eavesdropper_undoes_fusion_and_step_size_exactly(
         torch.testing.assert_close(derived.gradient, G[1], rtol=1e-7, atol=1e-10)
 
 
-def test_without_noise_fusion_and_decay_it_is_sgp_on_clipped_gradients(setting_of, streams) -> None:
+def test_without_noise_and_fusion_it_is_sgp_on_clipped_ones(setting_of, streams) -> None:
     problem, setting = setting_of("half-exponential", 6)
     defense = ADPVRSGP(
         n_rounds=10, batch_size=4, fusion=0.0, clip_decay=1.0, clip_norm=1e9,
@@ -247,7 +245,7 @@ def test_without_noise_fusion_and_decay_it_is_sgp_on_clipped_gradients(setting_o
     torch.testing.assert_close(defense.models(state), X, rtol=1e-12, atol=1e-14)
 
 
-def test_step_size_divisor_is_continuous_at_one_half_and_noise_never_grows() -> None:
+def test_step_size_divisor_is_continuous_at_one_half() -> None:
     defense = ADPVRSGP(noise_multipliers=(1.0,))
     T = defense.n_rounds
     assert defense.beta(T // 2) == pytest.approx(defense.beta(T // 2 + 1), rel=1e-2)

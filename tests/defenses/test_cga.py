@@ -74,7 +74,7 @@ def test_dependent_and_zero_rows_leave_the_direction_as_it_is(m, d) -> None:
     assert torch.equal(g, r)
 
 
-def test_a_direction_ascends_no_neighbours_function_and_changes_the_own_least() -> None:
+def test_a_direction_ascends_no_neighbours_function() -> None:
     graph, n, d = build_graph("star", 6).at(1), 6, 12
     generator = torch.Generator().manual_seed(3)
     own = torch.randn(3, n, d, generator=generator, dtype=torch.float64)
@@ -156,7 +156,7 @@ def test_agents_with_one_cost_reach_its_minimum(streams) -> None:
     assert same.residual(state.X).max() < 1e-20
 
 
-def test_noise_has_the_stated_scale_and_is_fresh_for_links_and_rounds(setting_of, streams) -> None:
+def test_noise_has_its_scale_and_is_fresh_for_links_and_rounds(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     sigma, C, B = 1.3, 0.5, 4
     for scale, std in (("2C", 2 * sigma * C), ("C/B", sigma * C / B)):
@@ -208,7 +208,7 @@ def test_some_data_move_every_cross_gradient_by_2c() -> None:
         assert moved.norm().item() == pytest.approx(2 * 0.5)
 
 
-def test_one_record_moves_the_clipped_mean_by_far_more_than_c_over_b(setting_of, streams) -> None:
+def test_one_record_moves_the_mean_by_more_than_c_over_b(setting_of, streams) -> None:
     """The mean of real gradients: without a record it points elsewhere, and is as long."""
     problem, setting = setting_of("ring", 4)
     B, C = 8, 1e-3
@@ -255,7 +255,7 @@ def test_the_exact_leak_is_of_a_mean_that_moves_from_0_by_c(sampling, agents) ->
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_a_budget_is_spent_by_all_queries_of_a_round_and_c_over_b_breaks_it(sampling) -> None:
+def test_a_budget_is_spent_by_all_queries_of_a_round(sampling) -> None:
     """As DPDL runs MNIST: ten agents, complete, batches of 216, 800 rounds, epsilon 0.5."""
     setting = Setting(build_graph("complete", 10), (6000,) * 10, 1000)
     options = {"epsilon": 0.5, "n_rounds": 800, "batch_size": 216, "sampling": sampling}

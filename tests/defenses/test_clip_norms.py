@@ -41,9 +41,7 @@ DEFENSES = [
 
 
 @pytest.mark.parametrize("name, options", DEFENSES)
-def test_a_defense_states_the_norm_to_which_it_clips_in_each_round(
-    setting_of, streams, name, options
-) -> None:
+def test_a_defense_states_its_clip_norm_in_each_round(setting_of, streams, name, options) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     defense = load_plugin("defenses", name)(n_rounds=4, batch_size=3, **options)
     state = defense.start(problem.initial(streams).double(), setting)
@@ -82,7 +80,7 @@ AUDIT = {
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_rounds_of_one_clip_norm_are_inverted_together_each_with_its_own(
+def test_rounds_of_one_clip_norm_are_inverted_together(
     tmp_path: Path, monkeypatch, defense, norms
 ) -> None:
     seen: list[tuple[float, int]] = []

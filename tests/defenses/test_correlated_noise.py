@@ -132,9 +132,7 @@ def test_five_rounds_of_zip_dl_equal_the_update_agent_by_agent(
         ("complete", 1.0, 10.0, (0.06832, 0.07285, 1.0)),
     ],
 )
-def test_what_is_left_of_a_noise_agrees_with_its_inverse_covariance(
-    name, own, common, expected
-) -> None:
+def test_what_is_left_agrees_with_its_inverse_covariance(name, own, common, expected) -> None:
     """[Sigma^-1]_ii for an outsider, a neighbour of a curious agent, and one surrounded."""
     graph = build_graph(name, 16).at(1)
     for without, value in zip(((), (1,), tuple(graph.neighbours(0))), expected, strict=True):
@@ -144,7 +142,7 @@ def test_what_is_left_of_a_noise_agrees_with_its_inverse_covariance(
         assert 1 / left == pytest.approx(torch.linalg.inv(Sigma)[0, 0].item())
 
 
-def test_what_is_left_is_the_conditional_variance_and_0_where_a_sum_of_noises_is() -> None:
+def test_what_is_left_is_the_conditional_variance() -> None:
     """Beside Sigma_ii - Sigma_iR Sigma_RR^+ Sigma_Ri, agent by agent."""
     generator = torch.Generator().manual_seed(0)
     factors = torch.randn(6, 6, generator=generator, dtype=torch.float64)
@@ -180,7 +178,7 @@ SIXTEEN = {
 }
 
 
-def test_decor_hides_an_agent_from_an_outsider_and_less_from_its_neighbours() -> None:
+def test_decor_hides_more_from_an_outsider() -> None:
     game = game_of(Decor(**SIXTEEN, ratio=math.sqrt(10)))
     outside = Adversary(game, EAVESDROPPER, 1).leak.by_round[0].item()
     assert outside == pytest.approx(1 / 2)
@@ -199,7 +197,7 @@ def test_decor_hides_an_agent_from_an_outsider_and_less_from_its_neighbours() ->
     assert found == pytest.approx(1 / s)
 
 
-def test_a_published_noise_of_decor_accounts_to_its_exact_epsilon() -> None:
+def test_published_noise_of_decor_accounts_to_its_epsilon() -> None:
     """Ring of 16, variances (900, 9000), C = 1 of a user that is replaced, 1,000 rounds."""
     rho = 0.83855**2 / 2  # of all rounds; the paper converts it as zCDP
     assert rho + 2 * math.sqrt(rho * math.log(1e5)) == pytest.approx(4.3754, rel=1e-4)
@@ -212,7 +210,7 @@ def test_a_published_noise_of_decor_accounts_to_its_exact_epsilon() -> None:
         assert epsilon(mechanism, 1e-5, "replace-one").high == pytest.approx(value, rel=1e-4)
 
 
-def test_the_exact_leak_of_decor_and_whisper_over_rounds_is_what_they_account() -> None:
+def test_the_exact_leak_of_decor_and_whisper_is_accounted() -> None:
     pytest.importorskip("cvxpy")
     for kind in (Decor, Whisper):
         game = game_of(kind(**{**SIXTEEN, "n_rounds": 3, "batch_size": 10}), 6)
@@ -226,7 +224,7 @@ def test_the_exact_leak_of_decor_and_whisper_over_rounds_is_what_they_account() 
         assert min(found) == pytest.approx(0.5, rel=1e-3)
 
 
-def test_whisper_disturbs_the_models_less_than_decor_and_that_less_than_independent_noise() -> None:
+def test_whisper_disturbs_less_than_decor_or_independent_noise() -> None:
     pytest.importorskip("cvxpy")
     for name, n in (("ring", 8), ("path", 5)):
         graph = build_graph(name, n).at(1)
@@ -268,7 +266,7 @@ def test_links_of_zip_dl_together_show_what_one_hides(self_noise) -> None:
     assert (bare.shown == (1, "y")) == (not self_noise)
 
 
-def test_the_gradient_of_zip_dl_has_no_noise_of_its_own_so_later_rounds_tell_more() -> None:
+def test_zip_dl_tells_more_in_later_rounds() -> None:
     options = {**SIXTEEN, "noise_multiplier": 1.0, "self_noise": True}
     games = {T: game_of(ZipDL(**{**options, "n_rounds": T}), 6) for T in (1, 3)}
     first, more = (Adversary(game, EAVESDROPPER, T).leak.by_use[0].low for T, game in games.items())
@@ -324,7 +322,7 @@ def test_noises_of_a_pair_cancel_and_are_fresh_in_every_round(streams) -> None:
     assert across < 7 * float(np.sqrt(1 / 2000)) * (s**2 * 51)
 
 
-def test_the_budget_that_decors_public_code_takes_from_one_round_is_not_that_of_a_run() -> None:
+def test_the_budget_of_decors_public_code_is_not_that_of_a_run() -> None:
     """Ring of 16, std 0.03 and 0.05 on means of 64 of 3,750 records clipped to 1, 1,000 rounds.
 
     The accountant of the public code takes the least Renyi divergence of one sampled round there,

@@ -101,7 +101,7 @@ def test_trackers_keep_the_sum_of_the_gradients(streams) -> None:
         torch.testing.assert_close(state.Y.sum(dim=-2), total, rtol=0, atol=1e-11)
 
 
-def test_it_reaches_the_exact_optimum_whatever_the_random_weights(streams) -> None:
+def test_it_reaches_the_optimum_whatever_the_weights(streams) -> None:
     problem, setting = sensors(streams, trials=4)
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)  # no direction is slow
     defense = CorrelatedRandomness(step_size=0.1).calibrate(setting)
@@ -112,7 +112,7 @@ def test_it_reaches_the_exact_optimum_whatever_the_random_weights(streams) -> No
     assert problem.residual(state.X).max() < 1e-24
 
 
-def test_whoever_reads_all_links_of_an_agent_learns_its_gradient(streams) -> None:
+def test_whoever_reads_all_links_learns_the_gradient(streams) -> None:
     """y - grad f changes by what comes in less what goes out, and y vanishes at the optimum."""
     problem, setting = sensors(streams)
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)  # no direction is slow
@@ -151,7 +151,7 @@ def test_a_neighbour_sees_its_own_share_alone(streams) -> None:
         view.on_edge("tracking", 1, victim, second)
 
 
-def test_random_weights_have_the_stated_distribution_and_are_fresh_in_every_round(streams) -> None:
+def test_random_weights_have_their_law_and_are_fresh(streams) -> None:
     problem, setting = sensors(streams)
     graph, trials = setting.network.at(1), 500
     defense = CorrelatedRandomness(step_size=0.02)

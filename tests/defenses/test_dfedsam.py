@@ -97,9 +97,7 @@ def moved(problem, defense, streams, victim: int) -> float:
     return max(lengths) / defense.clip_norm
 
 
-def test_an_ascent_for_each_record_moves_the_sum_by_c_and_one_for_the_batch_by_more(
-    setting_of, streams
-) -> None:
+def test_an_ascent_for_each_record_moves_the_sum_by_c(setting_of, streams) -> None:
     problem, _ = setting_of("ring", 4)
     options = {"noise_multiplier": 1.0, "clip_norm": 1e-3, "batch_size": 8, "ascent": 3.0}
     assert moved(problem, DPDFedSAM(**options), streams, 1) == pytest.approx(1.0, rel=1e-9)
@@ -108,7 +106,7 @@ def test_an_ascent_for_each_record_moves_the_sum_by_c_and_one_for_the_batch_by_m
 
 
 @pytest.mark.slow
-def test_a_batch_ascent_is_declared_up_to_2_b_c_and_the_budget_is_not_kept() -> None:
+def test_a_batch_ascent_is_declared_up_to_2_b_c() -> None:
     setting = Setting(build_graph("ring", 4), (100,) * 4, 10)
     options = {"epsilon": 2.0, "n_rounds": 5, "batch_size": 10, "local_steps": 2}
     for sampling, times in (("fixed", 20), ("poisson", 200)):
@@ -125,9 +123,7 @@ def test_a_batch_ascent_is_declared_up_to_2_b_c_and_the_budget_is_not_kept() -> 
         assert epsilon(declared.most, 1e-5).low > 40
 
 
-def test_noise_has_the_stated_scale_and_is_fresh_for_steps_agents_and_rounds(
-    setting_of, streams
-) -> None:
+def test_noise_has_its_scale_and_is_fresh_for_steps_and_rounds(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     sigma, C, B, K = 1.3, 0.5, 4, 3
     noisy = DPDFedSAM(

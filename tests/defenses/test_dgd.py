@@ -58,7 +58,7 @@ def test_five_rounds_of_dgd_equal_6_agent_by_agent(streams) -> None:
     torch.testing.assert_close(X, torch.stack(x), rtol=1e-12, atol=1e-13)
 
 
-def test_dgd_stops_at_its_own_fixed_point_and_not_at_the_optimum(streams) -> None:
+def test_dgd_stops_at_its_own_fixed_point(streams) -> None:
     problem, setting = sensors(streams)
     W, alpha = setting.network.at(1).W, 0.03
     system = torch.kron(torch.eye(6) - W, torch.eye(2)) + alpha * torch.block_diag(*problem.H)
@@ -68,7 +68,7 @@ def test_dgd_stops_at_its_own_fixed_point_and_not_at_the_optimum(streams) -> Non
     assert problem.residual(X) > 1e-4
 
 
-def test_dgd_declares_no_noise_to_whoever_reads_a_link_of_the_victim(streams) -> None:
+def test_dgd_declares_no_noise_to_who_reads_a_link(streams) -> None:
     setting = Setting(build_graph("path", 5), (1,) * 5, 2)
     bracket = DGD(n_rounds=9).mechanism(setting, EAVESDROPPER, 2)
     assert bracket.least == bracket.most
@@ -171,7 +171,7 @@ def test_sensitivities_of_45_and_47_are_attained_in_every_round(streams, variant
     assert defense.sensitivities(12, setting, 2) == pytest.approx(measured, rel=1e-9)
 
 
-def test_sensitivity_of_48_is_attained_by_alternating_changes_and_else_bounded(streams) -> None:
+def test_sensitivity_of_48_is_attained_by_alternating_changes(streams) -> None:
     """With one unknown the recursion is exact if the gradient's change turns round each time.
 
     A constant change moves the model by less than under (45): Proposition 1 (ii) compares bounds.
@@ -212,7 +212,7 @@ def test_bound_of_48_has_the_dimension_under_the_root(streams) -> None:
         assert all(m <= b * (1 + 1e-9) for m, b in zip(measured, bound, strict=True))
 
 
-def test_more_sensitive_variants_spend_more_than_the_epsilon_of_45(streams) -> None:
+def test_sensitive_variants_spend_more_than_epsilon_of_45(streams) -> None:
     _, setting = sensors(streams)
 
     def spent(variant, **options):

@@ -104,9 +104,7 @@ def step_once(problem, setting, defense, streams, k=1, state=None):
     return state, defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k))
 
 
-def test_without_noise_and_calibration_it_is_scaled_cross_gradient_descent(
-    setting_of, streams
-) -> None:
+def test_without_noise_it_is_scaled_cross_gradient_descent(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 3)
     defense = DPDL(noise_multiplier=0.0, calibration=0.0, momentum=0.0, clip_norm=1e9, batch_size=4)
     state, (after, _, _) = step_once(problem, setting, defense, streams)
@@ -116,7 +114,7 @@ def test_without_noise_and_calibration_it_is_scaled_cross_gradient_descent(
     torch.testing.assert_close(after.X, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_one_agent_alone_sends_nothing_and_trains_on_its_own_gradient(setting_of, streams) -> None:
+def test_one_agent_alone_sends_nothing_and_trains_alone(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 2)
     alone = Network((Graph(torch.ones(1, 1, dtype=torch.float64)),))
     defense = DPDL(noise_multiplier=0.0, momentum=0.0, clip_norm=1e9, batch_size=4)
@@ -139,7 +137,7 @@ def test_on_a_complete_graph_all_agents_agree_after_every_round(setting_of, stre
     torch.testing.assert_close(after.X, after.X[:1].expand_as(after.X), rtol=0, atol=1e-14)
 
 
-def test_cross_gradient_travels_to_the_neighbour_whose_model_it_is_of(setting_of, streams) -> None:
+def test_cross_gradients_travel_to_the_owner_of_the_model(setting_of, streams) -> None:
     problem, setting = setting_of("ring", 5)
     defense = DPDL(noise_multiplier=0.0, clip_norm=0.5, batch_size=4)
     X = torch.randn(5, setting.d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -153,9 +151,7 @@ def test_cross_gradient_travels_to_the_neighbour_whose_model_it_is_of(setting_of
         torch.testing.assert_close(payload, expected, rtol=1e-11, atol=1e-13)
 
 
-def test_noise_has_the_stated_scale_and_is_independent_over_links_rounds_and_messages(
-    setting_of, streams
-) -> None:
+def test_noise_has_its_scale_and_is_independent(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     sigma, C, B = 1.7, 0.8, 4
     noisy = DPDL(noise_multiplier=sigma, clip_norm=C, batch_size=B)
@@ -199,9 +195,7 @@ def test_self_gradient_noise_reaches_the_momentum_at_its_scale(setting_of, strea
     assert stats.chi2.ppf(tail, n) < z.square().sum().item() < stats.chi2.isf(tail, n)
 
 
-def test_stripped_momentum_is_the_noisy_own_gradient_and_the_noiseless_calibration_term(
-    setting_of, streams
-) -> None:
+def test_stripped_momentum_is_the_noisy_own_gradient(setting_of, streams) -> None:
     """The leak: what is left of v~ after known subtractions is parallel to e_i but for z_ii."""
     problem, setting = setting_of("star", 4)
     defense = DPDL(noise_multiplier=0.9, clip_norm=0.7, batch_size=4)
@@ -247,7 +241,7 @@ def test_noise_multiplier_follows_23_with_its_constants() -> None:
         assert defense.calibrate(setting).noise_multiplier == pytest.approx(sigma, rel=2e-3)
 
 
-def test_23_takes_least_and_largest_weights_and_the_fewest_records() -> None:
+def test_23_takes_least_and_largest_weights_and_fewest_records() -> None:
     setting = Setting(build_graph("path", 3), (50, 200, 100), 10)  # weights 1/3 and 2/3
     defense = DPDL(epsilon=0.5, n_rounds=100, batch_size=10, calibration=1.5, h=2.0, c2=2.0)
     terms = 2 * math.sqrt(3) + 15 * 1.5 * 3 / 8 + 1.5 * (2 / 3) * 9 * 3 / 4
@@ -257,7 +251,7 @@ def test_23_takes_least_and_largest_weights_and_the_fewest_records() -> None:
     assert defense.noise_multiplier_of(setting) == pytest.approx(expected)
 
 
-def test_23_halves_as_epsilon_doubles_and_doubles_in_four_times_the_rounds() -> None:
+def test_23_halves_as_epsilon_doubles() -> None:
     setting = Setting(build_graph("ring", 6), (500,) * 6, 100)
     base = DPDL(epsilon=0.5, n_rounds=100).noise_multiplier_of(setting)
     assert DPDL(epsilon=1.0, n_rounds=100).noise_multiplier_of(setting) == pytest.approx(base / 2)
@@ -270,7 +264,7 @@ def test_graphs_outside_assumption_3_are_refused() -> None:
             DPDL(epsilon=1.0).calibrate(Setting(build_graph(name, 6), (100,) * 6, 10))
 
 
-def test_an_eavesdropper_counts_every_link_and_a_curious_neighbour_one() -> None:
+def test_an_eavesdropper_counts_every_link_and_a_neighbour_one() -> None:
     setting = Setting(build_graph("complete", 4), (100,) * 4, 10)
     defense = DPDL(noise_multiplier=5.0, calibration=0.0, batch_size=10)
     everywhere = defense.mechanism(setting, ThreatModel(name="e"), 0)

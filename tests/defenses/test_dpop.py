@@ -45,9 +45,7 @@ def test_six_rounds_equal_the_method_agent_by_agent(
     )
 
 
-def test_its_mean_model_comes_as_close_as_its_summable_steps_reach(
-    sensors, streams, residuals
-) -> None:
+def test_its_mean_model_comes_as_close_as_steps_reach(sensors, streams, residuals) -> None:
     """With one Hessian H for all, the mean's error falls by 1 - alpha_k H in each round."""
     problem, setting = sensors(p=1)
     same = SensorFusion(problem.M[:1].expand_as(problem.M), problem.v, problem.omega)
@@ -61,7 +59,7 @@ def test_its_mean_model_comes_as_close_as_its_summable_steps_reach(
     assert left > 1e-3  # it stops short of the optimum
 
 
-def test_its_agents_agree_as_fast_as_steps_fall_or_the_graph_mixes(sensors, streams) -> None:
+def test_its_agents_agree_as_fast_as_steps_or_graph_allow(sensors, streams) -> None:
     problem, setting = sensors()
     graph = setting.network.at(1)
     for decay in (0.5, 0.97):
@@ -91,7 +89,7 @@ def test_its_noise_is_laplace_of_scale_nu(sensors, streams) -> None:
 
 
 @pytest.mark.parametrize("radius", [None, 0.3])
-def test_a_change_of_the_gradient_moves_the_model_by_delta_alpha_or_less_in_a_box(
+def test_a_change_moves_the_model_by_delta_alpha_or_less(
     sensors, streams, same_messages, radius
 ) -> None:
     problem, setting = sensors()
@@ -117,9 +115,7 @@ def test_a_change_of_the_gradient_moves_the_model_by_delta_alpha_or_less_in_a_bo
     assert hidden == (radius is not None)
 
 
-def test_its_bracket_is_the_exact_leak_and_a_box_leaves_no_lower_end(
-    sensors, exact_losses, losses
-) -> None:
+def test_its_bracket_is_the_exact_leak(sensors, exact_losses, losses) -> None:
     defense = DPOP(n_rounds=6, **SCHEDULE)
     neighbour = ThreatModel(name="c", kind="curious", agents=(1,))
     for graph, adversary in (("path", EAVESDROPPER), ("complete", neighbour)):
@@ -136,7 +132,7 @@ def test_its_bracket_is_the_exact_leak_and_a_box_leaves_no_lower_end(
     assert any("edge of their box" in said for said in boxed.assumptions)
 
 
-def test_its_losses_add_up_to_epsilon_over_p_and_with_aligned_noise_to_epsilon(sensors) -> None:
+def test_its_losses_add_up_to_epsilon_over_p(sensors) -> None:
     _, setting = sensors()
     for align, total in ((False, 1.0 / 0.99), (True, 1.0)):
         defense = DPOP(epsilon=1.0, n_rounds=2_000, align_noise=align)

@@ -132,7 +132,7 @@ def test_without_noise_and_perturbation_it_averages(streams) -> None:
         torch.testing.assert_close(after.a, torch.ones(6, 1, dtype=torch.float64))
 
 
-def test_all_agents_are_equal_after_a_round_of_sync_and_estimates_start_again(streams) -> None:
+def test_all_agents_are_equal_after_a_round_of_sync(streams) -> None:
     n, E = 5, perturbations(5, 4, 6)
     protocol, state = Protocol(noise_rate=0.5, sync_interval=3), None
     state = protocol.start(E[0])
@@ -185,7 +185,7 @@ def test_trials_in_leading_dimensions_are_independent(streams) -> None:
             torch.testing.assert_close(together[trial], single, rtol=1e-14, atol=1e-15)
 
 
-def test_opposite_perturbations_exceed_the_estimate_right_after_a_reset(streams) -> None:
+def test_opposite_perturbations_exceed_the_estimate_at_resets(streams) -> None:
     # algorithms.md A1: two nodes apart by 2 ||eps||, of which 2 C' ||eps|| is estimated
     E = torch.zeros(4, 3, dtype=torch.float64)
     E[0, 0], E[2, 0] = 1.0, -1.0
@@ -210,7 +210,7 @@ class Ones(Gradient):
         raise NotImplementedError
 
 
-def test_the_broadcast_scalar_is_the_gradients_norm_in_the_clear(streams, setting_of) -> None:
+def test_the_broadcast_scalar_is_the_norm_in_the_clear(streams, setting_of) -> None:
     _, setting = setting_of("complete", 4)
     setting = replace(setting, network=network(4), d=5)
     defense = DPPS(learning_rate=0.3, batch_size=4).calibrate(setting)
@@ -224,7 +224,7 @@ def test_the_broadcast_scalar_is_the_gradients_norm_in_the_clear(streams, settin
     torch.testing.assert_close(played.private["h"], -0.3 * G)
 
 
-def test_mechanism_is_a_release_without_noise_for_whoever_hears_the_scalar(setting_of) -> None:
+def test_who_hears_the_scalar_has_a_release_without_noise(setting_of) -> None:
     _, setting = setting_of("complete", 5)
     setting = replace(setting, network=network(5))
     defense = DPPS(n_rounds=12)
@@ -240,7 +240,7 @@ def test_mechanism_is_a_release_without_noise_for_whoever_hears_the_scalar(setti
     assert consensus.least == consensus.most == ()
 
 
-def test_claimed_epsilon_grows_as_the_noise_rate_decays_and_sets_b() -> None:
+def test_claimed_epsilon_grows_as_the_noise_rate_decays() -> None:
     protocol = Protocol(decay_at=(241, 541))
     claims = [protocol.claimed_epsilon(k) for k in (1, 240, 241, 541)]
     assert claims == pytest.approx([5e3, 5e3, 5e4, 5e5])
@@ -251,7 +251,7 @@ def test_claimed_epsilon_grows_as_the_noise_rate_decays_and_sets_b() -> None:
     assert protocol.without_noise().claimed_epsilon(1) == math.inf
 
 
-def test_matrices_that_are_not_doubly_stochastic_are_refused_unless_allowed(
+def test_matrices_that_are_not_doubly_stochastic_are_refused(
     push_sum_setting, streams, view_of_run
 ) -> None:
     problem, setting = push_sum_setting(5)
@@ -263,9 +263,7 @@ def test_matrices_that_are_not_doubly_stochastic_are_refused_unless_allowed(
     assert (rounds[3].state.a - 1).abs().max() > 0.1  # the division matters here
 
 
-def test_an_eavesdropper_derives_the_noisy_gradient_through_rounds_of_sync(
-    setting_of, streams, view_of_run
-) -> None:
+def test_an_eavesdropper_derives_gradients_through_sync(setting_of, streams, view_of_run) -> None:
     problem, setting = setting_of("complete", 5)
     setting = replace(setting, network=network(5))
     protocol = Protocol(sync_interval=2, decay_at=(4,), noise_rate=0.01)

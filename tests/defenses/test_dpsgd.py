@@ -47,7 +47,7 @@ def test_five_rounds_of_d_psgd_equal_the_update_agent_by_agent(
 
 
 @pytest.mark.parametrize("perturb, p", [("gradient", 2), ("model", 1)])
-def test_five_rounds_of_dp_dpsgd_equal_the_update_agent_by_agent(
+def test_five_rounds_of_dp_dpsgd_equal_the_update_by_agents(
     setting_of, record_gradients, streams, perturb, p
 ) -> None:
     problem, setting = setting_of("star", 4)
@@ -75,9 +75,7 @@ def test_five_rounds_of_dp_dpsgd_equal_the_update_agent_by_agent(
     torch.testing.assert_close(state.X, torch.stack(x), rtol=1e-11, atol=1e-13)
 
 
-def test_noise_on_the_model_has_the_stated_scale_and_is_fresh_for_agents_and_rounds(
-    setting_of, streams
-) -> None:
+def test_noise_on_the_model_has_its_scale_and_is_fresh(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     eta, C, B, sigma = 0.2, 0.5, 4, 1.3
     noisy = DPDPSGD(learning_rate=eta, clip_norm=C, noise_multiplier=sigma, batch_size=B)
@@ -95,7 +93,7 @@ def test_noise_on_the_model_has_the_stated_scale_and_is_fresh_for_agents_and_rou
         assert products.sum().abs().item() < limit  # 2%: normal only in the limit
 
 
-def test_d_psgd_on_a_complete_graph_is_gradient_descent_on_all_data(setting_of, streams) -> None:
+def test_d_psgd_on_a_complete_graph_is_gradient_descent(setting_of, streams) -> None:
     problem, setting = setting_of("complete", 3)
     size = setting.sizes[0]
     dpsgd = DPSGD(learning_rate=0.2, batch_size=size)
@@ -159,9 +157,7 @@ def test_calibrated_noise_spends_the_budget_and_hardly_less(sampling, adjacency)
     assert epsilon(other, 1e-5, adjacency).high < spent.high  # more records, smaller rate
 
 
-def test_mechanism_counts_all_rounds_for_an_eavesdropper_and_the_first_for_a_ring_neighbour() -> (
-    None
-):
+def test_mechanism_counts_all_rounds_for_an_eavesdropper() -> None:
     setting = Setting(build_graph("ring", 5), (50,) * 5, 10)
     defense = DPDPSGD(noise_multiplier=1.5, n_rounds=9, batch_size=10)
     everything = defense.mechanism(setting, ThreatModel(name="e"), 0)
@@ -176,7 +172,7 @@ def test_mechanism_counts_all_rounds_for_an_eavesdropper_and_the_first_for_a_rin
     assert DPSGD().mechanism(setting, ThreatModel(name="e"), 0).least[0].noise_multiplier == 0
 
 
-def test_a_record_lasts_where_gradients_are_taken_at_unsent_models() -> None:
+def test_a_record_lasts_where_gradients_are_at_unsent_models() -> None:
     setting = Setting(build_graph("ring", 3), (50,) * 3, 10)
     defense = DPDPSGD(noise_multiplier=6.0, n_rounds=9, batch_size=10, perturb="model")
     bracket = defense.mechanism(setting, ThreatModel(name="e"), 0)

@@ -113,7 +113,7 @@ def test_budgets_of_all_rounds_add_up_to_the_total_8(schedule, growth, batch_siz
     assert p * math.sqrt(total) == pytest.approx(gaussian_mu(1.0, 1e-4), rel=1e-10)
 
 
-def test_noise_of_the_first_over_the_last_round_is_the_power_of_both_rates() -> None:
+def test_noise_of_first_over_last_round_is_the_power_of_rates() -> None:
     K, rho_c, rho_mu = 50, 2.5, 4.0
     ratios = {"dyn": rho_c * rho_mu, "dyn-c": rho_c, "dyn-mu": rho_mu, "const": 1.0}
     for schedule, ratio in ratios.items():
@@ -126,7 +126,7 @@ def test_noise_of_the_first_over_the_last_round_is_the_power_of_both_rates() -> 
         assert defense.noise_std(0) == pytest.approx(0.7 * defense.clip_norm)
 
 
-def test_general_form_has_the_noise_scale_of_10_and_keeps_within_the_total() -> None:
+def test_general_form_has_the_noise_of_10_within_the_total() -> None:
     J, K, eps = 3000, 6_000, 0.05
     rng = np.random.default_rng(0)
     C, levels = rng.uniform(0.5, 2, K), rng.uniform(0.9, 1.1, K) * 2
@@ -189,9 +189,7 @@ def test_noise_has_the_stated_scale_in_every_round_and_is_fresh(push_sum_setting
         assert products.sum().abs().item() < limit  # 2%: normal only in the limit
 
 
-def test_weights_are_one_on_the_papers_graph_and_without_noise_it_is_clipped_push_sum(
-    setting_of, streams, view_of_run
-) -> None:
+def test_without_noise_it_is_clipped_push_sum(setting_of, streams, view_of_run) -> None:
     problem, setting = setting_of("exponential", 5)
     defense = DynD2P(n_rounds=6, schedule="const", clip_norm=1e9, noise_multiplier=1.0,
                      sampling="fixed", batch_size=4, learning_rate=0.1).without_noise()  # fmt: skip
@@ -221,7 +219,7 @@ def test_an_eavesdropper_derives_every_noisy_gradient_exactly(
         torch.testing.assert_close(derived.model, model, rtol=1e-13, atol=1e-14)
 
 
-def test_mechanism_has_one_release_per_round_at_its_own_noise_multiplier() -> None:
+def test_each_round_is_a_release_of_its_own_multiplier() -> None:
     setting = Setting(build_graph("exponential", 5), (400,) * 5, 10)
     defense = DynD2P(n_rounds=8, noise_multiplier=0.5, budget_growth=3.0)
     bracket = defense.mechanism(setting, EAVESDROPPER, 1)
@@ -236,7 +234,7 @@ def test_mechanism_has_one_release_per_round_at_its_own_noise_multiplier() -> No
     assert [r.count for r in const.mechanism(setting, EAVESDROPPER, 1).most] == [8]
 
 
-def test_exact_epsilon_of_the_papers_calibration_exceeds_what_it_claims() -> None:
+def test_exact_epsilon_of_the_papers_calibration_exceeds_it() -> None:
     # From algorithms.md A3, computed there with another accountant: J, K, claimed -> exact.
     setting = {J: Setting(build_graph("exponential", 4), (J,) * 4, 10) for J in (2500, 3000)}
     for J, K, claimed, exact in (
@@ -248,7 +246,7 @@ def test_exact_epsilon_of_the_papers_calibration_exceeds_what_it_claims() -> Non
         assert spent.high == pytest.approx(exact, abs=0.01)
 
 
-def test_what_the_theory_does_not_allow_is_refused_unless_allowed() -> None:
+def test_what_the_theory_forbids_is_refused_unless_allowed() -> None:
     unequal = Setting(build_graph("exponential", 3), (100, 90, 120), 10)
     defense = DynD2P(epsilon=1.0, n_rounds=50)
     with pytest.raises(ConfigError, match="same number of records J"):

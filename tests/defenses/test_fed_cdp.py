@@ -74,7 +74,7 @@ def test_promises_are_kept_with_a_server_and_local_steps(schedule) -> None:
         check_defense(defense, promise, graph=graph_options("server", participation=0.5))
 
 
-def test_noise_is_of_the_stated_scale_and_fresh_in_every_local_step(drawn_setting, streams) -> None:
+def test_noise_has_its_scale_and_is_fresh_in_local_steps(drawn_setting, streams) -> None:
     problem, setting = drawn_setting("complete", 4, "logistic")
     noisy = FedCDP(noise_multiplier=1.3, clip_norm=0.5, batch_size=4, learning_rate=0.2)
     twice = noisy.model_copy(update={"local_steps": 2, "clip_norm": 1e-9})
@@ -108,9 +108,7 @@ def test_the_exact_leak_of_one_layer_lies_within_the_bracket(
     leak_within_bracket(defense, alone, threat_model)
 
 
-def test_a_record_that_fills_all_layers_moves_a_message_as_far_as_is_stated(
-    drawn_setting, streams
-) -> None:
+def test_a_record_filling_all_layers_moves_as_far_as_stated(drawn_setting, streams) -> None:
     """Four layers: twice as far as the paper counts."""
     problem, setting = drawn_setting("ring", 4)
     quiet = FedCDP(n_rounds=3, batch_size=1, noise_multiplier=0.0, clip_norm=1e-4)
@@ -128,7 +126,7 @@ def test_a_record_that_fills_all_layers_moves_a_message_as_far_as_is_stated(
     assert several.sensitivity(1, setting, "add-remove", 1, sent) == {}
 
 
-def test_a_budget_is_kept_if_layers_are_counted_and_not_as_published() -> None:
+def test_a_budget_is_kept_if_layers_are_counted() -> None:
     layers = tuple((name, 2) for name in "abcd")
     setting = Setting(build_graph("server", 5), (0, *(500,) * 4), 8, layers)
     options = {"epsilon": 1.0, "n_rounds": 100, "batch_size": 5, "sampling": "poisson"}
@@ -155,7 +153,7 @@ def test_published_noise_is_accounted_without_its_layers() -> None:
     assert 1.11 < three.low <= three.high < 1.12
 
 
-def test_dynamic_noise_hides_nothing_where_no_other_record_has_a_gradient() -> None:
+def test_dynamic_noise_hides_nothing_beside_zero_gradients() -> None:
     setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
     defense = FedCDP(
         n_rounds=4, batch_size=8, sampling="poisson", noise_multiplier=9.0, schedule="dynamic"

@@ -78,7 +78,7 @@ def test_noise_is_of_the_stated_scale_and_fresh(drawn_setting, streams) -> None:
 
 
 @pytest.mark.parametrize("threat_model", [EAVESDROPPER, curious(0), curious(3), reading((1, 0))])
-def test_the_exact_leak_of_the_first_round_lies_within_the_bracket(threat_model) -> None:
+def test_the_exact_leak_of_the_first_round_is_in_the_bracket(threat_model) -> None:
     """Later rounds are not linear in their noise, which the audit says."""
     setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
     options = {"batch_size": 8, "sampling": "poisson", "noise_multiplier": 2.0}

@@ -142,9 +142,7 @@ def test_layers_are_scaled_and_measured_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("calibration", ["published", "exact"])
-def test_noise_has_the_stated_scale_and_is_fresh_for_agents_and_rounds(
-    setting_of, streams, calibration
-) -> None:
+def test_noise_has_its_scale_and_is_fresh_for_agents(setting_of, streams, calibration) -> None:
     problem, setting = layered(setting_of, "complete", 4)
     z, C = 1.3, 0.5
     times = 1 / math.sqrt(4) if calibration == "published" else 2
@@ -162,7 +160,7 @@ def test_noise_has_the_stated_scale_and_is_fresh_for_agents_and_rounds(
         assert products.sum().abs().item() < limit  # 2%: normal only in the limit
 
 
-def test_other_data_move_an_update_by_no_more_than_twice_the_clip_norm(setting_of, streams) -> None:
+def test_other_data_move_an_update_by_twice_the_clip_norm(setting_of, streams) -> None:
     problem, setting = layered(setting_of, "ring", 4)
     defense = FedDPA(noise_multiplier=0.0, clip_norm=0.05, learning_rate=0.1, batch_size=4)
     start = defense.start(problem.initial(streams).double(), setting)
@@ -180,7 +178,7 @@ def test_other_data_move_an_update_by_no_more_than_twice_the_clip_norm(setting_o
 
 
 @pytest.mark.slow
-def test_the_published_accounting_is_of_record_steps_and_the_release_is_of_an_agent() -> None:
+def test_published_accounting_is_of_records_and_not_of_agents() -> None:
     """The code's defaults: ten clients, 15 rounds, E = 2, B = 16, epsilon 1; 5,000 records each."""
     sizes = (0, *[5000] * 10)
     setting = Setting(build_graph("server", 11), sizes, 1000)
@@ -240,7 +238,7 @@ def test_an_agent_without_records_sends_an_update_of_0() -> None:
         assert torch.equal(sent["x"].payload, w)
 
 
-def test_an_agent_that_waits_releases_nothing_and_keeps_its_model(setting_of, streams) -> None:
+def test_an_agent_that_waits_releases_nothing(setting_of, streams) -> None:
     problem, setting = layered(setting_of, "ring", 5)
     network = build_graph(graph_options("server", participation=0.5), 5, streams.numpy("graph"), 6)
     setting = replace(setting, network=network)
@@ -256,7 +254,7 @@ def test_an_agent_that_waits_releases_nothing_and_keeps_its_model(setting_of, st
         assert torch.equal(after.TH[i], state.TH[i]) != trains
 
 
-def test_an_exact_leak_is_not_claimed_of_a_step_that_is_not_linear() -> None:
+def test_no_exact_leak_is_claimed_of_a_nonlinear_step() -> None:
     """The message alone is: in the game, of a record whose update is as long as the clip allows."""
     setting = Setting(build_graph("ring", 5), (40,) * 5, 10)
     defense = FedDPA(

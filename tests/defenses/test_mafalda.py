@@ -100,7 +100,7 @@ def test_the_disturbance_is_that_of_the_models_written_out() -> None:
 
 
 @pytest.mark.parametrize("cycle", [1, 4, 12])
-def test_the_optimised_strategy_disturbs_less_than_the_others_and_is_stationary(cycle) -> None:
+def test_the_optimised_strategy_disturbs_least(cycle) -> None:
     graph, rounds = build_graph("ring", 8).at(1), 12
     H = disturbance(graph, rounds)
 
@@ -173,7 +173,7 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
             Mafalda(**one, **options).calibrate(setting)
 
 
-def test_a_user_is_in_every_round_whatever_the_cycle_of_a_record() -> None:
+def test_a_user_is_in_every_round_whatever_the_cycle() -> None:
     """All rounds of a user move the release by more than its batches' size: by its records' at most."""
     game = game_of(noise_multiplier=200.0, n_rounds=6)
     claim = Claim(text="user", epsilon=1.0, delta=1e-5, adjacency="user")

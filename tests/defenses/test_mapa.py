@@ -84,7 +84,7 @@ def test_stages_are_those_worked_out_by_hand() -> None:
     assert quiet.calibrate(setting).learning_rates == defense.learning_rates
 
 
-def test_noise_follows_the_clip_norm_and_is_fresh_in_every_round(drawn_setting, streams) -> None:
+def test_noise_follows_the_clip_norm_and_is_fresh(drawn_setting, streams) -> None:
     problem, setting = drawn_setting("complete", 4, "logistic")
     noisy = MAPA(n_rounds=40, batch_size=4, noise_multiplier=1.3, clip_norm=0.5,
                  stage_lengths=(20, 20), learning_rates=(0.2, 0.1))  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_noisy_gradient_is_derived_exactly_from_all_links(
 
 
 @pytest.mark.slow
-def test_a_constant_multiplier_keeps_its_budget_and_the_scripts_noise_does_not() -> None:
+def test_a_constant_multiplier_keeps_its_budget() -> None:
     """With noise sigma C_m^2 and 0.64 left of the clip norm, a claimed 1 is 1.9 in truth."""
     setting = Setting(build_graph("ring", 8), (7500,) * 8, 100)
     options = {

@@ -98,7 +98,7 @@ def test_five_rounds_equal_the_pseudo_code_agent_by_agent(
         torch.testing.assert_close(defense.models(state), torch.stack(x), rtol=1e-10, atol=1e-12)
 
 
-def test_gossip_keeps_the_mean_and_averages_as_fast_as_its_polynomial() -> None:
+def test_gossip_keeps_the_mean_as_fast_as_its_polynomial() -> None:
     """At modulus 1 - l/2 the polynomial has a double root r = sqrt(c - 1), and is largest."""
     for name, n in (("ring", 9), ("complete", 6), ("star", 7)):
         graph = build_graph(graph_options(name, lazy=True), n).at(1)
@@ -122,9 +122,7 @@ def test_the_number_of_gossip_steps_follows_the_rule() -> None:
 
 
 @pytest.mark.parametrize("perturb, times", [("gradient", 0.2), ("model", 1.0)])
-def test_noise_has_the_stated_scale_and_is_fresh_for_agents_and_rounds(
-    setting_of, streams, perturb, times
-) -> None:
+def test_noise_has_its_scale_and_is_fresh_for_agents(setting_of, streams, perturb, times) -> None:
     problem, setting = setting_of("complete", 4, "logistic")
     sigma, C, B = 1.3, 0.5, 4
     noisy = Muffliato(
@@ -174,9 +172,7 @@ def game_of(network, sizes, **options) -> Game:
     "options, mu",
     [({}, 1 / 1.3), ({"perturb": "model", "learning_rate": 0.2}, 0.2 / 1.3)],
 )
-def test_what_an_eavesdropper_learns_is_the_local_gaussian_and_later_steps_add_nothing(
-    options, mu
-) -> None:
+def test_an_eavesdropper_learns_the_local_gaussian_alone(options, mu) -> None:
     game = game_of(build_graph("ring", 5), (40,) * 5, noise_multiplier=1.3, **options)
     leak = Adversary(game, EAVESDROPPER, 4).leak
     bracket = game.defense.mechanism(game.setting, EAVESDROPPER, 2)
@@ -190,7 +186,7 @@ def far_from(victim_at: int) -> ThreatModel:
     return ThreatModel(name="far", kind="curious", agents=(2 + victim_at,))
 
 
-def test_a_curious_agent_learns_no_more_than_an_eavesdropper_and_no_less_than_declared() -> None:
+def test_a_curious_agent_learns_no_more_than_an_eavesdropper() -> None:
     game = game_of(build_graph("ring", 9), (40,) * 9, noise_multiplier=1.3, gossip_steps=2)
     for model, rounds in ((CURIOUS, 1), (far_from(2), 0), (far_from(3), 0)):
         adversary = Adversary(game, model, 4)
@@ -204,9 +200,7 @@ def test_a_curious_agent_learns_no_more_than_an_eavesdropper_and_no_less_than_de
     assert Adversary(game, far_from(3), 1).leak.by_round.tolist() == [0.0]
 
 
-def test_a_distant_agent_solves_the_gossip_for_first_messages_which_the_sum_of_losses_denies() -> (
-    None
-):
+def test_a_distant_agent_solves_the_gossip_for_first_messages() -> None:
     """All messages of a round mix n noises: with as many readings nothing is left to hide behind.
 
     The paper adds up the loss of each message as if its noise were its own: 0.70 and 0.43 of a
@@ -225,7 +219,7 @@ def test_a_distant_agent_solves_the_gossip_for_first_messages_which_the_sum_of_l
         assert exact**2 == pytest.approx(1.0, rel=1e-6)
 
 
-def test_the_authors_clip_after_the_noise_hides_no_long_gradient() -> None:
+def test_the_authors_clip_after_noise_hides_no_long_gradient() -> None:
     """Noise for a record clipped to C / B = 1/8 of the mean's clip; the record moves it by C."""
     honest = game_of(build_graph("ring", 5), (40,) * 5, noise_multiplier=4.0)
     late = game_of(build_graph("ring", 5), (40,) * 5, noise_multiplier=4.0, clip="noisy")
@@ -282,7 +276,7 @@ def test_options_that_cannot_be_meant_are_refused(options, line) -> None:
         Muffliato(**options)
 
 
-def test_more_messages_than_a_round_can_have_are_refused_in_a_line() -> None:
+def test_more_messages_than_a_round_can_have_are_refused() -> None:
     """On a ring the gap falls with the square of its agents, and K grows as they do."""
     setting = Setting(build_graph("ring", 10_000), (4,) * 10_000, 3)
     line = r"^graph: Muffliato's [\d,]+ gossip steps on 20,000 links are [\d,]+ messages in a round"
@@ -291,7 +285,7 @@ def test_more_messages_than_a_round_can_have_are_refused_in_a_line() -> None:
     assert Muffliato(noise_multiplier=1.0, gossip_steps=1000).calibrate(setting)
 
 
-def test_graphs_on_which_gossip_never_averages_or_has_no_rule_are_refused_in_a_line() -> None:
+def test_graphs_on_which_gossip_never_averages_are_refused() -> None:
     def refusal(graph: str, n: int, **options) -> str:
         setting = Setting(build_graph(graph, n), (40,) * n, 10)
         with pytest.raises(ConfigError) as error:

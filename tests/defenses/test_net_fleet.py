@@ -161,7 +161,7 @@ def test_the_exact_leak_lies_between_the_declared_ends(K, agents) -> None:
     assert low.low < high.high
 
 
-def test_one_local_step_shows_each_difference_apart_and_opposed_gradients_need_2c() -> None:
+def test_one_local_step_shows_each_difference_apart() -> None:
     """x gives the correction and y the rest: mu is 1 / sigma only as the noise is for 2C."""
     leak = Adversary(game_of(local_steps=1), EAVESDROPPER, 3).leak
     mus = [math.sqrt(squared.low) for squared in leak.by_use]

@@ -38,9 +38,7 @@ OUTSIDE = [  # defense, options, graph, options of the graph, what its refusal s
 
 
 @pytest.mark.parametrize("name, options, graph, graph_of, condition", OUTSIDE)
-def test_a_setting_outside_the_theory_is_refused_with_the_papers_condition(
-    name, options, graph, graph_of, condition
-) -> None:
+def test_a_setting_outside_the_theory_is_refused(name, options, graph, graph_of, condition) -> None:
     network = build_graph(graph_options(graph, **graph_of), 6, np.random.default_rng(1))
     setting, kind = Setting(network, SIZES, 10), load_plugin("defenses", name)
     with pytest.raises(ConfigError) as refusal:
@@ -101,9 +99,7 @@ def audited(folder: Path, text: str):
     return CliRunner().invoke(app, audit)
 
 
-def test_an_audit_outside_the_theory_says_so_in_audit_json_the_report_and_the_terminal(
-    tmp_path, report
-) -> None:
+def test_an_audit_outside_the_theory_says_so_everywhere(tmp_path, report) -> None:
     refused = audited(tmp_path, CONFIG)
     assert refused.exit_code == 2
     assert CONDITION in refused.stderr

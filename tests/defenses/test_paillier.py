@@ -89,9 +89,7 @@ def test_six_rounds_equal_the_protocol_message_by_message(streams) -> None:
 
 
 @pytest.mark.parametrize("graph, n_agents", [("path", 3), ("complete", 3), ("star", 4)])
-def test_real_encryption_and_the_ideal_channel_give_the_same_numbers(
-    streams, graph, n_agents
-) -> None:
+def test_encryption_and_the_ideal_channel_give_the_same(streams, graph, n_agents) -> None:
     pytest.importorskip("phe")
     problem, setting = sensors(streams, n_agents, graph)
     network, runs = setting.network, {}
@@ -206,7 +204,7 @@ def test_the_real_channel_takes_one_trial_at_a_time(streams) -> None:
         defense.step(state, 1, setting.network.at(1), gradient, Noise(streams, 1))
 
 
-def test_an_eavesdropper_holds_nothing_and_a_neighbour_what_it_decrypts(streams) -> None:
+def test_an_eavesdropper_holds_nothing(streams) -> None:
     problem, setting = sensors(streams, 4, "star")  # agent 0 in the middle
     defense, graph = PaillierConsensus(), setting.network.at(1)
     X = problem.initial(streams)
@@ -225,7 +223,7 @@ def test_an_eavesdropper_holds_nothing_and_a_neighbour_what_it_decrypts(streams)
     torch.testing.assert_close(difference, b[0, 2][0] / 1e6 * (X[0] - X[2]), rtol=0, atol=1e-6)
 
 
-def test_colluding_neighbours_form_the_estimator_that_the_paper_attacks(streams) -> None:
+def test_colluding_neighbours_form_the_attacked_estimator(streams) -> None:
     """(1 / alpha) sum over j of b_1j b_j1 (x_j - x_1), of which each of them knows its part."""
     problem, setting = sensors(streams, 3, "complete")
     defense, graph = PaillierConsensus(step_size=0.2), setting.network.at(1)
@@ -244,7 +242,7 @@ def test_colluding_neighbours_form_the_estimator_that_the_paper_attacks(streams)
     torch.testing.assert_close(estimate - private["gradient"][0], moved, rtol=1e-9, atol=1e-9)
 
 
-def test_increments_cancel_so_that_the_mean_follows_the_mean_gradient(streams) -> None:
+def test_increments_cancel_in_the_mean(streams) -> None:
     problem, setting = sensors(streams, trials=5)
     defense, graph = PaillierConsensus(), setting.network.at(1)
     state = defense.start(problem.initial(streams, 5), setting)
@@ -287,7 +285,7 @@ def test_secret_weights_are_uniform_and_fresh_in_every_round(streams) -> None:
     assert correlation < 1.02 * stats.norm.isf(FALSE_FAILURE / 2) / sqrt(len(rounds[0]))
 
 
-def test_it_declares_nothing_to_eavesdroppers_and_no_noise_to_neighbours() -> None:
+def test_it_declares_nothing_to_eavesdroppers() -> None:
     setting = Setting(build_graph("path", 4), (1,) * 4, 2)
     defense = PaillierConsensus(n_rounds=5)
     outside = defense.mechanism(setting, ThreatModel(name="e"), 1)

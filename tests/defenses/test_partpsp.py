@@ -100,9 +100,7 @@ def test_six_rounds_equal_the_pseudo_code_agent_by_agent(
     torch.testing.assert_close(models[:, home], state.L, rtol=0, atol=0)
 
 
-def test_messages_have_the_shared_coordinates_alone_and_local_layers_stay_apart(
-    partpsp_setting, streams, view_of_run
-) -> None:
+def test_messages_have_the_shared_coordinates_alone(partpsp_setting, streams, view_of_run) -> None:
     problem, setting = partpsp_setting(4)
     defense = PartPSP(share=("1",), batch_size=4, protocol=Protocol(sync_interval=2))
     _, rounds = view_of_run(defense, problem, setting, streams, 2)
@@ -134,9 +132,7 @@ class Asked(Gradient):
 
 
 @pytest.mark.parametrize("share", [("1",), ("3",), ("1.bias",), "all"])
-def test_each_gradient_is_asked_for_no_coordinates_but_those_of_its_step(
-    partpsp_setting, streams, share
-) -> None:
+def test_each_gradient_is_asked_for_its_own_coordinates(partpsp_setting, streams, share) -> None:
     problem, setting = partpsp_setting(4)
     defense = PartPSP(share=share, batch_size=3)
     here = range(setting.d) if share == "all" else part(setting.layers, share)
@@ -151,7 +147,7 @@ def test_each_gradient_is_asked_for_no_coordinates_but_those_of_its_step(
     torch.testing.assert_close(given.state, own.state, rtol=1e-13, atol=1e-15)
 
 
-def test_clipping_bounds_the_l1_norm_of_the_shared_gradient_alone(
+def test_clipping_bounds_the_l1_norm_of_shared_gradients(
     partpsp_setting, streams, view_of_run
 ) -> None:
     problem, setting = partpsp_setting(4)
@@ -207,7 +203,7 @@ def test_trials_in_leading_dimensions_are_independent_runs(partpsp_setting, stre
         torch.testing.assert_close(together[trial], alone, rtol=1e-12, atol=1e-14)
 
 
-def test_an_eavesdropper_derives_the_gradient_where_all_layers_are_shared(
+def test_an_eavesdropper_derives_gradients_of_shared_layers(
     partpsp_setting, streams, view_of_run
 ) -> None:
     problem, setting = partpsp_setting(4)
@@ -255,7 +251,7 @@ def test_what_is_evaluated_is_the_mean_of_what_is_shared(partpsp_setting, stream
     assert torch.equal(evaluated[:, home], models[:, home])
 
 
-def test_what_plays_on_a_few_coordinates_takes_them_all_for_shared(partpsp_setting) -> None:
+def test_what_plays_few_coordinates_takes_them_for_shared(partpsp_setting) -> None:
     """Games, probes and memory estimates have no layers of the model that ``share`` could name."""
     _, setting = partpsp_setting(4)
     defense = PartPSP(share=("1",), batch_size=3).calibrate(setting)

@@ -62,7 +62,7 @@ def test_six_rounds_equal_the_method_agent_by_agent(
 
 
 @pytest.mark.parametrize("graph", ["erdos-renyi", "directed"])
-def test_without_noise_and_decay_it_converges_at_the_rate_of_push_pull(
+def test_without_noise_it_converges_at_the_push_pull_rate(
     sensors, residuals, push_pull_rate, directed, graph
 ) -> None:
     problem, setting = sensors(directed if graph == "directed" else graph, 5)
@@ -76,9 +76,7 @@ def test_without_noise_and_decay_it_converges_at_the_rate_of_push_pull(
     assert found[1199] < 1e-6 * found[0]
 
 
-def test_its_noise_is_laplace_of_scale_nu_and_fresh_for_each_message(
-    sensors, streams, is_fresh_laplace
-) -> None:
+def test_its_noise_is_laplace_of_scale_nu_and_fresh(sensors, streams, is_fresh_laplace) -> None:
     problem, setting = sensors()
     defense = PPDOAGT(noise_scale=0.3, **SCHEDULE)
     state, draws = defense.start(problem.initial(streams, 100), setting), []
@@ -92,9 +90,7 @@ def test_its_noise_is_laplace_of_scale_nu_and_fresh_for_each_message(
 
 
 @pytest.mark.parametrize("turns", [False, True])
-def test_stated_sensitivities_bound_what_moves_and_turning_gradients_attain_them(
-    sensors, streams, same_messages, turns
-) -> None:
+def test_stated_sensitivities_bound_what_moves(sensors, streams, same_messages, turns) -> None:
     """With one unknown: a gradient that turns round each time, and with it the model's own."""
     problem, setting = sensors(p=1)
     L = problem.H[2].item()
@@ -139,7 +135,7 @@ def test_its_lower_end_is_the_exact_leak_of_a_constant_gradient(
     assert defense.mechanism(setting, far, 2).least == ()
 
 
-def test_a_budget_is_met_by_the_proven_losses_and_half_the_noise_spends_twice_as_much(
+def test_a_budget_is_met_by_the_proven_losses(
     sensors,
 ) -> None:
     _, setting = sensors()
@@ -158,7 +154,7 @@ PUBLISHED = (  # Algorithm 1's epsilon, gamma, q1 in Xie, Liu and Chai; PP-DOAGT
 )
 
 
-def test_budgets_printed_for_it_belong_to_falling_epsilons_and_are_loose_by_hundreds() -> None:
+def test_printed_budgets_belong_to_falling_epsilons() -> None:
     """At one gamma they are one multiple of sum alpha_k / nu_k: the least noise has the largest.
 
     What is proven of the same runs is at most 4.2 times Algorithm 1's epsilon, for L = 8.
@@ -177,7 +173,7 @@ def test_budgets_printed_for_it_belong_to_falling_epsilons_and_are_loose_by_hund
 
 
 @pytest.mark.slow
-def test_at_equal_noise_algorithm_1_ends_closest_as_in_figures_2_to_4(residuals, sensors) -> None:
+def test_at_equal_noise_algorithm_1_ends_closest(residuals, sensors) -> None:
     """Figure 2 has DPOP further off, Figures 3 and 4 have PP-DOAGT and Diff-TV-AB comparable.
 
     Means of 4,000 runs on a star; two methods share the noise of messages of one name. Differences
@@ -203,7 +199,7 @@ def test_at_equal_noise_algorithm_1_ends_closest_as_in_figures_2_to_4(residuals,
             assert end.mean() < comparable * best.mean()
 
 
-def test_graphs_and_schedules_outside_its_theory_are_refused_in_one_line(unbalanced) -> None:
+def test_graphs_and_schedules_outside_its_theory_are_refused(unbalanced) -> None:
     setting = Setting(build_graph("ring", 4), (1,) * 4, 2)
     with pytest.raises(ConfigError, match="does not vary in time"):
         PPDOAGT(epsilon=1.0).calibrate(Setting(unbalanced, (1,) * 5, 2))

@@ -105,7 +105,7 @@ def test_the_exact_leak_of_a_user_lies_within_the_bracket(
         assert mu == pytest.approx(sqrt(6) / 2.0) == pytest.approx(most)
 
 
-def test_a_budget_is_a_users_and_a_record_may_move_a_message_twice_as_far(drawn_setting) -> None:
+def test_a_record_may_move_twice_as_far_as_a_users_budget(drawn_setting) -> None:
     _, setting = drawn_setting("server", 5, n_rounds=40, participation=0.5)
     defense = PPSGD(n_rounds=40, batch_size=4, epsilon=2.0).calibrate(setting)
 
@@ -137,7 +137,7 @@ def test_one_record_turns_a_clipped_gradient_around(drawn_setting, streams) -> N
     torch.testing.assert_close(moved, torch.full_like(moved, stated))
 
 
-def test_published_amplification_does_not_hold_for_who_sees_who_takes_part() -> None:
+def test_published_amplification_fails_for_who_sees_who_acts() -> None:
     """The paper samples users at rate L / N. Whoever reads the links of a user sees its rounds.
 
     Ten of 3,383 users in each of 1,000 rounds at noise multiplier 1; a user in three of them.
@@ -148,9 +148,7 @@ def test_published_amplification_does_not_hold_for_who_sees_who_takes_part() -> 
     assert 8.3 < seen.low <= seen.high < 8.4
 
 
-def test_offsets_are_learned_without_noise_and_not_private_if_a_model_is_released(
-    drawn_setting, streams
-) -> None:
+def test_offsets_are_not_private_if_a_model_is_released(drawn_setting, streams) -> None:
     """theta is the sum of all gradients, the same whatever the noise on w is in one round."""
     problem, setting = drawn_setting("ring", 4)
     defense = PPSGD(noise_multiplier=50.0, batch_size=4, local_learning_rate=0.5)

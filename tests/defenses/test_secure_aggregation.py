@@ -138,7 +138,7 @@ def test_the_server_learns_a_sum_and_nothing_of_who_was_late() -> None:
     assert wrong[0] == pytest.approx(late[0], rel=1e-5)
 
 
-def test_reused_masks_show_differences_and_a_missing_threshold_single_agents() -> None:
+def test_reused_masks_show_differences() -> None:
     setting = setting_of()
     assert max(mu_of(defense(masks="reused"), setting, SERVER)) > 1.2 * max(
         mu_of(defense(), setting, SERVER)
@@ -153,7 +153,7 @@ def test_reused_masks_show_differences_and_a_missing_threshold_single_agents() -
     assert shown[0] == pytest.approx(5**0.5 / SIGMA, rel=1e-4)
 
 
-def test_who_reads_links_without_the_server_reads_masked_messages_and_sums() -> None:
+def test_who_reads_links_without_the_server_reads_masks() -> None:
     setting = setting_of()
     for view in (EVERY_LINK, AGENT):
         found = mu_of(defense(), setting, view)

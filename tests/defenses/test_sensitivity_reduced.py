@@ -76,7 +76,7 @@ def test_six_rounds_equal_the_pseudo_code_agent_by_agent(streams, trials) -> Non
 
 
 @pytest.mark.parametrize("eps, q1, q2", [(0.1, 0.92, 0.99), (1.0, 0.97, 0.99), (10.0, 0.5, 0.6)])
-def test_losses_add_up_to_epsilon_as_printed_and_to_epsilon_over_q2_as_run(eps, q1, q2) -> None:
+def test_losses_add_up_to_epsilon_as_printed_and_more_as_run(eps, q1, q2) -> None:
     paper = SensitivityReduced(epsilon=eps, step_decay=q1, noise_decay=q2, gradient_distance=3.0)
     aligned = paper.model_copy(update={"align_noise": True})
     K = range(1, round(60 / math.log(q2 / q1)))  # what is left out is below exp(-59)
@@ -88,7 +88,7 @@ def test_losses_add_up_to_epsilon_as_printed_and_to_epsilon_over_q2_as_run(eps, 
     assert repaired == pytest.approx(eps, rel=1e-9)
 
 
-def test_declared_releases_account_to_epsilon_over_q2_for_whoever_reads_the_links(streams) -> None:
+def test_declared_releases_account_to_epsilon_over_q2(streams) -> None:
     _, setting = sensors(streams)
     for align, expected in ((False, 1.0 / 0.99), (True, 1.0)):
         defense = SensitivityReduced(epsilon=1.0, n_rounds=1_000, align_noise=align)
@@ -103,7 +103,7 @@ def test_declared_releases_account_to_epsilon_over_q2_for_whoever_reads_the_link
     assert {release.noise_multiplier for release in twin.least} == {0.0}
 
 
-def test_rounds_beyond_the_range_of_floating_point_release_nothing() -> None:
+def test_rounds_beyond_floating_point_release_nothing() -> None:
     setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
     defense = SensitivityReduced(step_decay=0.5, noise_decay=0.6, epsilon=2.0, n_rounds=3_000)
     releases = defense.mechanism(setting, EAVESDROPPER, 0).most
@@ -111,7 +111,7 @@ def test_rounds_beyond_the_range_of_floating_point_release_nothing() -> None:
     assert epsilon(releases, 0.0).high == pytest.approx(2.0 / 0.6, rel=1e-9)
 
 
-def test_an_adversary_who_misses_a_neighbour_is_bounded_from_above_only() -> None:
+def test_who_misses_a_neighbour_is_bounded_from_above_only() -> None:
     setting = Setting(build_graph("path", 5), (1,) * 5, 2)
     defense = SensitivityReduced(n_rounds=10)
     curious = ThreatModel(name="c", kind="curious", agents=(1,))
@@ -132,7 +132,7 @@ class SharedObservations(Noise):
         return self.Z - like
 
 
-def test_given_the_messages_a_change_of_v_moves_the_model_by_delta_alpha(streams) -> None:
+def test_a_change_of_v_moves_the_model_by_delta_alpha(streams) -> None:
     """Theorem 4.5, attained in every round: Definition 3 compares worlds with the same messages."""
     problem, setting = sensors(streams)
     v = problem.v.clone()
@@ -170,7 +170,7 @@ def test_trackers_sum_to_zero_and_are_never_sent(streams) -> None:
     torch.testing.assert_close(private["gradient"], problem.gradient(streams, 1)(Z))
 
 
-def test_noise_is_laplace_of_scale_nu_and_independent_over_agents_rounds_and_trials(
+def test_noise_is_laplace_of_scale_nu_and_independent(
     streams,
 ) -> None:
     problem, setting = sensors(streams)
@@ -253,7 +253,7 @@ def test_mean_residual_is_the_one_of_the_exact_moments(streams, eps) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_ring_of_six_diverges_at_gamma_beta_one_and_is_refused_unless_lazy(streams, lazy) -> None:
+def test_a_ring_of_six_diverges_at_gamma_beta_one(streams, lazy) -> None:
     """The paper's gamma beta <= 1 does not exclude it: the smallest eigenvalue of W is -1/3."""
     problem = SensorFusion.draw(streams, 6)
     setting = Setting(build_graph(graph_options("ring", lazy=lazy), 6), (1,) * 6, 2)
@@ -275,7 +275,7 @@ def test_a_ring_of_six_diverges_at_gamma_beta_one_and_is_refused_unless_lazy(str
 
 
 @pytest.mark.parametrize("smallest", [-0.9, -1 / 3, 0.0, 0.5])
-def test_the_stability_bound_is_where_the_modes_reach_the_unit_circle(smallest) -> None:
+def test_the_stability_bound_is_where_modes_reach_the_circle(smallest) -> None:
     bound = 2 * (1 + smallest) / (1 - smallest)
     for factor, stable in ((0.999, True), (1.001, False)):
         for eigenvalue in (smallest, (1 + smallest) / 2, 0.99):  # the smallest decides

@@ -50,9 +50,7 @@ def test_five_rounds_equal_the_pseudo_code_agent_by_agent(
     assert (state.w - 1).abs().max() > 0.1  # the graph really needs the weights
 
 
-def test_push_sum_weights_sum_to_n_and_stay_one_on_a_doubly_stochastic_graph(
-    push_sum_setting, setting_of, streams, view_of_run
-) -> None:
+def test_push_sum_weights_sum_to_n(push_sum_setting, setting_of, streams, view_of_run) -> None:
     sgp = SGP(batch_size=4)
     problem, setting = push_sum_setting(5)
     _, rounds = view_of_run(sgp, problem, setting, streams, 8)
@@ -97,7 +95,7 @@ def test_an_eavesdropper_derives_the_step_and_the_model_exactly(
         derive(sgp, view, setting, Target(1, 0, 1))
 
 
-def test_nothing_is_private_and_row_stochastic_matrices_are_refused(push_sum_setting) -> None:
+def test_nothing_is_private_and_row_stochastic_is_refused(push_sum_setting) -> None:
     _, setting = push_sum_setting(4)
     bracket = SGP(n_rounds=7).mechanism(setting, ThreatModel(name="e"), 0)
     assert [(r.noise_multiplier, r.count) for r in bracket.least] == [(0.0, 7)]

@@ -54,7 +54,7 @@ def test_six_rounds_of_diadsp_equal_the_method_agent_by_agent(
 
 
 @pytest.mark.parametrize("graph", ["star", "unbalanced"])
-def test_six_rounds_of_diff_tv_ab_equal_the_method_agent_by_agent(
+def test_six_rounds_of_diff_tv_ab_equal_the_method(
     sensors, equal_agent_by_agent, own_gradient, unbalanced, graph
 ) -> None:
     problem, setting = sensors(unbalanced if graph == "unbalanced" else graph, 5)
@@ -65,9 +65,7 @@ def test_six_rounds_of_diff_tv_ab_equal_the_method_agent_by_agent(
     equal_agent_by_agent(defense, problem, setting, 6, begin, scale, send, receive)
 
 
-def test_without_noise_diadsp_converges_at_the_rate_of_push_pull(
-    sensors, residuals, push_pull_rate
-) -> None:
+def test_without_noise_diadsp_converges_as_push_pull(sensors, residuals, push_pull_rate) -> None:
     problem, setting = sensors()
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)  # no direction is slow
     free = DiaDSP(noise_scale=0, step_size=0.05).calibrate(setting)
@@ -79,9 +77,7 @@ def test_without_noise_diadsp_converges_at_the_rate_of_push_pull(
     assert found[599] < 1e-6 * found[0]
 
 
-def test_without_noise_diff_tv_ab_converges_at_the_rate_of_its_two_graphs(
-    sensors, residuals, unbalanced
-) -> None:
+def test_without_noise_diff_tv_ab_converges_as_its_graphs(sensors, residuals, unbalanced) -> None:
     """The rate is that of the product of two rounds' matrices, [x; y] -> [x; y] each."""
     problem, setting = sensors(unbalanced, 5)
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)
@@ -100,9 +96,7 @@ def test_without_noise_diff_tv_ab_converges_at_the_rate_of_its_two_graphs(
     assert found[1599] < 1e-6 * found[0]
 
 
-def test_their_noise_is_laplace_of_scale_nu_and_fresh_for_each_message(
-    sensors, streams, is_fresh_laplace
-) -> None:
+def test_their_noise_is_laplace_of_scale_nu_and_fresh(sensors, streams, is_fresh_laplace) -> None:
     problem, setting = sensors()
     defense = DiaDSP(noise_scale=0.3, noise_decay=0.9)
     state, draws = defense.start(problem.initial(streams, 100), setting), []
@@ -138,9 +132,7 @@ def moved(defense, problem, setting, streams, same_messages, shift_of, rounds):
     return found
 
 
-def test_a_gradient_that_turns_round_moves_the_tracker_in_every_round_and_attains_the_bound(
-    sensors, streams, same_messages
-) -> None:
+def test_a_gradient_that_turns_round_attains_the_bound(sensors, streams, same_messages) -> None:
     """With one unknown. The model of a constant step moves as much in round 20 as in round 3."""
     problem, setting = sensors(p=1)
     L = problem.H[2].item()
@@ -159,7 +151,7 @@ def test_a_gradient_that_turns_round_moves_the_tracker_in_every_round_and_attain
     assert turned[-1][1] > 2 * 0.6 > 100 * steady[-1][1]
 
 
-def test_their_lower_end_is_the_exact_leak_of_a_constant_gradient(
+def test_their_lower_end_is_the_leak_of_constant_gradients(
     sensors, exact_losses, losses, unbalanced
 ) -> None:
     neighbour = ThreatModel(name="c", kind="curious", agents=(1,))
@@ -178,7 +170,7 @@ def test_their_lower_end_is_the_exact_leak_of_a_constant_gradient(
     assert defense.mechanism(setting, neighbour, 2).least == ()
 
 
-def test_a_budget_is_met_by_the_claimed_losses_and_missed_by_those_of_adjacent_functions(
+def test_a_budget_is_met_by_the_claimed_losses_alone(
     sensors,
 ) -> None:
     """Constant steps: losses grow as the noise falls, and no noise keeps any number of rounds."""
@@ -198,7 +190,7 @@ def test_a_budget_is_met_by_the_claimed_losses_and_missed_by_those_of_adjacent_f
     assert spent[1] > 200 * spent[0]
 
 
-def test_one_pair_of_smooth_functions_has_a_loss_far_above_the_claimed_epsilon(sensors) -> None:
+def test_one_pair_of_functions_loses_far_above_the_claim(sensors) -> None:
     """Exactly the log of two densities, of one agent's messages that an outcome may well take.
 
     f is 0 and f' has the gradient delta cos(x), so both are 1-smooth. The noise drawn leads the
@@ -236,7 +228,7 @@ PUBLISHED = (  # Algorithm 1's epsilon, gamma, q1 in Xie, Liu, Chai; Diff-TV-AB'
 )
 
 
-def test_all_budgets_printed_for_diff_tv_ab_are_the_claimed_losses_with_one_smoothness() -> None:
+def test_printed_budgets_of_diff_tv_ab_are_claimed_losses() -> None:
     """They belong to falling epsilons; what adjacent functions may lose in as many rounds is not
     near them."""
     setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
@@ -255,7 +247,7 @@ def test_all_budgets_printed_for_diff_tv_ab_are_the_claimed_losses_with_one_smoo
         assert high > 1e6 * printed
 
 
-def test_steps_graphs_and_noise_outside_the_theory_are_refused_in_one_line(unbalanced) -> None:
+def test_steps_graphs_and_noise_outside_the_theory_are_refused(unbalanced) -> None:
     ring = Setting(build_graph("ring", 4), (1,) * 4, 2)
     varying = Setting(unbalanced, (1,) * 5, 2)
     assert DiffTVAB(epsilon=1.0).calibrate(varying).noise_scale is not None
@@ -274,7 +266,7 @@ def test_steps_graphs_and_noise_outside_the_theory_are_refused_in_one_line(unbal
 
 
 @pytest.mark.parametrize("factor, grows", [(0.99, False), (1.01, True)])
-def test_the_bound_on_steps_is_where_claimed_losses_stop_falling(factor, grows) -> None:
+def test_the_bound_on_steps_is_where_losses_stop_falling(factor, grows) -> None:
     q, L = 0.9, 4.0
     setting = Setting(build_graph("ring", 4), (1,) * 4, 1)
     step = factor * q**2 / (L * (q + 1))

@@ -28,7 +28,7 @@ def nu(k: int) -> float:
 
 
 @pytest.mark.parametrize("graph", ["path", "erdos-renyi"])
-def test_six_rounds_of_the_static_method_equal_it_agent_by_agent(
+def test_six_rounds_of_the_static_method_equal_it(
     sensors, equal_agent_by_agent, own_gradient, graph
 ) -> None:
     problem, setting = sensors(graph)
@@ -52,7 +52,7 @@ def test_six_rounds_of_the_static_method_equal_it_agent_by_agent(
 
 
 @pytest.mark.parametrize("graph", ["path", "directed"])
-def test_six_rounds_of_the_tracking_method_equal_it_agent_by_agent(
+def test_six_rounds_of_the_tracking_method_equal_it(
     sensors, equal_agent_by_agent, own_gradient, directed, graph
 ) -> None:
     problem, setting = sensors(directed if graph == "directed" else graph, 5)
@@ -85,9 +85,7 @@ def test_six_rounds_of_the_tracking_method_equal_it_agent_by_agent(
     )
 
 
-def test_without_noise_agents_disagree_by_steps_over_couplings_and_so_near_the_optimum(
-    sensors, streams
-) -> None:
+def test_without_noise_agents_disagree_by_steps_over_couplings(sensors, streams) -> None:
     """Where c (I - W) X and l (G - mean G) cancel, to first order in 1 / k."""
     problem, setting = sensors("ring", 5, p=1)
     graph = setting.network.at(1)
@@ -107,9 +105,7 @@ def test_without_noise_agents_disagree_by_steps_over_couplings_and_so_near_the_o
 
 
 @pytest.mark.slow
-def test_without_noise_trackers_agree_by_forgetting_over_coupling_and_keep_their_sum(
-    sensors, streams
-) -> None:
+def test_without_noise_trackers_agree_and_keep_their_sum(sensors, streams) -> None:
     """Models then disagree by l a / c^2: less by a / c than under the static method."""
     problem, setting = sensors("ring", 5, p=1)
     graph = setting.network.at(1)
@@ -149,7 +145,7 @@ def test_noise_grows_as_stated_and_is_fresh_for_each_message(
 
 @pytest.mark.parametrize("signs", ["constant", "random"])
 @pytest.mark.parametrize("method", [WangNedic, WangNedicTracking])
-def test_constant_gradients_attain_the_lower_ends_and_others_keep_to_the_upper(
+def test_constant_gradients_attain_the_lower_ends(
     sensors, streams, same_messages, method, signs
 ) -> None:
     problem, setting = sensors(p=1)
@@ -201,7 +197,7 @@ def test_lower_ends_are_the_exact_leak_of_a_constant_gradient(
     assert defense.mechanism(setting, neighbour, 2).least == ()
 
 
-def test_a_change_lasts_longer_than_its_step_as_agents_keep_their_true_models(sensors) -> None:
+def test_a_change_lasts_as_agents_keep_their_true_models(sensors) -> None:
     """A mixture with its own noisy model would show steps alone: several times less."""
     _, setting = sensors()
     defense = WangNedic(noise_scale=1.0)
@@ -232,7 +228,7 @@ def test_no_powers_keep_a_budget_for_any_number_of_rounds(sensors) -> None:
     assert losses[1] > 2 * losses[0]  # of four times as many rounds
 
 
-def test_powers_and_graphs_outside_the_theory_are_refused_in_one_line(directed, unbalanced) -> None:
+def test_powers_and_graphs_outside_the_theory_are_refused(directed, unbalanced) -> None:
     ring, one_way = (
         Setting(network, (1,) * network.n_agents, 2)
         for network in (build_graph("ring", 4), directed)

@@ -43,7 +43,7 @@ def test_six_rounds_equal_the_method_agent_by_agent(
     )
 
 
-def test_without_noise_and_decay_it_converges_at_the_rate_of_push_pull(
+def test_without_noise_it_converges_at_the_push_pull_rate(
     sensors, residuals, push_pull_rate
 ) -> None:
     problem, setting = sensors()
@@ -56,9 +56,7 @@ def test_without_noise_and_decay_it_converges_at_the_rate_of_push_pull(
     assert found[599] < 1e-6 * found[0]
 
 
-def test_its_noise_is_laplace_of_scale_nu_and_fresh_for_each_message(
-    sensors, streams, is_fresh_laplace
-) -> None:
+def test_its_noise_is_laplace_of_scale_nu_and_fresh(sensors, streams, is_fresh_laplace) -> None:
     problem, setting = sensors()
     defense = XuanWang(noise_scale=0.3, **SCHEDULE)
     state, draws = defense.start(problem.initial(streams, 100), setting), []
@@ -72,9 +70,7 @@ def test_its_noise_is_laplace_of_scale_nu_and_fresh_for_each_message(
 
 
 @pytest.mark.parametrize("signs", ["constant", "random"])
-def test_constant_gradients_attain_the_lower_end_and_others_keep_to_the_upper(
-    sensors, streams, same_messages, signs
-) -> None:
+def test_constant_gradients_attain_the_lower_end(sensors, streams, same_messages, signs) -> None:
     problem, setting = sensors(p=1)
     defense = XuanWang(noise_scale=0.3, gradient_distance=0.6, **SCHEDULE)
     moves = defense.moves(12, setting, 2)
@@ -125,7 +121,7 @@ def test_a_change_lasts_so_it_spends_more_than_the_steps_alone(sensors) -> None:
     assert min(spent) > 1.4 * steps
 
 
-def test_schedules_and_graphs_outside_its_theory_are_refused_in_one_line() -> None:
+def test_schedules_and_graphs_outside_its_theory_are_refused() -> None:
     ring = Setting(build_graph("ring", 4), (1,) * 4, 2)
     with pytest.raises(ConfigError, match="needs an undirected graph"):
         XuanWang(epsilon=1.0).calibrate(Setting(build_graph("directed-ring", 4), (1,) * 4, 2))

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from dpaudit.files.captured_file import CapturedConfig, RecordOptions
 
 
-def test_the_least_number_of_runs_follows_from_rounds_and_changes() -> None:
+def test_the_least_number_of_runs_follows_from_rounds() -> None:
     """Three that share every draw; in each round three for the noise and one for each change."""
     config = CapturedConfig.model_validate(
         {"program": {"command": ["a"]}, "record": {"rounds": [1, 4], "candidates": ["scaled"]}}

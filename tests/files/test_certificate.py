@@ -94,7 +94,7 @@ def test_the_schema_in_docs_is_the_one_of_the_models() -> None:
     )
 
 
-def test_matrices_are_in_a_certificate_if_all_are_there_and_small(
+def test_matrices_are_in_a_certificate_if_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {f"artifacts/{name}.npz": content for name, content in (("a", b"one"), ("b", b"two!"))}

@@ -111,7 +111,7 @@ def test_a_missing_file_and_a_file_without_checks_are_one_line(folder: Path) -> 
         ]
 
 
-def test_a_threshold_is_about_the_defended_run_and_about_controls_only_when_asked() -> None:
+def test_a_threshold_is_about_controls_only_when_asked() -> None:
     def finding(**fields: Any) -> ThresholdSubject:
         return ThresholdSubject(**{"kind": "reconstruction", "metrics": {}, **fields})
 

@@ -57,7 +57,7 @@ def test_as_deep_as_allowed_is_read() -> None:
     assert json_from(deepest) == json.loads(deepest)
 
 
-def test_a_byte_order_mark_and_line_ends_of_windows_are_read_over(tmp_path: Path) -> None:
+def test_byte_order_marks_and_windows_line_ends_are_read_over(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 1\r\n[data]\r\n")
     assert read_toml(tmp_path / "a.toml") == ({"seed": 1, "data": {}}, "seed = 1\n[data]\n")
 
@@ -101,7 +101,7 @@ def test_thousands_of_unknown_keys_are_refused_at_once(tmp_path: Path) -> None:
     assert all(len(line) <= LONGEST_LINE for line in lines)
 
 
-def test_the_line_of_a_key_is_found_past_lines_that_look_like_headers() -> None:
+def test_the_line_of_a_key_is_found_past_lookalike_headers() -> None:
     text = 'a = """\n[' + " " * 20_000 + '\n"""\n[b]\nc = 1\n'
     assert line_of(text, ("b", "c")) == 5  # backtracking over the spaces took minutes
 

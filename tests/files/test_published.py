@@ -16,7 +16,7 @@ def test_published_runs_are_written_as_they_were_kept(name: str) -> None:
     assert ExperimentRuns.read(path).to_json() == path.read_text()
 
 
-def test_a_run_of_the_same_cells_stands_in_the_place_of_the_older_one() -> None:
+def test_a_run_of_the_same_cells_replaces_the_older_one() -> None:
     runs = ExperimentRuns.read(RESULTS / "dpdl-figures1-2-quick.json")
     first = runs.runs[0]
     newer = first.model_copy(update={"seconds": first.seconds + 1})

@@ -59,7 +59,7 @@ PATH = [(i, j) for i in range(9) for j in (i - 1, i + 1) if 0 <= j < 9]  # a pat
         ((1,), 99, set(range(9))),
     ],
 )
-def test_an_eavesdropper_of_a_region_reads_all_links_of_its_agents(around, hops, agents) -> None:
+def test_an_eavesdropper_of_a_region_reads_its_agents_links(around, hops, agents) -> None:
     spy = ThreatModel(name="spy", region=Region(around=around, hops=hops)).within(PATH)
     assert set(spy.links or ()) == {link for link in PATH if agents & {*link}}
     assert all(spy.sees(*link) is bool(agents & {*link}) for link in PATH)

@@ -32,7 +32,7 @@ def test_a_link_is_replaced_and_never_written_through(
     assert {path.name for path in tmp_path.iterdir()} == {"victim", "out.png"}
 
 
-def test_what_a_killed_process_left_is_swept_and_what_another_one_writes_is_not(
+def test_what_a_killed_process_left_is_swept(
     tmp_path: Path,
 ) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -67,7 +67,7 @@ def game_of(name: str, graph: str, n_agents: int = 6, victim: int = 1, **options
         ("ring", 8, [1.000, 0.339, 0.152, 0.109]),
     ],
 )
-def test_a_shift_of_one_agent_fades_with_its_distance_to_the_adversary(graph, n_agents, mu) -> None:
+def test_a_shift_fades_with_distance_to_the_adversary(graph, n_agents, mu) -> None:
     """One unit shift in round 1, sigma 1, 2n rounds, the attacker's own noise known."""
     setting = Setting(build_graph(graph, n_agents), (10,) * n_agents, 1)
     toy = Gossip(n_rounds=2 * n_agents, batch_size=1)
@@ -99,7 +99,7 @@ def test_an_eavesdropper_learns_what_the_defense_declares(name, graph, options) 
         assert leak.separate
 
 
-def test_a_round_without_a_step_of_the_victim_shows_nothing_bare() -> None:
+def test_a_round_without_a_step_shows_nothing_bare() -> None:
     """What rounding leaves there of earlier effects is no message without noise."""
     options = graph_options("server", participation=0.5)
     graph = build_graph(options, 5, np.random.default_rng(2), 8)

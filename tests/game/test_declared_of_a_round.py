@@ -35,7 +35,7 @@ def of(*releases: tuple[float, int], displacement: float = 1.0, n_rounds: int = 
     return found and [(r.noise_multiplier, r.count) for r in found]
 
 
-def test_a_round_has_as_many_releases_as_there_are_for_each_rounded_up() -> None:
+def test_a_round_has_releases_for_each_rounded_up() -> None:
     assert of((2.0, 4)) == [(2.0, 1)]
     assert of((2.0, 3)) == [(2.0, 1)]  # its agent waits in one round
     assert of((2.0, 6)) == [(2.0, 2)]
@@ -47,7 +47,7 @@ def test_the_releases_with_the_least_noise_count() -> None:
 
 
 @pytest.mark.parametrize(("sampling", "noise"), [("poisson", 2.0), ("fixed", 1.0)])
-def test_a_record_that_takes_the_place_of_another_moves_twice_as_far(sampling, noise) -> None:
+def test_a_record_in_place_of_another_moves_twice_as_far(sampling, noise) -> None:
     setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
     defense = load_plugin("defenses", "dp-dpsgd")(
         n_rounds=4, batch_size=8, noise_multiplier=2.0, sampling=sampling

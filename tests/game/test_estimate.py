@@ -243,7 +243,7 @@ def test_agents_that_do_not_meet_are_moved_together(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_unknowns_that_are_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
+def test_unknowns_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
     defense, setting = made("dpdl", noise_multiplier=20.0)
     rounds = range(ROUND - 1, ROUND + 1)
     at_once = Window(defense, setting, EAVESDROPPER, rounds)

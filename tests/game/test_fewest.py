@@ -61,7 +61,7 @@ def test_a_model_that_is_too_large_is_not_played() -> None:
 
 
 @pytest.mark.parametrize("spread", [1, 50])
-def test_who_reads_along_the_record_sees_it_in_the_noise_of_one_number(spread: int) -> None:
+def test_a_reader_along_the_record_sees_it_in_one_number(spread: int) -> None:
     """X = -eta G of G = (C u + sigma C z) / B: along u its mean is 1 / sigma deviations away.
 
     Of 20,000 runs, which err by 0.015 deviations: 6 of them fail with probability 2e-8 or so.

@@ -92,7 +92,7 @@ class OwnOffset(OffsetForTheRun):
         return super().noise(like, k, noise) + torch.randn_like(like)
 
 
-def test_steps_with_randomness_of_their_own_keep_all_their_draws() -> None:
+def test_steps_with_own_randomness_keep_all_their_draws() -> None:
     assert left_out(OwnOffset()) == []
 
 
@@ -123,7 +123,7 @@ def test_a_part_of_the_rounds_is_held_against_its_share(followed: int, names: li
     assert [set(fewer.names) for fewer in found] == names
 
 
-def test_a_record_moves_what_is_clipped_as_a_whole_by_half_of_a_change() -> None:
+def test_a_record_moves_a_clipped_whole_by_half_of_a_change() -> None:
     whole = Release(
         family="gaussian", noise_multiplier=2.0, sampling="none", sampling_rate=1.0, count=2
     ).model_copy(update={"clipped": "whole"})

@@ -65,7 +65,7 @@ def test_clips_of_layers_leak_as_the_root_of_their_number(rounds: int) -> None:
     torch.testing.assert_close(mu, torch.full((rounds,), sqrt(4) / 3, dtype=torch.float64))
 
 
-def test_a_clip_of_the_whole_gradient_leaks_as_one_coordinate_does() -> None:
+def test_a_clip_of_the_whole_gradient_leaks_as_one_coordinate() -> None:
     defense = DPDPSGD(noise_multiplier=3.0, n_rounds=2, batch_size=8)
     assert game_of(defense).filled == 1
     assert told(defense) is None
@@ -117,7 +117,7 @@ class LessItsMean(PrivateGossip):
         return drawn - drawn.mean(dim=-1, keepdim=True) if like.shape[-1] > 1 else drawn
 
 
-def test_nothing_is_said_where_noise_of_one_coordinate_reaches_another() -> None:
+def test_nothing_is_said_where_noise_reaches_elsewhere() -> None:
     assert game_of(LessItsMean()).filled == 1
     assert told(LessItsMean()) is None
 
@@ -139,7 +139,7 @@ class LouderAtFirst(PrivateGossip):
 
 
 @pytest.mark.parametrize("given, times", [({"noise_there": 2.0}, 2.0), ({"record_there": 0.25}, 4)])
-def test_a_coordinate_that_leaks_more_than_the_first_takes_the_upper_end(given, times) -> None:
+def test_a_coordinate_that_leaks_more_takes_the_upper_end(given, times) -> None:
     found = told(LouderAtFirst(noise_multiplier=2.0, **given))
     assert found is not None
     assert found.times == pytest.approx(times, rel=1e-9)
@@ -147,7 +147,7 @@ def test_a_coordinate_that_leaks_more_than_the_first_takes_the_upper_end(given, 
     assert "at other coordinates" in found.note
 
 
-def test_coordinates_of_one_gain_for_record_and_noise_leak_alike() -> None:
+def test_coordinates_of_one_gain_leak_alike() -> None:
     assert told(LouderAtFirst(noise_there=2.0, record_there=2.0)) is None
 
 
@@ -174,7 +174,7 @@ def test_of_many_agents_some_layers_stand_for_all(monkeypatch) -> None:
     assert game.filled == 4
 
 
-def test_draws_of_another_width_than_the_model_are_played_in_layers_too() -> None:
+def test_draws_of_another_width_are_played_in_layers_too() -> None:
     """Shares of links are one number for each link, which moves all coordinates: no copies."""
     assert game_of(CorrelatedRandomness(n_rounds=3, batch_size=4)).filled == 1
 

@@ -99,7 +99,7 @@ def test_the_effect_of_noise_may_depend_on_the_record_alone() -> None:
     assert not found(NoisyMasked()).quiet
 
 
-def test_a_value_that_no_noise_reaches_is_bare_whatever_the_step_is() -> None:
+def test_a_value_that_no_noise_reaches_is_bare() -> None:
     assert found(CleanSignBeside()).noiseless == (1, "sign")
 
 
@@ -143,5 +143,5 @@ class OwnRandomness(Processed):
 
 
 @pytest.mark.parametrize("defense", [Overflows, OwnRandomness])
-def test_what_overflows_or_is_random_by_itself_is_not_called_nonlinear(defense: Any) -> None:
+def test_what_overflows_is_not_called_nonlinear(defense: Any) -> None:
     assert found(defense()) is None

@@ -161,7 +161,7 @@ def toy_game(toy: type[Gossip], n: int = 24) -> Game:
 
 
 @pytest.mark.parametrize("toy", [FarGossip, SquaredGossip])
-def test_a_step_that_reaches_further_or_is_not_linear_is_done_densely(
+def test_a_step_that_reaches_further_is_done_densely(
     monkeypatch: pytest.MonkeyPatch, toy: type[Gossip]
 ) -> None:
     game = toy_game(toy)
@@ -177,7 +177,7 @@ def test_a_far_step_of_many_agents_is_refused_in_one_line() -> None:
         Adversary(toy_game(FarGossip, 4100), ONE_AGENT, 1)
 
 
-def test_of_two_thousand_agents_the_neighbour_learns_the_closed_form() -> None:
+def test_of_two_thousand_agents_one_learns_the_closed_form() -> None:
     """In one round agent 3 reads x + z of agent 2 alone: mu = 1; two hops away 0.3349 by 40."""
     n = 2000
     near = Adversary(toy_game(Gossip, n), ONE_AGENT, 1)

@@ -65,7 +65,7 @@ def game_of(rate: float, n: int = 100, **options: bool) -> Game:
     return Game.of(defense, setting, 1, "add-remove")
 
 
-def test_a_message_shows_the_sum_so_that_each_batch_is_under_the_noise_of_all() -> None:
+def test_a_message_shows_the_sum_under_the_noise_of_all() -> None:
     leak = Adversary(game_of(0.2), EAVESDROPPER, ROUNDS).leak
     mus = [sqrt(squared.low) for squared in leak.by_use]
     assert mus == pytest.approx([1 / (SIGMA * sqrt(K))] * (K * ROUNDS))

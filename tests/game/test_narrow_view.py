@@ -161,7 +161,7 @@ def large() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_rounds_are_followed_as_far_as_their_observations_are_factored() -> None:
+def test_rounds_are_followed_as_far_as_they_are_factored() -> None:
     game = gossip_game("k-regular", 300, 150, 1_000, k=10)
     shape = GameShape.of(game, ThreatModel(name="one", kind="curious", agents=(150,)))
     followed = shape.followed(1_000)

@@ -106,7 +106,7 @@ def test_a_hundred_nodes_at_random() -> None:
     assert max(found[1]) < 9.8799  # sums of absolute values give 9.805 to 9.8799
 
 
-def test_the_published_sums_of_absolute_values_exceed_what_all_links_tell() -> None:
+def test_published_sums_exceed_what_all_links_tell() -> None:
     """Of neighbours alone: 10.490 on the cycle, 9.805 to 9.8799 at random, of 10 in all."""
     schema = Participation.of("every-round", 10)
     for graph, mean, ends in (
@@ -196,7 +196,7 @@ def test_published_multipliers_of_nodes_that_take_local_steps() -> None:
 
 @pytest.mark.parametrize("schema", ["every-round", "once", (2, 3), (3, 2)])
 @pytest.mark.parametrize("reader", [agents(0), agents(1, 4), EAVESDROPPER])
-def test_innovations_are_the_stacked_formula_also_on_graphs_that_vary(schema, reader) -> None:
+def test_innovations_are_the_stacked_formula_on_varying_graphs(schema, reader) -> None:
     generator = torch.Generator().manual_seed(3)
     varying = [with_self_loops(nx.gnp_random_graph(6, 0.5, seed=s)) for s in (1, 5, 9)]
     noise = 0.5 + torch.rand(6, generator=generator, dtype=torch.float64)
@@ -231,7 +231,7 @@ def test_a_part_tells_no_more_than_all_and_more_agents_no_less() -> None:
     assert (found[:-1] <= found[1:] * (1 + 1e-6)).all()
 
 
-def test_rows_may_be_recombined_and_own_noise_read_or_struck_out() -> None:
+def test_rows_may_be_recombined_and_own_noise_struck_out() -> None:
     """From B: an invertible recombination, and own noise as further rows or as missing columns."""
     n, T, a = 5, 4, 0
     gossip = gossip_of(with_self_loops(nx.cycle_graph(n)), T, 1.0, None)
@@ -274,7 +274,7 @@ def test_an_agent_without_noise_is_shown_by_its_own_message() -> None:
         assert found.high[0, [0, 3, 4]].isfinite().all()
 
 
-def test_a_matched_filter_errs_as_often_as_mu_says_for_every_pair() -> None:
+def test_a_matched_filter_errs_as_mu_says_for_every_pair() -> None:
     """AUC = Phi(mu / sqrt 2) on 1e5 runs of either world: 30 pairs within 4 standard errors.
 
     A correct program fails at most 30 x 6.4e-5 = 0.2% of fresh seeds.
@@ -396,7 +396,7 @@ def test_what_cannot_be_meant_is_refused_in_one_line(options, message) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_more_memory_than_there_is_is_refused_with_the_size_that_fits(monkeypatch) -> None:
+def test_more_memory_than_there_is_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(network, "available", lambda: 10**5)
     with pytest.raises(ConfigError, match=r"takes .* are free, enough for \d+ agents"):
         network_mu(with_self_loops(nx.cycle_graph(20)), 50)

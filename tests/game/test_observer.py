@@ -59,9 +59,7 @@ def own_rows(game: Game, i: int) -> Mapping[str, list[int]]:
     ("name", "graph"),
     [("dpdl", build_graph("complete", 2)), ("dp-cga", RING), ("masked", RING)],
 )
-def test_noise_of_links_is_its_senders_where_there_are_as_many_links_as_agents(
-    name: str, graph: Network
-) -> None:
+def test_noise_of_links_is_its_senders_with_as_many_links(name: str, graph: Network) -> None:
     game = game_of(name, graph)
     senders, n_agents = graph.at(1).senders, graph.n_agents
     assert len(senders) == n_agents
@@ -73,7 +71,7 @@ def test_noise_of_links_is_its_senders_where_there_are_as_many_links_as_agents(
 
 
 @pytest.mark.parametrize("name", ["dyn-d2p", "dp-dpsgd", "dp-netfleet"])
-def test_noise_of_agents_is_their_own_where_there_are_as_many_links_as_agents(name: str) -> None:
+def test_noise_of_agents_is_theirs_with_as_many_links(name: str) -> None:
     game = game_of(name, RING)
     for i in range(4):
         assert all(rows == [i] for rows in own_rows(game, i).values())

@@ -96,7 +96,7 @@ def test_laplace_epsilon_1_is_certified_almost_whole(audited) -> None:
     assert 0.95 <= bound.value <= 1.0
 
 
-def test_scores_of_a_sampled_record_are_the_ratio_of_the_mixture(audited) -> None:
+def test_scores_of_a_sampled_record_are_the_mixtures_ratio(audited) -> None:
     """Means of e^score over the world without the record, and e^-score with it, are 1: two tests at
     5 standard errors, a false failure in 1 of a million seeds."""
     adversary = audited("dp-dpsgd", size=32, rounds=3, noise_multiplier=1.0)
@@ -158,7 +158,7 @@ def test_a_learned_score_finds_noise_that_repeats_itself() -> None:
     np.testing.assert_allclose(again, [score(world) for world in worlds], rtol=1e-6)
 
 
-def test_cross_fitted_scores_of_nothing_are_no_better_than_guesses() -> None:
+def test_cross_fitted_scores_of_nothing_are_guesses() -> None:
     """A score judged by the runs that it was learned from looks good where there is nothing to
     learn. Held out, its means differ by 6 standard errors in 1 of a billion seeds."""
     rng = np.random.default_rng(1)
@@ -181,7 +181,7 @@ def test_the_same_seed_gives_the_same_scores(audited) -> None:
     )
 
 
-def test_of_many_runs_it_is_asked_in_each_twentieth_whether_they_are_enough() -> None:
+def test_of_many_runs_each_twentieth_asks_for_enough() -> None:
     asked = [n for n in range(1, 2_001) if _is_due(n)]
     assert asked[:10] == list(range(1, 11))
     assert len(asked) < 120

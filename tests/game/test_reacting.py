@@ -67,7 +67,7 @@ def test_a_third_agent_relays_more_than_linear_accounting_says(
     assert told_apart(adversary, away.opposite()) < linear  # who pulls to the middle hides
 
 
-def test_the_middle_is_half_way_between_the_models_with_the_record_and_without() -> None:
+def test_the_middle_is_half_way_between_both_models() -> None:
     losses = SteepLosses.of(path(2), (1,), 2)
     assert losses.centre.tolist() == pytest.approx([0, -1 / 6, 0])
     assert losses.slope[0] == losses.slope[2] == 0
@@ -80,7 +80,7 @@ def test_who_reads_every_link_is_told_every_model(name: str) -> None:
     assert Adversary(game, EVERY_LINK, 4).reacts is None
 
 
-def test_an_agent_is_not_told_the_models_of_those_it_does_not_hear() -> None:
+def test_an_agent_is_not_told_models_it_does_not_hear() -> None:
     game = game_of("dp-dpsgd", noise_multiplier=1.0)
     found = Adversary(game, AGENT_0, 4).reacts
     assert found is not None
@@ -103,7 +103,7 @@ def test_averaging_stays_exact() -> None:
 
 
 @pytest.mark.parametrize("name", ["wang-nedic", "xuan-wang", "diadsp"])
-def test_who_keeps_a_true_model_reacts_to_it_though_every_link_is_read(name: str) -> None:
+def test_who_keeps_a_true_model_reacts_to_it(name: str) -> None:
     """The record moves it, no noise does: later gradients of the victim are taken elsewhere."""
     found = Adversary(game_of(name, batch_size=1, epsilon=1.0), EVERY_LINK, 4).reacts
     assert found is not None
@@ -116,7 +116,7 @@ def test_local_steps_react_to_models_that_no_message_tells() -> None:
     assert found.round == 1
 
 
-def test_all_runs_of_third_agents_with_losses_differ_from_those_without() -> None:
+def test_all_runs_of_third_agents_with_losses_differ() -> None:
     """A loss of slope 0 is no loss."""
     game = path(2)
     adversary = Adversary(game, AGENT_0, 2)

@@ -62,7 +62,7 @@ def test_a_model_made_of_messages_adds_nothing_to_them(n_rounds: int) -> None:
     torch.testing.assert_close(with_model.by_round, without.by_round, atol=1e-9, rtol=0)
 
 
-def test_a_model_without_the_noise_of_its_message_shows_the_record() -> None:
+def test_a_model_without_its_noise_shows_the_record() -> None:
     """Noise that is drawn for a message, and not for the model, does not hide the last gradient."""
     found = adversary(OF_VICTIM, perturb="model").leak
     assert set(found.noiseless.values()) == {FINAL_MODEL}

@@ -226,7 +226,7 @@ def test_messages_that_depend_on_gradients_are_refused(defense, told) -> None:
         refuse_unless_replayable(defense(), SETTING)
 
 
-def test_a_message_that_comes_with_gradients_of_a_later_round_is_one_line() -> None:
+def test_a_message_with_gradients_of_a_later_round_is_one_line() -> None:
     class Later(OfLargeGradients):
         def step(self, state: Any, k: int, *rest: Any) -> Round:
             return (OfLargeGradients if k == 3 else PrivateGossip).step(self, state, k, *rest)
@@ -274,13 +274,13 @@ def test_a_step_that_cannot_be_played_again_is_refused(defense, told) -> None:
         refuse_unless_replayable(defense(), SETTING)
 
 
-def test_a_defense_that_sets_an_attribute_is_told_where_such_things_go() -> None:
+def test_a_defense_that_sets_an_attribute_is_told_where() -> None:
     with pytest.raises(ConfigError, match='SetsAnAttribute sets "momentum" on itself.*the state'):
         judged(SetsAnAttribute(), 0)
 
 
 @pytest.mark.parametrize("defense", [PrivateGossip, Seeded, Fails, AgentsFromTheEnd, OfSigns])
-def test_what_plays_again_or_cannot_be_played_is_left_to_the_audit(defense) -> None:
+def test_what_cannot_be_played_again_is_left_to_the_audit(defense) -> None:
     refuse_unless_replayable(defense(), SETTING)
 
 

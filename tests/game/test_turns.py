@@ -48,7 +48,7 @@ def mu_squared(game: Game) -> float:
     return found.high
 
 
-def test_the_worst_batch_of_a_graph_that_varies_is_not_the_first() -> None:
+def test_the_worst_batch_of_a_varying_graph_is_not_the_first() -> None:
     game, _ = played(swapped=True, correlation="none")
     worst = in_worst_batch(game, READER, ROUNDS)
     assert (game.first, worst.first) == (1, 2)

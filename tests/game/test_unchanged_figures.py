@@ -123,7 +123,7 @@ def test_uses_are_separate_if_each_shows_in_its_own_round_alone(readings, separa
     assert leak._is_separate(readings, SimpleNamespace(batches=1)) is separate
 
 
-def test_batches_of_a_round_are_separate_if_their_columns_are_orthogonal() -> None:
+def test_batches_with_orthogonal_columns_are_separate() -> None:
     two: Any = SimpleNamespace(batches=2)
     apart = {(1, 1, 0): [1.0, 0.0], (2, 1, 1): [0.0, 1.0]}
     assert leak._is_separate([reading(apart)], two)
@@ -180,7 +180,7 @@ def test_a_leak_is_read_by_round_and_by_kind_of_noise() -> None:
         assert leak_with(noiseless={j: "x"}).shown == (k, "x")
 
 
-def test_meetings_are_those_of_inclusions_that_hang_together_and_of_each_round() -> None:
+def test_meetings_are_those_of_inclusions_in_each_round() -> None:
     G = torch.eye(4, dtype=torch.float64) + matrix(*[[0.0] * 4] * 4)
     G[:2, :2] = 1.0
     made: Any = SimpleNamespace(releases=lambda shifts: shifts, directions=2)

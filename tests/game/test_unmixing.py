@@ -56,7 +56,7 @@ def errors(found: Unmixed, dtype: torch.dtype) -> Tensor:
     return (found.gradients - truth(dtype).double()).square().mean(dim=1).sqrt()
 
 
-def test_without_noise_in_float64_a_line_is_read_for_twenty_hops() -> None:
+def test_without_noise_a_line_is_read_for_twenty_hops() -> None:
     found = unmixed("d-psgd", torch.float64)
     assert float(errors(found, torch.float64)[1:21].max()) < 0.2
     assert float(found.shares[1:21].min()) > 0.98

@@ -38,7 +38,7 @@ def really(columns: dict[Use, torch.Tensor], epsilon: float, signs: tuple[int, i
 
 
 @pytest.mark.parametrize("angle", fast_if((0.0, 2.0).__contains__, [0.0, 0.7, np.pi / 2, 2.0, 3.0]))
-def test_a_mixture_with_correlated_shifts_leaks_no_more_than_the_releases(angle) -> None:
+def test_a_mixture_with_correlated_shifts_leaks_no_more(angle) -> None:
     columns = columns_of(angle)
     squares = Together.of([columns]).independent()
     mechanism = releases([1 / sqrt(squares[j]) for j in (1, 2)], "poisson", RATE)
@@ -80,7 +80,7 @@ def test_the_number_that_shows_most_inclusions_of_one_direction() -> None:
 
 
 @pytest.mark.parametrize(("shown", "is_separate"), [(0.9e-12, True), (1.1e-12, False)])
-def test_what_shows_below_1e_12_standard_deviations_changes_no_figure(shown, is_separate) -> None:
+def test_what_shows_below_1e_12_deviations_changes_no_figure(shown, is_separate) -> None:
     """Columns are whitened, so the limit is a mu of 1e-12, whatever the unit of the messages."""
     two_rounds = [{(1, 1, 0): [1.0]}, {(1, 1, 0): [shown], (2, 2, 0): [1.0]}]
     columns = [

@@ -32,7 +32,7 @@ def dense(A: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
-def test_factors_are_those_of_the_whole_and_rounding_is_left_out(kind) -> None:
+def test_factors_are_of_the_whole_without_rounding(kind) -> None:
     A = PARTS.copy()
     A[5, 6] = 1e-12
     V, S, U, part = factors(kind(A))
@@ -46,7 +46,7 @@ def test_factors_are_those_of_the_whole_and_rounding_is_left_out(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
-def test_compressed_rows_have_the_same_gram_matrix_without_what_is_rounding(kind) -> None:
+def test_compressed_rows_have_the_same_gram_matrix(kind) -> None:
     A = np.concatenate([PARTS, 2 * PARTS, np.full((1, 7), 1e-13)])
     found = dense(compressed(kind(A), 1e-12))
     expected = 5 * PARTS.T @ PARTS
@@ -58,7 +58,7 @@ def test_compressed_rows_have_the_same_gram_matrix_without_what_is_rounding(kind
     assert len(dense(compressed(kind(PARTS), 100.0))) == 0
 
 
-def test_a_row_of_its_own_stays_and_an_entry_at_the_limit_is_rounding() -> None:
+def test_an_entry_at_the_limit_is_rounding() -> None:
     A = sparse.csr_array(np.array([[3.0, 0.5, 0.0], [0.0, 0.0, 2.0]]))
     assert compressed(A, 0.4).toarray().tolist() == [[3.0, 0.5, 0.0], [0.0, 0.0, 2.0]]
     assert compressed(A, 0.5).toarray().tolist() == [[3.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
@@ -131,7 +131,7 @@ def probed(noise: list[list[float]], record: list[list[float]], earlier: list[li
         ([[1.0, 1.0, 1.0]], [[1.0, 3.0, 2.5], [0.0, -3.0, 0.0]], [], 2),  # the sum counts
     ],
 )
-def test_the_message_with_the_largest_effect_over_its_noise_is_read_alone(
+def test_the_message_of_most_effect_over_noise_is_read_alone(
     noise, record, earlier, column
 ) -> None:
     whole = probed(noise, record, earlier)
@@ -198,7 +198,7 @@ def test_the_part_of_values_along_the_record_and_its_draws() -> None:
     assert some.mean().item() == pytest.approx(1.0, abs=6 * sqrt(8 / 4 / 16 / 4_000))
 
 
-def test_a_game_is_about_a_record_that_is_drawn_as_the_batches_of_its_agent() -> None:
+def test_a_game_is_about_a_record_drawn_as_batches_are() -> None:
     poisson = game_of("dp-dpsgd", "ring", n_agents=4, noise_multiplier=1.0)
     assert (poisson.sampling_rate, poisson.sampling) == (8 / 40, "poisson")
     assert (poisson.cycle, poisson.records, poisson.held) == (1, 1, None)
@@ -215,7 +215,7 @@ def test_an_adversary_of_every_link_knows_what_it_knew() -> None:
     assert (found.kind, found.links, found.agents) == ("external", None, (2,))
 
 
-def test_a_round_is_played_on_the_layers_and_coordinates_that_are_asked() -> None:
+def test_a_round_is_played_on_the_layers_that_are_asked() -> None:
     started: list[Any] = []
     defense: Any = SimpleNamespace(start=lambda X, setting: started.append((X, setting)))
     one = Setting(build_graph("ring", 3), (5,) * 3, 1)

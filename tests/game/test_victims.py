@@ -68,7 +68,7 @@ def test_of_agents_alike_the_first_is_taken(family: str) -> None:
     assert chosen(PrivateGossip(noise_multiplier=SIGMA, family=family)).victim == 0
 
 
-def test_the_agent_that_adds_less_noise_than_all_declare_is_taken() -> None:
+def test_the_agent_that_adds_less_noise_than_all_is_taken() -> None:
     game = chosen(OneAddsHalf(noise_multiplier=SIGMA))
     assert game.victim == QUIET
     leak = Adversary(game, EAVESDROPPER, 2).leak
@@ -130,12 +130,12 @@ def test_it_is_played_with_the_rate_of_its_own_batches() -> None:
 
 
 @pytest.mark.parametrize("reader", [1, 3])
-def test_a_neighbour_takes_the_agent_that_tells_it_more_than_is_declared(reader: int) -> None:
+def test_a_neighbour_takes_the_agent_that_tells_more(reader: int) -> None:
     neighbour = ThreatModel(name="neighbour", kind="curious", agents=(reader,))
     assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=neighbour).victim == QUIET
 
 
-def test_against_who_reads_some_links_alone_else_it_is_left_to_accounting() -> None:
+def test_who_reads_some_links_alone_is_left_to_accounting() -> None:
     """Agent 2, of which an agent far away hears later; or that keeps to what it declares."""
     far = ThreatModel(name="agent 4", kind="curious", agents=(4,))
     assert chosen(OneAddsHalf(noise_multiplier=SIGMA), reader=far).victim == 0
@@ -151,7 +151,7 @@ def test_an_agent_of_the_adversary_is_never_attacked(agents: tuple[int, ...]) ->
     assert game.victim == next(i for i in range(5) if i not in agents)
 
 
-def test_agents_that_declare_other_noise_are_left_to_their_accounting() -> None:
+def test_agents_of_other_noise_are_left_to_their_accounting() -> None:
     assert chosen(OneSaysHalf(noise_multiplier=SIGMA)).victim == 0
 
 
@@ -195,7 +195,7 @@ def test_by_runs_too_of_agents_alike_the_first_is_taken(family: str) -> None:
     assert most_moved(Rounded(noise_multiplier=SIGMA, quiet=False)) == 0
 
 
-def test_by_runs_too_only_what_is_read_and_declared_alike_counts() -> None:
+def test_by_runs_too_only_what_is_declared_alike_counts() -> None:
     assert most_moved(OneSaysHalf(noise_multiplier=SIGMA)) == 0
     for me, taken in ((QUIET, {1, 3}), (0, {1}), (1, {QUIET})):  # 0 sends 2 nothing
         reader = ThreatModel(name="me", kind="curious", agents=(me,))
@@ -209,7 +209,7 @@ def test_a_record_moves_many_coordinates_where_that_tells_more(kind, played: int
     assert most_moving(game, EAVESDROPPER, Streams(0)).spread == played
 
 
-def test_what_is_declared_of_two_rounds_is_half_of_what_four_have() -> None:
+def test_what_is_declared_of_two_rounds_is_half_of_four() -> None:
     setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
     defense = load_plugin("defenses", "dp-dpsgd")(
         n_rounds=4, batch_size=8, noise_multiplier=2.0, sampling="poisson"

@@ -146,7 +146,7 @@ def test_loss_is_a_list_of_matrices_to_network_accounting() -> None:
     assert found.high[0, VICTIM].item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_an_agent_that_takes_no_step_reveals_no_use_of_that_round() -> None:
+def test_an_agent_without_a_step_reveals_no_use_of_the_round() -> None:
     network = network_of("ring", 6, 3, stragglers=0.5)
     idle = [k for k in range(1, ROUNDS + 1) if VICTIM not in network.at(k).active]
     assert idle
@@ -155,14 +155,14 @@ def test_an_agent_that_takes_no_step_reveals_no_use_of_that_round() -> None:
     assert sum(mu > 0 for mu in found) == ROUNDS - len(idle)
 
 
-def test_no_weather_tells_an_eavesdropper_more_than_every_release_by_itself() -> None:
+def test_no_weather_tells_more_than_every_release_by_itself() -> None:
     for seed in range(5):
         for weather in WEATHERS:
             found = mu_of_defense(network_of("ring", 6, seed, **weather), EAVESDROPPER, GOSSIP)
             assert max(found) <= 1 / SIGMA + 1e-9
 
 
-def test_push_sum_keeps_the_sum_of_models_and_of_what_is_on_its_way() -> None:
+def test_push_sum_keeps_the_sum_with_what_is_on_its_way() -> None:
     network = network_of("exponential", 8, 4, loss=0.3, delay=2, churn=0.2)
     X = torch.arange(8, dtype=torch.float64)[:, None]
     past, mass = torch.zeros(8, 2, 1, dtype=torch.float64), X.sum()

@@ -38,7 +38,7 @@ def found(defense: PrivateGossip, d: int, threat_model: ThreatModel = EVERY_LINK
     return wider(Game.of(defense, setting, 0, "add-remove"), threat_model)
 
 
-def test_noise_of_one_norm_in_all_weighs_less_by_the_root_of_the_dimension() -> None:
+def test_one_norm_in_all_weighs_less_by_the_root() -> None:
     told = found(NoiseByDimension(noise_multiplier=2.0), 33)
     assert told is not None
     assert (told.message, told.d) == ("x", 33)
@@ -217,7 +217,7 @@ def test_an_audit_of_messages_of_other_widths(family: str, width: int) -> None:
         assert (leak.metrics["epsilon"].low, leak.metrics["epsilon"].high) == (0.0, float("inf"))
 
 
-def test_an_exact_leak_of_one_coordinate_is_not_called_that_of_all() -> None:
+def test_an_exact_leak_of_one_coordinate_is_not_of_all() -> None:
     """Nothing at one coordinate; a message of eight tells what is left of the record there."""
     setting = Setting(build_graph("ring", 5), (8,) * 5, 40)
     claim = Claim(text="ours", epsilon=4.0, delta=1e-5)

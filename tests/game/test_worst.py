@@ -52,19 +52,17 @@ def game_of(defense: Any, **given: Any) -> Game:
 
 
 @pytest.mark.parametrize(("family", "clip"), list(product(["gaussian", "laplace"], [1, 2])))
-def test_only_a_clip_in_l2_under_laplace_noise_has_a_dense_worst_record(
-    family: Any, clip: Any
-) -> None:
+def test_only_an_l2_clip_under_laplace_has_a_dense_record(family: Any, clip: Any) -> None:
     dense = (family, clip) == ("laplace", 2)
     assert coordinates(game_of(Clipped(family=family, clip=clip))) == (D if dense else 1)
 
 
 @pytest.mark.parametrize("defense", [HalfSent, OneDraw])
-def test_coordinates_that_are_not_alike_and_apart_are_not_counted(defense: Any) -> None:
+def test_coordinates_that_are_not_alike_are_not_counted(defense: Any) -> None:
     assert coordinates(game_of(defense(family="laplace"))) == 1
 
 
-def test_functions_and_gradients_that_nothing_clips_are_moved_in_one_coordinate() -> None:
+def test_unclipped_gradients_are_moved_in_one_coordinate() -> None:
     dgd = load_plugin("defenses", "dp-dgd")(n_rounds=3, batch_size=1).calibrate(SETTING)
     assert coordinates(Game.of(dgd, SETTING, 0, "function")) == 1
     assert coordinates(game_of(dgd)) == 1
@@ -117,7 +115,7 @@ def test_a_round_leaks_what_draws_of_its_loss_say(q: float) -> None:
     assert low <= high
 
 
-def test_the_runs_of_a_dense_record_are_those_of_the_model_with_its_coordinates() -> None:
+def test_runs_of_a_dense_record_are_those_of_the_model() -> None:
     """By the variance and mean of ln p/q of 16 Laplace draws each shifted by 1/4, 6 deviations."""
     d, n = 16, 4000
     defense = Clipped(family="laplace", clip=2, n_rounds=1, batch_size=8)

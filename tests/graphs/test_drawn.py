@@ -33,7 +33,7 @@ def test_one_agent_of_each_round_averages_with_one_neighbour() -> None:
     assert binomtest(first, 600, 1 / 6).pvalue > FALSE_FAILURE
 
 
-def test_an_erdos_renyi_graph_is_drawn_anew_in_every_round_if_asked() -> None:
+def test_an_erdos_renyi_graph_is_drawn_anew_if_asked() -> None:
     network = drawn("erdos-renyi", 8, 200, p=0.3, redrawn=True)
     links = sum(graph.n_edges for graph in network.graphs) // 2
     assert binomtest(links, 200 * 28, 0.3).pvalue > FALSE_FAILURE
@@ -43,7 +43,7 @@ def test_an_erdos_renyi_graph_is_drawn_anew_in_every_round_if_asked() -> None:
     assert all(torch.equal(a.W, b.W) for a, b in zip(network.graphs, same.graphs, strict=True))
 
 
-def test_a_server_averages_over_those_that_take_part_and_tells_them_alone() -> None:
+def test_a_server_averages_over_those_that_take_part() -> None:
     network = drawn("server", 5, 40, participation=0.5)
     assert network.server == 0
     for graph in network.graphs:

@@ -56,9 +56,7 @@ def sent_by_definition(name: str, n: int, t: int) -> list[set[int]]:
     ["ring", "directed-ring", "bipartite", "complete", "d-out", "exponential", "half-exponential"],
 )
 @pytest.mark.parametrize("n", SIZES)
-def test_weights_are_shared_equally_among_the_receivers_of_the_definition(
-    name: str, n: int
-) -> None:
+def test_weights_are_shared_equally_among_receivers(name: str, n: int) -> None:
     graphs = network(name, n)
     for t in range(2 * graphs.period):
         W = np.zeros((n, n))
@@ -68,7 +66,7 @@ def test_weights_are_shared_equally_among_the_receivers_of_the_definition(
 
 
 @pytest.mark.parametrize(("name", "n"), PAIRED)
-def test_a_mixing_matrix_has_the_sums_symmetry_and_diagonal_it_claims(name: str, n: int) -> None:
+def test_a_mixing_matrix_has_the_sums_and_symmetry_it_claims(name: str, n: int) -> None:
     for graph in network(name, n).graphs:
         W = graph.W
         assert W.dtype == torch.float64
@@ -94,9 +92,7 @@ def test_everybody_reaches_everybody_over_one_period(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "n"), PAIRED)
-def test_push_sum_weights_keep_their_sum_and_stay_one_if_doubly_stochastic(
-    name: str, n: int
-) -> None:
+def test_push_sum_weights_keep_their_sum(name: str, n: int) -> None:
     graphs, a = network(name, n), torch.ones(n, 1, dtype=torch.float64)
     for k in range(1, 51):
         a = graphs.at(k).mix(a)
@@ -108,7 +104,7 @@ def test_push_sum_weights_keep_their_sum_and_stay_one_if_doubly_stochastic(
 
 
 @pytest.mark.parametrize("n", [4, 8, 32])
-def test_one_period_of_the_exponential_graph_averages_exactly_for_powers_of_two(n: int) -> None:
+def test_one_period_of_the_exponential_graph_averages_exactly(n: int) -> None:
     graphs, X = network("exponential", n), torch.randn(n, 5, dtype=torch.float64)
     mixed = X
     for k in range(1, graphs.period + 1):
@@ -118,11 +114,11 @@ def test_one_period_of_the_exponential_graph_averages_exactly_for_powers_of_two(
 
 
 @pytest.mark.parametrize(("n", "period"), [(10, 4), (20, 5), (2, 1), (3, 2), (9, 4)])
-def test_the_period_of_the_exponential_graph_is_the_one_of_the_papers(n: int, period: int) -> None:
+def test_the_period_of_the_exponential_graph_is_published(n: int, period: int) -> None:
     assert network("exponential", n).period == period
 
 
-def test_the_half_exponential_graph_of_eight_sends_to_the_published_sets() -> None:
+def test_half_exponential_of_eight_sends_to_published_sets() -> None:
     graphs = network("half-exponential", 8)
     sent = [set(g.W[:, 0].nonzero().flatten().tolist()) for g in graphs.graphs]
     assert sent == [{0, 1, 2, 3}, {0, 2, 4, 6}, {0, 4}]
@@ -150,7 +146,7 @@ def test_the_spectral_gap_of_a_directed_ring_is_the_closed_form() -> None:
     assert gap == pytest.approx(1 - np.cos(np.pi / 10), abs=1e-12)  # |1 + exp(2 pi i / 10)| / 2
 
 
-def test_a_lazy_matrix_is_halfway_to_the_identity_and_has_no_negative_eigenvalue() -> None:
+def test_a_lazy_matrix_is_halfway_to_the_identity() -> None:
     plain, lazy = network("ring", 6).at(1), network("ring", 6, lazy=True).at(1)
     torch.testing.assert_close(lazy.W, (torch.eye(6, dtype=torch.float64) + plain.W) / 2)
     assert plain.smallest_eigenvalue == pytest.approx(-1 / 3)
@@ -167,7 +163,7 @@ def test_metropolis_weights_of_a_small_graph_are_those_by_hand() -> None:
     )
 
 
-def test_edges_are_ordered_by_receiver_then_sender_without_self_loops() -> None:
+def test_edges_are_ordered_by_receiver_then_sender() -> None:
     graph = network("uniform-out", 10).at(1)
     pairs = list(zip(graph.receivers.tolist(), graph.senders.tolist(), strict=True))
     expected = [(i, j) for i in range(10) for j in range(10) if i != j and graph.W[i, j] > 0]
@@ -184,7 +180,7 @@ def test_neighbours_are_those_that_send_and_those_that_receive() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(7,), (200,), (3, 2), (2, 3, 40)])
 @pytest.mark.parametrize(("name", "n"), [("uniform-out", 9), ("k-regular", 200)])
-def test_mixing_is_the_matrix_product_in_the_dtype_of_the_models(
+def test_mixing_is_the_matrix_product_in_the_models_dtype(
     name: str, n: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     graph = network(name, n).at(1)
@@ -242,7 +238,7 @@ def test_each_agent_of_a_power_law_brings_m_links() -> None:
     assert degrees.max() > 30  # 5 standard deviations of a Poisson degree of mean 6 are 18
 
 
-def test_a_power_law_links_in_proportion_to_the_links_that_an_agent_has() -> None:
+def test_a_power_law_links_in_proportion_to_links() -> None:
     """With m = 1 the fourth agent joins the centre, which has 2 of 4 ends, with probability 1/2."""
     stars = sum(
         int(np.bincount(network("power-law", 4, seed, m=1).at(1).senders.numpy()).max() == 3)
@@ -277,7 +273,7 @@ def test_strong_connectivity_agrees_with_networkx() -> None:
     assert 10 < sum(verdicts) < 50
 
 
-def test_graphs_that_are_disconnected_alone_may_be_connected_together() -> None:
+def test_disconnected_graphs_may_be_connected_together() -> None:
     hops = [Graph(torch.eye(4).double() / 2 + torch.eye(4).double().roll(h, 0) / 2) for h in (1, 2)]
     with pytest.raises(ConfigError, match="not connected"):
         Network((hops[1],))
@@ -318,7 +314,7 @@ def test_a_matrix_that_mixes_nothing_is_refused(W: torch.Tensor, said: str) -> N
         ("erdos-renyi", 50, {"p": 0.001}, "none of 1000 draws"),
     ],
 )
-def test_a_graph_that_does_not_exist_for_so_many_agents_is_refused(
+def test_a_graph_that_does_not_exist_is_refused(
     name: str, n: int, options: dict[str, float], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -351,7 +347,7 @@ def test_what_makes_no_sense_of_a_graph_is_refused() -> None:
         Network((network("ring", 4).at(1), network("ring", 5).at(1)))
 
 
-def test_every_graph_that_can_be_written_can_be_built_and_has_a_line_about_it() -> None:
+def test_every_graph_can_be_built_and_has_a_line() -> None:
     union = get_args(get_args(GraphOptions)[0])
     written = set(get_args(FixedGraph.model_fields["name"].annotation))
     written |= {model.model_fields["name"].default for model in union if model is not FixedGraph}
@@ -371,7 +367,7 @@ def test_a_drawing_has_a_place_of_its_own_for_every_agent(name: str) -> None:
     "name",
     fast_if("k-regular".__ne__, ["ring", "k-regular", "exponential", "star", "path"]),
 )
-def test_a_graph_of_ten_thousand_agents_takes_what_its_links_take(name: str) -> None:
+def test_a_graph_of_ten_thousand_takes_what_its_links_take(name: str) -> None:
     graphs = network(name, 10_000)
     graph = graphs.at(1)
     assert graph.sparse.nnz == graph.n_edges + 10_000
@@ -387,7 +383,7 @@ def test_a_graph_of_ten_thousand_agents_takes_what_its_links_take(name: str) -> 
         _ = graph.W
 
 
-def test_weights_of_links_and_of_oneself_are_those_of_the_matrix() -> None:
+def test_weights_of_links_are_those_of_the_matrix() -> None:
     for name in ("uniform-out", "server", "star"):
         graph = network(name, 9).at(1)
         assert torch.equal(graph.own, graph.W.diagonal())

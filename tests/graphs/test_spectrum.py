@@ -15,7 +15,7 @@ def matrix(name: str, n: int, **options: object) -> Matrix:
     return build_graph(graph_options(name, **options), n, np.random.default_rng(3)).at(1).sparse
 
 
-def test_the_spectrum_of_a_large_ring_and_path_is_the_closed_form() -> None:
+def test_the_spectrum_of_large_rings_and_paths_is_closed_form() -> None:
     n = 10_000
     ring = (1 + 2 * np.cos(2 * np.pi * np.arange(n) / n)) / 3
     assert second_largest(matrix("ring", n), True) == pytest.approx(ring[1], abs=1e-13)
@@ -38,7 +38,7 @@ def test_the_spectrum_of_a_large_ring_and_path_is_the_closed_form() -> None:
         ("d-out", False, {"d": 4}),
     ],
 )
-def test_what_is_found_of_many_agents_is_what_dense_algebra_finds(
+def test_many_agents_have_what_dense_algebra_finds(
     monkeypatch: pytest.MonkeyPatch, name: str, symmetric: bool, options: dict[str, object]
 ) -> None:
     W = matrix(name, 90, **options)
@@ -49,7 +49,7 @@ def test_what_is_found_of_many_agents_is_what_dense_algebra_finds(
         assert smallest(W) == pytest.approx(dense[1], abs=1e-7)
 
 
-def test_a_graph_that_mixes_too_slowly_has_the_gap_that_powers_reach(
+def test_a_slowly_mixing_graph_has_the_gap_of_its_powers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two cliques with one link between them, and so a gap that is next to nothing."""
@@ -68,7 +68,7 @@ def test_a_graph_that_mixes_too_slowly_has_the_gap_that_powers_reach(
     assert second_largest(W, True) <= true + 1e-12
 
 
-def test_a_smallest_eigenvalue_that_lanczos_does_not_reach_is_what_powers_reach(
+def test_an_eigenvalue_beyond_lanczos_is_that_of_powers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     W = matrix("k-regular", 90, k=4)

@@ -31,7 +31,7 @@ def test_check_values_of_randomised_response(epsilon: float, bits: float) -> Non
     assert of_bit_in_randomised_response(epsilon) < of_pure_epsilon(epsilon)
 
 
-def test_pure_epsilon_is_the_divergence_of_a_pair_that_attains_it() -> None:
+def test_pure_epsilon_is_the_divergence_of_a_pair() -> None:
     """Two answers of randomised response, told apart by the whole epsilon."""
     epsilon = 1.3
     p = 1 / (1 + np.exp(-epsilon))
@@ -39,7 +39,7 @@ def test_pure_epsilon_is_the_divergence_of_a_pair_that_attains_it() -> None:
     assert of_pure_epsilon(epsilon) == pytest.approx(divergence)
 
 
-def test_a_vector_of_one_coordinate_is_a_number_and_more_coordinates_tell_more() -> None:
+def test_a_vector_of_one_coordinate_is_a_number() -> None:
     """A number in [-C, C] moves by 2 C."""
     assert of_vector_in_gaussian(1, 0.5) == pytest.approx(of_number_in_gaussian(1.0))
     bits = [of_vector_in_gaussian(d, 2.0) for d in (1, 10, 1000, 10**6)]

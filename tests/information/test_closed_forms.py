@@ -21,14 +21,14 @@ from dpaudit.information.estimators import (
 from dpaudit.information.mnmi import intervals, maximum_information, permutation_p_value
 
 
-def test_a_permutation_p_value_counts_the_observed_value_and_ties() -> None:
+def test_a_permutation_p_value_counts_ties() -> None:
     assert permutation_p_value(1.0, np.array([0.0, 1.0, 2.0])) == 0.75
     assert permutation_p_value(3.0, np.array([0.0, 1.0, 2.0])) == 0.25
     assert permutation_p_value(3.0, np.empty(0)) is not nan
 
 
 @pytest.mark.parametrize("dims, power", [(1, 1.0), (4, 0.5)])
-def test_an_interval_reaches_from_the_estimate_to_its_extrapolation(dims, power) -> None:
+def test_an_interval_reaches_to_its_extrapolation(dims, power) -> None:
     """Halves of two splits are 0.2 apart and 0.1 above the whole; two rounds share the level."""
     halves = np.array([[[1.0, 1.2], [1.2, 1.0]]] * 2)
     found = intervals(np.array([1.0, 1.0]), halves, np.array([dims, dims]), 0.95)
@@ -48,7 +48,7 @@ def test_capacities_are_shannons() -> None:
     assert of_bit_in_gaussian(20.0) == pytest.approx(1.0)
 
 
-def test_information_of_gaussian_samples_is_that_of_their_correlation() -> None:
+def test_gaussian_information_is_that_of_the_correlation() -> None:
     x = np.array([1.0, 1.0, -1.0, -1.0] * 3)
     z = np.array([1.0, -1.0, 1.0, -1.0] * 3)
     assert gaussian_information(x, 0.6 * x + 0.8 * z) == pytest.approx(-0.5 * log2(1 - 0.36))
@@ -67,7 +67,7 @@ def test_the_maximum_over_rounds_is_held_against_maxima() -> None:
     assert found.m_nmi == pytest.approx(found.bits / found.self_information)
 
 
-def test_the_interval_of_the_best_estimate_is_that_of_resampled_trials() -> None:
+def test_the_interval_of_the_best_is_that_of_resampled_trials() -> None:
     rng = np.random.default_rng(1)
     private = rng.normal(size=90)
     view = (private + rng.normal(size=90))[:, None]

@@ -82,7 +82,7 @@ def test_searches_equal_brute_force_to_the_last_bit(
 @pytest.mark.parametrize("dims", DIMENSIONS)
 @pytest.mark.parametrize("k", [1, 3, 10])
 @pytest.mark.usefixtures("npeet_without_noise")
-def test_mutual_information_equals_npeet_on_the_same_perturbed_samples(
+def test_mutual_information_equals_npeet_on_the_same_samples(
     kernel: str, shape: str, dims: tuple[int, int], k: int
 ) -> None:
     rng = np.random.default_rng(11)
@@ -161,9 +161,7 @@ def test_gaussian_channel_refuses_covariances_that_are_none() -> None:
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.usefixtures("npeet_with_seeded_noise")
-def test_npeets_information_of_a_variable_with_itself_has_a_closed_form(
-    n: int, k: int, dims: int
-) -> None:
+def test_npeets_self_information_has_a_closed_form(n: int, k: int, dims: int) -> None:
     v = np.random.default_rng(18).normal(size=(n, dims))
     # the noise of 1e-10 exchanges the ranks of a few neighbours among thousands, of none among 50
     tolerance = 1e-9 if n == 50 else 2e-3
@@ -171,7 +169,7 @@ def test_npeets_information_of_a_variable_with_itself_has_a_closed_form(
 
 
 @pytest.mark.usefixtures("npeet_with_seeded_noise")
-def test_npeets_information_of_a_variable_with_itself_depends_on_its_unit() -> None:
+def test_npeets_self_information_depends_on_its_unit() -> None:
     v, n, k = np.random.default_rng(19).normal(size=(5_000, 1)), 5_000, 3
     inclusive = (digamma(n) + digamma(k) - 2 * digamma(k + 1)) / np.log(2)
     assert npeet(1e6 * v, 1e6 * v) == pytest.approx(inclusive, abs=2e-3)

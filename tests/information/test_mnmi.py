@@ -85,7 +85,7 @@ def test_a_leak_in_one_round_is_found_there_and_is_significant() -> None:
 
 
 @pytest.mark.slow
-def test_the_maximum_over_rounds_without_a_leak_is_not_significant_for_being_a_maximum() -> None:
+def test_a_maximum_is_not_significant_for_being_a_maximum() -> None:
     repeats, level = 60, 0.05
     rng = np.random.default_rng(35)
     corrected = alone = 0
@@ -122,7 +122,7 @@ def test_a_p_value_counts_the_observed_order_too() -> None:
     assert np.isnan(permutation_p_value(0.4, np.array([])))
 
 
-def test_the_papers_ratio_drifts_with_the_number_of_trials_and_the_correlation_does_not() -> None:
+def test_the_papers_ratio_drifts_with_trials() -> None:
     rng = np.random.default_rng(36)
     v, view = correlated(rng, 0.9, 20, 4_000)
     few, many = (
@@ -149,7 +149,7 @@ def test_an_affine_copy_of_the_private_variable_scores_one(unit: float) -> None:
     assert found.gaussian == np.inf
 
 
-def test_a_binary_private_variable_is_measured_against_its_one_bit() -> None:
+def test_a_binary_variable_is_measured_against_its_one_bit() -> None:
     rng = np.random.default_rng(38)
     v = rng.integers(0, 2, size=(1, 1_000)).astype(float)
     view = v + rng.normal(size=v.shape)
@@ -160,7 +160,7 @@ def test_a_binary_private_variable_is_measured_against_its_one_bit() -> None:
     assert found.m_nmi == found.bits / found.self_information
 
 
-def test_results_depend_on_the_generator_and_not_on_threads_or_kernel(
+def test_results_depend_on_the_generator_and_not_on_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     v, view = correlated(np.random.default_rng(39), 0.5, 3, 200, dims=2)
@@ -214,7 +214,7 @@ def test_projections_find_what_a_high_dimensional_view_hides() -> None:
     assert aware.reduction.endswith("view 31 -> mean of messages 1, standardised")
 
 
-def test_normal_scores_do_not_see_a_monotone_change_of_any_column() -> None:
+def test_normal_scores_do_not_see_a_monotone_change() -> None:
     v, view = correlated(np.random.default_rng(42), 0.8, 1, 500, dims=2)
     scores = Reduction(scale="normal-scores")
 
@@ -232,7 +232,7 @@ def test_normal_scores_do_not_see_a_monotone_change_of_any_column() -> None:
     assert bits(v, view) == bits(np.exp(9 * v), view**3)
 
 
-def test_outliers_are_warned_of_once_and_normal_scores_are_the_remedy() -> None:
+def test_outliers_are_warned_of_once() -> None:
     rng = np.random.default_rng(43)
     v, view = correlated(rng, 0.9, 3, 500)
     view[1:, 0] = 1e13
@@ -254,7 +254,7 @@ def test_outliers_are_warned_of_once_and_normal_scores_are_the_remedy() -> None:
     )  # sd over 400 seeds
 
 
-def test_columns_of_uneven_width_are_warned_of_when_left_as_they_are() -> None:
+def test_columns_of_uneven_width_are_warned_of() -> None:
     rng = np.random.default_rng(44)
     v, view = correlated(rng, 0.9, 1, 500, dims=2)
     view[..., 1] = 1e5 * rng.normal(size=(1, 500))

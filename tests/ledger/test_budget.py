@@ -60,7 +60,7 @@ def test_laplace_noise_stops_at_the_sum_of_epsilons(path) -> None:
     assert not budget.can_release(ledger.event(1e-6))
 
 
-def test_sampled_noise_stops_where_one_more_composes_to_too_much(path) -> None:
+def test_sampled_noise_stops_where_one_more_is_too_much(path) -> None:
     budget = ledger.open(path, epsilon=2.0, delta=1e-5)
     n = released(budget, SAMPLED)
 
@@ -81,7 +81,7 @@ def test_events_add_their_epsilon_and_take_their_delta(path) -> None:
     assert not budget.can_release(ledger.event(1.3))
 
 
-def test_each_agent_has_the_budget_and_shared_releases_count_for_all(path) -> None:
+def test_each_agent_has_the_budget_and_shares_count_for_all(path) -> None:
     budget = ledger.open(path, epsilon=1.0)
     budget.release(ledger.laplace(2.0))
     for agent in ("a", "b"):
@@ -246,7 +246,7 @@ def test_a_last_line_whose_end_is_missing_counts(path) -> None:
     assert ledger.open(path, epsilon=1.0).spent() == 1.0
 
 
-def test_a_file_that_was_killed_before_its_first_line_begins_anew(path) -> None:
+def test_a_file_killed_before_its_first_line_begins_anew(path) -> None:
     path.write_bytes(b'{"format": "dpau')
     ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
     assert len(path.read_bytes().splitlines()) == 2

@@ -25,7 +25,7 @@ def budget_of(composition: str = "fixed", **more: Any) -> Budget:
     return Budget.model_validate(fields | more)
 
 
-def test_how_many_more_fit_is_0_where_none_does_and_10_million_at_most(tmp_path) -> None:
+def test_how_many_more_fit_is_0_to_10_million(tmp_path) -> None:
     budget = ledger.open(tmp_path / "l", epsilon=1.0)
     assert budget.remaining(ledger.event(0.0)) == 10_000_000
     assert budget.remaining(ledger.laplace(0.9)) == 0
@@ -33,7 +33,7 @@ def test_how_many_more_fit_is_0_where_none_does_and_10_million_at_most(tmp_path)
     assert budget.remaining(ledger.laplace(1e9)) == 10_000_000
 
 
-def test_a_filter_sums_divergences_and_reserves_a_thousandth_of_delta() -> None:
+def test_a_filter_reserves_a_thousandth_of_delta() -> None:
     gaussian, events = ledger.gaussian(4.0), ledger.event(0.5, 5e-9)
     account = accounts.RenyiFilter(budget_of("renyi-filter"))
     account.add(entry(gaussian))
@@ -51,7 +51,7 @@ def test_a_filter_sums_divergences_and_reserves_a_thousandth_of_delta() -> None:
     assert account.epsilon == inf
 
 
-def test_a_release_is_ahead_only_if_it_reveals_no_more_and_is_drawn_alike() -> None:
+def test_a_release_is_ahead_only_if_it_reveals_no_more() -> None:
     account = accounts.FixedSchedule(budget_of())
     ahead = ledger.gaussian(4.0, sampling="poisson", sampling_rate=0.5)
     account._ahead, account._left = ahead, 3

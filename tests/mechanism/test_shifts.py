@@ -130,7 +130,7 @@ def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
             assert value[0].max() <= 3
 
 
-def test_a_clip_that_is_left_out_where_the_norm_overflows_is_found() -> None:
+def test_a_clip_left_out_where_the_norm_overflows_is_found() -> None:
     def overflowing(x: np.ndarray) -> np.ndarray:
         norm = np.sqrt(np.square(x.astype(np.float32)).sum())
         return (clipped(x) if np.isfinite(norm) else x) + np.random.normal(0, 2.0, x.shape)

@@ -26,7 +26,7 @@ class _Otherwise(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["twice", "tied", "unused"])
-def test_a_network_that_uses_layers_otherwise_than_once_has_the_gradients_of_autograd(
+def test_layers_used_otherwise_than_once_follow_autograd(
     how: str,
 ) -> None:
     module = _Otherwise(how)
@@ -85,7 +85,7 @@ class _Places(nn.Module):
 @pytest.mark.parametrize(
     "kind", ["pooled", "one convolution of many channels", "pooled with places", "sequential"]
 )
-def test_however_a_forward_looks_at_its_features_gradients_and_losses_are_those_of_autograd(
+def test_however_a_forward_looks_gradients_follow_autograd(
     kind: str,
 ) -> None:
     torch.manual_seed(0)

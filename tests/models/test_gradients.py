@@ -124,7 +124,7 @@ def test_clipped_sums_are_those_of_plain_autograd(case: Case, norm: int, holders
     torch.testing.assert_close(actual, clipped_sum(G, C, norm), **ROUNDING)
 
 
-def test_per_record_gradients_and_norms_are_those_of_plain_autograd(case: Case) -> None:
+def test_per_record_gradients_are_those_of_autograd(case: Case) -> None:
     holders = torch.tensor([1, 0, 1])
     G = case.per_record(holders)
     data = (case.X, case.inputs, case.labels)
@@ -135,7 +135,7 @@ def test_per_record_gradients_and_norms_are_those_of_plain_autograd(case: Case) 
         torch.testing.assert_close(actual, lengths, **ROUNDING)
 
 
-def test_many_records_take_the_other_form_of_convolution_to_the_same_sum() -> None:
+def test_many_records_take_the_other_convolution() -> None:
     case = Case(LAYERS["two convolutions"](), m=3, n=2, b=20)
     holders = torch.tensor([1, 0, 1])
     G = case.per_record(holders)
@@ -209,7 +209,7 @@ def test_odd_sides_where_every_record_or_none_is_clipped(side: tuple[int, int], 
         torch.testing.assert_close(actual, clipped_sum(G, C, 2), **ROUNDING)
 
 
-def test_clip_factors_in_float32_are_right_to_six_digits_however_small_gradients_are() -> None:
+def test_float32_clip_factors_are_right_to_six_digits() -> None:
     """Norms from Gram matrices, of records from large to tiny and of a uniform one.
 
     Behind the normalisation the output gradients of a uniform image sum to 0 over positions where
@@ -282,7 +282,7 @@ def test_clipped_sums_differentiate_as_plain_autograd_does(engine: str, norm: in
         torch.testing.assert_close(a, e, rtol=1e-8, atol=1e-10)
 
 
-def test_clipped_sums_of_a_vision_transformer_differentiate_as_plain_autograd_does() -> None:
+def test_clipped_sums_of_a_vision_transformer_differentiate() -> None:
     case = Case(build_network("vit", (1, 4, 4), 4), (1, 4, 4), m=1, n=1, b=2)
     leaves = [v.requires_grad_() for v in (case.X, case.inputs)]
     actual = case.gradients.clipped_sum(*leaves, case.labels, 0.5, create_graph=True)
@@ -302,7 +302,7 @@ def test_derivatives_of_clipped_sums_are_finite_differences() -> None:
     assert torch.autograd.gradcheck(message, case.inputs.requires_grad_(), fast_mode=True)
 
 
-def test_a_record_without_gradient_adds_nothing_and_has_finite_derivatives() -> None:
+def test_a_record_without_gradient_adds_nothing() -> None:
     module = sequential(nn.Flatten(), nn.Linear(4, 3, bias=False))
     inputs = torch.zeros(1, 2, 1, 2, 2, dtype=torch.float64)
     inputs[0, 1] = 1
@@ -368,7 +368,7 @@ def test_evaluation_is_loss_and_accuracy_of_each_model(case: Case) -> None:
         assert accuracy[i] == (logits.argmax(1) == case.labels[row]).double().mean()
 
 
-def test_batch_normalisation_is_refused_where_records_count_and_works_where_batches_do() -> None:
+def test_batch_normalisation_is_refused_where_records_count() -> None:
     case = Case(build_network("cnn-xie-batchnorm", (1, 8, 8), 4))
     data = (case.X, case.inputs, case.labels)
     for refused in (

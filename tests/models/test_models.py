@@ -96,7 +96,7 @@ def test_parameters_are_views_of_their_vector_and_come_back() -> None:
     assert X[..., 150:].all()
 
 
-def test_lenet_pools_and_rectifies_in_either_order_to_the_same_logits() -> None:
+def test_lenet_pools_and_rectifies_in_either_order() -> None:
     module = build_network("lenet", GREY, 10)
     published = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -156,7 +156,7 @@ def test_partpsp_shares_the_layers_of_its_paper(name: str, split: int, layers, d
     assert int(mask.sum()) == d_shared
 
 
-def test_the_second_split_of_a_vision_transformer_keeps_only_the_head() -> None:
+def test_a_second_split_of_a_transformer_keeps_only_the_head() -> None:
     module = build_network("vit", COLOUR, 10)
     mask = coordinates(module, shared_layers(module, 2))
     assert torch.equal(~mask, coordinates(module, ["head"]))
@@ -222,9 +222,7 @@ class _Told(nn.Module):
         ),
     ],
 )
-def test_a_network_of_ones_own_that_cannot_be_trained_is_refused(
-    module: nn.Module, said: str
-) -> None:
+def test_an_own_network_that_cannot_be_trained_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         architecture(module, (4,), 3)
 

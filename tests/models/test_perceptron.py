@@ -47,7 +47,7 @@ def test_norms_sums_and_gradients_are_those_of_autograd(network, k, soft) -> Non
     torch.testing.assert_close(*sums)
 
 
-def test_nothing_is_computed_below_the_last_layer_that_is_asked_for() -> None:
+def test_nothing_is_computed_below_the_last_asked_layer() -> None:
     module, X, inputs, labels = case("three layers", 1, soft=False)
     records, again = (Perceptron(module).records(X, inputs, labels, False) for _ in range(2))
     d, last = X.shape[-1], sum(p.numel() for p in module[-1].parameters())
@@ -91,11 +91,11 @@ LINEAR = nn.Linear(16, 16)
         (nn.Sequential(), False),
     ],
 )
-def test_linear_layers_with_activations_between_them_are_a_perceptron(module, stands_in) -> None:
+def test_linear_layers_and_activations_are_a_perceptron(module, stands_in) -> None:
     assert Perceptron.supports(module) == stands_in
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
-def test_the_networks_of_linear_layers_alone_are_computed_in_closed_form(name) -> None:
+def test_networks_of_linear_layers_are_in_closed_form(name) -> None:
     assert isinstance(Gradients(build_network(name, (1, 8, 8), 10))._engine, Perceptron)
     assert not isinstance(Gradients(build_network("lenet", (1, 8, 8), 10))._engine, Perceptron)

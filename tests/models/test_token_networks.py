@@ -98,7 +98,7 @@ def _next_tokens(logits: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "tied"])
-def test_labels_at_every_position_have_the_mean_loss_of_autograd(name: str) -> None:
+def test_labels_at_every_position_have_autograds_mean_loss(name: str) -> None:
     """Of stacked layers, and of a network that runs by itself."""
     x, y = tokens()[0] % CLASSES, tokens()[0].flip(0, 1) % CLASSES
     module = Tied()
@@ -157,7 +157,7 @@ def test_parameters_that_are_one_stay_one() -> None:
     assert Gradients(architecture(module, (LENGTH,), CLASSES, torch.long)).d == CLASSES * 4 + 20
 
 
-def test_a_network_may_have_more_classes_than_the_data_and_not_fewer_tokens() -> None:
+def test_networks_may_have_more_classes_and_no_fewer_tokens() -> None:
     """As a language model has a logit for every token, and data have labels of some."""
     module = own("bert-tiny")
     assert Gradients(architecture(module, (LENGTH,), CLASSES - 1, torch.long)).d
@@ -298,7 +298,7 @@ def _of_transformers(kind: str) -> tuple[nn.Module, Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt", "gpt-lm", "bert", "vit", "lora"])
-def test_networks_of_transformers_have_the_gradients_of_autograd(kind: str) -> None:
+def test_transformers_have_the_gradients_of_autograd(kind: str) -> None:
     module, x = _of_transformers(kind)
     n_classes = N_TOKENS if kind == "gpt-lm" else CLASSES
     assert_gradients(module, x, tokens()[1], n_classes)

@@ -25,7 +25,7 @@ def run(out, experiment=TOY, request=None):
     return [(cell, {s: replace(done, seconds=0) for s, done in own.items()}) for cell, own in found]
 
 
-def test_the_scale_says_which_cells_and_the_caller_which_settings() -> None:
+def test_the_scale_says_which_cells_are_run() -> None:
     assert [c.labels["budget"] for c in chosen(TOY, ask("quick"))] == ["4", "4"]
     assert len(chosen(TOY, ask())) == 4
     [b] = chosen(TOY, ask(only={"method": ("B",), "budget": ("1",)}, changed={"tilt": 7}))
@@ -152,7 +152,7 @@ def test_code_that_changes_while_cells_run_is_named(tmp_path, monkeypatch) -> No
         ("shift", [1], "a number"),
     ],
 )
-def test_a_reading_of_another_kind_is_refused_before_anything_runs(key, value, expected) -> None:
+def test_a_reading_of_another_kind_is_refused_at_once(key, value, expected) -> None:
     with pytest.raises(ConfigError, match=f"--set: {key}: expected {expected}, got "):
         chosen(TOY, ask(changed={key: value}))
     assert chosen(TOY, ask(changed={"shift": -3, "tilt": 2}))
@@ -192,7 +192,7 @@ def test_a_scale_that_does_not_fit_is_refused_in_one_line(monkeypatch) -> None:
     assert workers_that_fit(large, ask(), 4) == 2
 
 
-def test_a_reading_that_no_audit_file_could_have_is_refused_before_anything_runs() -> None:
+def test_a_reading_that_no_file_could_have_is_refused_at_once() -> None:
     experiment = DECLARED["dpdl-table1"]
     assert chosen(experiment, Request("dpdl-table1", changed={"defense.h": 3.0}))
     with pytest.raises(ConfigError, match=r"(?m)^--set: defense.h: Input should be .* 1, got -1$"):

@@ -103,7 +103,7 @@ def test_missing_data_are_a_line_with_the_file_and_its_place(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_label_that_there_is_not_is_a_line_with_those_that_there_are(name: str) -> None:
+def test_a_label_that_there_is_not_names_those_there_are(name: str) -> None:
     experiment = DECLARED[name]
     for column in experiment.columns:
         labels = experiment.values(column)

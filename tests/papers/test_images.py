@@ -45,7 +45,7 @@ def finding(world: str, k: int, psnr: list[float], victims: list[int], mse: floa
     )
 
 
-def test_the_paper_s_psnr_is_that_of_its_mse_for_pixels_in_minus_1_to_1() -> None:
+def test_the_papers_psnr_is_that_of_its_mse() -> None:
     by_quantity: dict[str, list[float]] = {}
     for number in TABLE_3.published:
         by_quantity.setdefault(number.quantity, []).append(number.value)
@@ -87,7 +87,7 @@ def test_rounds_are_pooled_and_gains_paired_by_batch() -> None:
     assert not scored(own, "cross_gradient", "defense", (3, 4)).batches
 
 
-def test_the_view_holds_four_times_less_noise_than_a_cross_gradient(context) -> None:
+def test_the_view_has_four_times_less_noise(context) -> None:
     """By hand: z^ii / (sqrt(w_ii) N) hides e_i / (sqrt(w_ii) N) + alpha sum w_ij K_ij e_i.
 
     K_ij is about 1/2 under this much noise, so that e_i stands there 1 / (1 + alpha N sqrt(w) / 2)
@@ -141,7 +141,7 @@ def test_a_cell_is_an_audit_with_the_paper_s_attacks(measured) -> None:
     assert {m.n for m in found if m.quantity == MSE and m.at} == {4}
 
 
-def test_gains_are_over_the_blind_guess_and_the_paper_s_attacker(measured) -> None:
+def test_gains_are_over_the_guess_and_the_papers_attacker(measured) -> None:
     found, result, _ = measured
     last = {(m.labels["scenario"], m.quantity): m.value for m in found if m.at is None}
     own = scored(result.findings, "momentum-stripped", "no-defense", (1, 2))

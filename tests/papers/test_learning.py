@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_one_line(context, monkeypatch) -> None:
         list(accuracy(TRAINED, 3, context))
 
 
-def test_time_and_memory_are_estimated_and_time_grows_with_rounds(context) -> None:
+def test_time_and_memory_are_estimated_and_grow_with_rounds(context) -> None:
     short = estimate_cost(TRAINED, 3, context)
     long, size = estimate_cost({**TRAINED, "defense.n_rounds": 6000}, 3, context)
     assert 0 < short[0] < 60
@@ -67,7 +67,7 @@ def test_time_and_memory_are_estimated_and_time_grows_with_rounds(context) -> No
     assert size > 10**8
 
 
-def test_the_loss_is_that_of_training_records_and_accuracy_that_of_test_records(context) -> None:
+def test_loss_is_of_training_and_accuracy_of_test_records(context) -> None:
     prepared, _ = prepared_of(TRAINED, 3, context)
     problem = prepared.learned.problem
     X = problem.initial(prepared.streams) + torch.arange(4)[:, None] / 100
@@ -79,7 +79,7 @@ def test_the_loss_is_that_of_training_records_and_accuracy_that_of_test_records(
     assert accuracy.tolist() == problem.evaluate(X)[1].tolist()
 
 
-def test_curves_end_in_the_accuracy_of_tables_and_least_is_the_least_point(context) -> None:
+def test_curves_end_in_the_accuracy_of_tables(context) -> None:
     found = list(convergence(TRAINED, 3, context))
     points = [(m.at, m.value) for m in found if m.quantity == CURVE]
     losses = [m.value for m in found if m.quantity == LOSS]
@@ -90,7 +90,7 @@ def test_curves_end_in_the_accuracy_of_tables_and_least_is_the_least_point(conte
     assert losses[-1] < losses[0]
 
 
-def test_agents_may_have_so_many_records_each_whatever_their_number(context) -> None:
+def test_agents_may_have_so_many_records_each(context) -> None:
     for n in (3, 5):
         prepared, _ = prepared_of({**TRAINED, "data.n_agents": n, RECORDS: 40}, 3, context)
         assert prepared.setting.sizes == (40,) * n

@@ -20,7 +20,7 @@ def result(tmp_path_factory) -> ExperimentResult:
     return reproduced(TOY, ask(), out, 1, lambda what, done, total: None)
 
 
-def test_ours_stands_beside_the_published_number_of_the_same_labels(result) -> None:
+def test_ours_stands_beside_the_published_of_the_same_labels(result) -> None:
     [line] = [line for line in result.lines if line.published is not None]
     assert line.labels == {"method": "B", "budget": "4"}
     assert (line.published, line.published_spread) == (7.5, 0.5)
@@ -36,7 +36,7 @@ def test_labels_that_a_measurement_adds_make_a_line_of_its_own(result) -> None:
     assert [line.values for line in others] == [(10.0, 10.0, 10.0)] * 4
 
 
-def test_orderings_are_counted_by_intervals_of_paired_differences(result) -> None:
+def test_orderings_are_counted_by_paired_differences(result) -> None:
     """The seed moves both methods by the same, so the differences have no spread at all."""
     above, below, absent, others = result.orderings
     assert above == HeldOrdering(

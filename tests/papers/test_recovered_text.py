@@ -7,7 +7,7 @@ from dpaudit.papers.declared import DECLARED
 from dpaudit.papers.recovered_text import ROUGE_1, ROUGE_2, recovered
 
 
-def test_single_sequences_are_recovered_and_full_ranks_count_as_nothing(context) -> None:
+def test_single_sequences_are_recovered_without_full_ranks(context) -> None:
     context = replace(context, dataset=load_dataset("text"))
     settings = {"network": "gpt-tiny", "batches": 2, "batch_size": 1}
     exact = list(recovered({**settings, "width": 32}, 1, context))

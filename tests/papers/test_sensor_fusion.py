@@ -95,7 +95,7 @@ def expected(method: str, seed: int) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_residuals_are_within_monte_carlo_error_of_their_exact_expectation(method, context) -> None:
+def test_residuals_are_within_error_of_their_expectation(method, context) -> None:
     """Beyond 4.5 standard errors of 2,000 trials: about 1e-5 of correct programs, for each method."""
     found = {
         (m.quantity, m.at): m.value for m in residuals({**SETTINGS, "method": method}, 5, context)
@@ -112,7 +112,7 @@ def test_the_settings_are_those_of_section_6_1() -> None:
     assert nu == pytest.approx(dict.fromkeys(METHODS, 0.001 * 0.99 / 0.02))  # (5)
 
 
-def test_one_smoothness_gives_all_three_budgets_that_are_printed_for_diff_tv_ab(context) -> None:
+def test_one_smoothness_gives_all_budgets_of_diff_tv_ab(context) -> None:
     printed = {
         (p.labels["method"], p.labels["epsilon"]): p.value
         for p in DECLARED["xie-budgets"].published
@@ -124,7 +124,7 @@ def test_one_smoothness_gives_all_three_budgets_that_are_printed_for_diff_tv_ab(
         assert found[BUDGET] == pytest.approx(printed["Diff-TV-AB", epsilon], abs=0.006)
 
 
-def test_algorithm_1_moves_by_the_bound_of_table_3_and_pp_doagt_by_three_times_it(context) -> None:
+def test_algorithm_1_moves_by_the_bound_of_table_3(context) -> None:
     for cell in TABLE_3.cells:
         settings = {**TABLE_3.settings, **cell.settings, "distance": 1.0, "round": 100}
         [ratio] = [m.value for m in sensitivities(settings, 0, context) if m.quantity == OVER_STEP]
@@ -140,7 +140,7 @@ def test_a_round_by_which_the_step_size_is_0_is_refused_at_once(context) -> None
         list(sensitivities(late, 0, context))
 
 
-def test_numbers_are_counted_once_for_each_variable_on_each_link(context) -> None:
+def test_numbers_are_counted_once_for_each_link(context) -> None:
     """Two variables of p = 2 numbers on every link in every round until the target is reached."""
     settings = {"n_agents": 6, "p_edge": 0.6, "m": 3, "p": 2, "n_rounds": 40, "scale": 3.0}
     settings |= {"trials": 20, "distance": 1.0, "epsilon": 1e4, **PARAMETERS["10"], "gamma": 0.01}

@@ -18,7 +18,7 @@ from dpaudit.papers.learning import (
 from tests.papers.toy import TRAINED
 
 
-def test_the_first_round_after_a_synchronisation_has_the_estimate_of_22(context) -> None:
+def test_the_first_round_after_a_sync_has_the_estimate_of_22(context) -> None:
     """S = 2 C' max_i ||gamma_s g_i||_1 there; and the real one is at most twice that norm."""
     figure = DECLARED["partpsp-figure2"]
     cell = figure.cells[0]

@@ -26,7 +26,7 @@ def measured(tmp_path: Path, **settings: object) -> dict[str, float]:
     return {one.quantity: one.value for one in found}
 
 
-def test_without_weather_the_noise_that_is_left_is_that_of_the_papers(tmp_path) -> None:
+def test_without_weather_the_noise_is_that_of_the_papers(tmp_path) -> None:
     independent = measured(tmp_path, **{"defense.name": "dp-dpsgd"})
     assert independent[NOISE] == pytest.approx(1.0)
     decor = measured(tmp_path, **{"defense.name": "decor"})
@@ -37,7 +37,7 @@ def test_without_weather_the_noise_that_is_left_is_that_of_the_papers(tmp_path) 
 
 
 @pytest.mark.parametrize("weather", [{"churn": 0.4}, {"stragglers": 0.4}, {"loss": 0.4}])
-def test_decor_leaves_in_the_mean_what_a_pair_with_one_end_absent_drew(weather) -> None:
+def test_decor_leaves_what_a_pair_with_one_absent_end_drew(weather) -> None:
     options = graph_options("ring", **weather)
     network = build_graph(options, 6, None, 8, np.random.default_rng(2)).only(1)
     network = replace(network, graphs=(network.graphs[0],))

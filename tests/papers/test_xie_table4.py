@@ -50,7 +50,7 @@ def rounds_of(method: str, n: int = 4, trials: int = 6):
     return defense, before, played, views
 
 
-def test_the_corrected_third_component_is_the_gradient_less_the_fresh_noise() -> None:
+def test_the_corrected_third_part_is_gradient_less_noise() -> None:
     """(z_bar(k) - z(k+1)) / alpha_k - y(k) = grad f(z(k)) - xi(k+1) / alpha_k, by (4c)."""
     defense, before, played, views = rounds_of("Algorithm 1, epsilon = 1")
     for k in range(1, 4):
@@ -60,7 +60,7 @@ def test_the_corrected_third_component_is_the_gradient_less_the_fresh_noise() ->
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-6)
 
 
-def test_the_printed_third_component_holds_no_gradient_of_its_round() -> None:
+def test_the_printed_third_component_holds_no_gradient() -> None:
     """(44) as printed: z, y and (z_bar - z) / alpha_k - y, of messages of round k alone."""
     defense, _, played, views = rounds_of("Algorithm 1, epsilon = 1")
     for k in range(1, 4):
@@ -70,7 +70,7 @@ def test_the_printed_third_component_holds_no_gradient_of_its_round() -> None:
         torch.testing.assert_close(views[k - 1]["(44) as printed"], expected)
 
 
-def test_the_eavesdropper_on_shares_holds_the_gradient_but_for_the_tracker() -> None:
+def test_the_eavesdropper_on_shares_holds_the_gradient() -> None:
     """By conservation its sum is grad f_1 - y_1, and lambda_y shows y_1 within a factor 3."""
     _, before, played, views = rounds_of("correlated randomness")
     for k in range(2, 4):

@@ -46,9 +46,7 @@ def test_another_byte_of_data_or_code_is_another_content(folder: Path, name: str
 
 
 @pytest.mark.parametrize("name", DATA_FOLDERS)
-def test_another_byte_below_a_data_sets_own_folder_is_another_content(
-    folder: Path, name: str
-) -> None:
+def test_another_byte_in_a_data_folder_is_another_content(folder: Path, name: str) -> None:
     audit = {**AUDIT, "data": {"name": name}}
     keys = set()
     for data in DATA_FOLDERS.values():
@@ -60,7 +58,7 @@ def test_another_byte_below_a_data_sets_own_folder_is_another_content(
     assert len(keys) == 2
 
 
-def test_another_config_device_or_file_of_code_is_another_content(folder: Path) -> None:
+def test_another_config_device_or_code_is_another_content(folder: Path) -> None:
     keys = {
         key(folder),
         key(folder, {**AUDIT, "seed": 2}),
@@ -73,7 +71,7 @@ def test_another_config_device_or_file_of_code_is_another_content(folder: Path) 
     assert len(keys) == 6
 
 
-def test_the_code_of_a_class_that_is_named_by_its_module_is_a_part_of_the_content(
+def test_the_code_of_a_named_class_is_part_of_the_content(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(folder)
@@ -86,7 +84,7 @@ def test_the_code_of_a_class_that_is_named_by_its_module_is_a_part_of_the_conten
         assert key(folder, {**AUDIT, "defense": {"name": nowhere}})
 
 
-def test_where_a_repository_lies_and_what_is_no_code_does_not_matter(folder: Path) -> None:
+def test_where_a_repository_lies_does_not_matter(folder: Path) -> None:
     before = key(folder)
     (folder / "code" / ".venv").mkdir()
     (folder / "code" / ".venv" / "other.py").touch()
@@ -100,13 +98,13 @@ def test_where_a_repository_lies_and_what_is_no_code_does_not_matter(folder: Pat
     assert key(folder, {**AUDIT, "data": {"path": str(folder / "my.npz")}}) == before
 
 
-def test_missing_data_and_malformed_tables_have_a_key_and_are_refused_later(folder: Path) -> None:
+def test_missing_data_have_a_key_and_are_refused_later(folder: Path) -> None:
     (folder / "my.npz").unlink()
     assert key(folder)
     assert key(folder, {"data": 3, "defense": "dpdl", "attack": {"name": 1}})
 
 
-def test_another_byte_of_the_weights_that_an_attack_on_a_program_names_is_another_content(
+def test_another_byte_of_named_weights_is_another_content(
     folder: Path,
 ) -> None:
     audit = {"program": {"command": ["python", "a.py"]}, "attack": [{"weights": "w.safetensors"}]}

@@ -207,7 +207,7 @@ def test_it_is_said_to_who_listens_and_changes_nothing(tmp_path: Path) -> None:
     assert told.model_dump(exclude={"timing"}) == untold.model_dump(exclude={"timing"})
 
 
-def test_what_is_timed_leaves_the_generators_of_the_process_alone() -> None:
+def test_what_is_timed_leaves_generators_alone() -> None:
     config = audit({"name": "likelihood-ratio", "trials": 40}, {"name": "sensitivity"})
     prepared, before = prepare(config, Runtime()), torch.get_rng_state()
     threads = torch.get_num_threads()
@@ -223,7 +223,7 @@ def _that_draws(*given: Any, **named: Any) -> Pace:
     return pace_of(*given, **named)
 
 
-def test_a_round_that_takes_long_is_played_once_and_once_without_its_gradients() -> None:
+def test_a_long_round_is_played_once_with_and_without() -> None:
     prepared, played = prepare(audit(), Runtime()), list[int]()
     defense, problem, setting = prepared.defense, prepared.learned.problem, prepared.setting
 
@@ -280,7 +280,7 @@ def _silent(what: str, done: int, total: int) -> None:
     pass
 
 
-def test_what_is_loaded_with_the_first_gradient_is_no_time_of_a_gradient(
+def test_what_loads_with_the_first_gradient_is_not_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepared = prepare(audit(), Runtime())

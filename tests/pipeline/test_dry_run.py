@@ -91,7 +91,7 @@ def test_first_steps_tell_the_time_of_an_attack(
 
 
 @pytest.mark.parametrize("act", ["falls", "is late"])
-def test_of_an_attack_that_reports_nothing_soon_no_time_is_known(
+def test_of_an_attack_that_reports_late_no_time_is_known(
     monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     def measure(*given: object) -> None:
@@ -128,7 +128,7 @@ REDRAWN = {
     ],
     ids=["agents", "draws", "draws it does not know"],
 )
-def test_with_little_time_nothing_is_told_of_claims_that_would_be_left_aside(
+def test_with_little_time_claims_left_aside_are_not_told(
     claims: list[dict], changed: dict, told: list[int]
 ) -> None:
     """No run tests what is claimed of agents whom no message hides, or with draws not known."""
@@ -184,7 +184,7 @@ def test_the_command_prints_it_and_runs_nothing(tmp_path: Path, monkeypatch) -> 
     assert lines[-1].startswith("  likelihood-ratio: the epsilon expected to be certified is ")
 
 
-def test_a_claim_that_no_number_of_runs_refutes_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_claim_that_no_number_of_runs_refutes_is_named(tmp_path: Path) -> None:
     _, lines, _ = said(tmp_path, CONFIG.replace("epsilon = 1.0", "epsilon = 1000.0"))
     assert lines[-1].endswith("; no number of trials that can be played refutes the claim")
 
@@ -237,7 +237,7 @@ TOO_LARGE = [
 
 @pytest.mark.parametrize("asked", [["--dry-run"], []])
 @pytest.mark.parametrize(("attack", "expected"), TOO_LARGE)
-def test_a_view_too_large_for_its_estimate_is_refused_before_anything_is_spent(
+def test_a_view_too_large_is_refused_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str, expected: str, asked: list[str]
 ) -> None:
     monkeypatch.setattr("dpaudit.game.estimating.window.MOST_UNKNOWNS", 20)

@@ -183,7 +183,7 @@ def endless(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_second_of_two_audits_into_one_folder_does_not_touch_the_first(folder) -> None:
+def test_the_second_audit_into_a_folder_leaves_the_first(folder) -> None:
     endless(folder)
     first = started("audit", "audit.toml", "--out", "run", "--workers", "1")
     try:
@@ -200,7 +200,7 @@ def test_the_second_of_two_audits_into_one_folder_does_not_touch_the_first(folde
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_an_audit_whose_folder_moves_away_says_so_and_writes_nothing_more(folder, workers) -> None:
+def test_an_audit_whose_folder_moves_away_writes_no_more(folder, workers) -> None:
     def move(what: str, done: int, total: int) -> None:
         if (folder / "run").exists() and done > 2:
             (folder / "run").rename(folder / "moved")
@@ -253,7 +253,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_one_line_and_the_rest_is_gone_on_from(folder) -> None:
+def test_a_killed_worker_is_one_line_and_the_rest_goes_on(folder) -> None:
     (folder / "audit.toml").write_text(config_with().replace("n_rounds = 6", "n_rounds = 10_000"))
     process = started("audit", "audit.toml", "--out", "run", "--workers", "2")
     wait_until((folder / "run" / "progress.json").exists, process)
@@ -311,7 +311,7 @@ def test_files_that_may_not_grow_are_one_line(folder) -> None:
     whole_files_only(folder / "run")
 
 
-def test_a_folder_that_cannot_be_written_is_one_line_for_every_command(folder, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(folder, monkeypatch) -> None:
     assert audit()[0] in (0, 1)
 
     def read_only(path: object, flags: int, mode: int = 0o777, **where: object) -> int:
@@ -353,7 +353,7 @@ def test_a_result_that_was_edited_between_is_made_again(folder, often) -> None:
 
 
 @pytest.mark.slow
-def test_findings_of_other_options_are_not_taken_for_those_of_the_run(folder) -> None:
+def test_findings_of_other_options_are_not_taken(folder) -> None:
     text = config_with("canaries")
     (folder / "audit.toml").write_text(text)
     config = AuditConfig.from_toml(folder / "audit.toml")

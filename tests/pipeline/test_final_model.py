@@ -49,7 +49,7 @@ def test_a_claim_on_the_last_model_is_accounted_by_all_messages() -> None:
 
 
 @pytest.mark.slow
-def test_a_last_model_without_noise_refutes_what_messages_would_support() -> None:
+def test_a_last_model_without_noise_refutes() -> None:
     """Here noise is on the message alone; the model of one round has the gradient as it is."""
     result = dpaudit.audit(config(perturb="model", n_rounds=1, noise_multiplier=500.0), cores=1)
     assert result.verdict is Verdict.REFUTED
@@ -82,7 +82,7 @@ def test_records_are_guessed_from_a_last_model(kind: str, access: str) -> None:
 
 
 @pytest.mark.slow
-def test_mislabelled_records_are_found_where_no_batch_is_drawn_by_chance() -> None:
+def test_mislabelled_records_are_found_without_sampling() -> None:
     """Batches of all 359 records: what sampled batches teach hides these canaries elsewhere.
 
     A bound above 0 of a model that shows nothing has probability 0.05 over fresh seeds.

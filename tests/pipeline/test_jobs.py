@@ -40,7 +40,7 @@ def test_a_run_on_another_device_is_not_resumed() -> None:
     assert {**one, "device": "cuda"} == other
 
 
-def test_what_an_attack_draws_does_not_depend_on_the_attacks_before_it(tmp_path) -> None:
+def test_an_attacks_draws_do_not_depend_on_those_before_it(tmp_path) -> None:
     defense = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
     membership = {"name": "membership", "rounds": [1], "victims": 2}
     canaries = {"name": "canaries", "kind": "mislabelled", "canaries": 20}

@@ -80,14 +80,14 @@ def test_a_certified_bound_above_the_claim_refutes_it() -> None:
     assert found.reason.startswith("Claimed epsilon 2; ")
 
 
-def test_a_claim_that_stood_names_the_smaller_one_that_would_not_have() -> None:
+def test_a_claim_that_stood_names_the_smaller_that_would_not() -> None:
     found = judged(certified(1.0, 0.6), control(True))
     assert found.verdict is Verdict.NOT_REFUTED
     assert "a claim 2 times smaller would have been refuted" in found.reason
     assert "no proof" in found.reason
 
 
-def test_a_bound_above_the_claim_that_other_tests_leave_in_doubt_refutes_nothing() -> None:
+def test_a_bound_that_other_tests_leave_in_doubt_is_nothing() -> None:
     found = judged(certified(2.1, 0.04), certified(0.1, 1.0), control(True))
     assert found.verdict is Verdict.NOT_REFUTED
     assert "certify at least 2.1 at 95% confidence by itself, more than is claimed" in found.reason
@@ -155,7 +155,7 @@ def test_a_ceiling_or_bound_at_the_claim_is_not_above_it() -> None:
     assert "(Holm)" not in judged(certified(2.0, 1.0), control(True)).reason
 
 
-def test_the_test_with_the_least_p_value_is_the_one_that_refutes() -> None:
+def test_the_test_with_the_least_p_value_refutes() -> None:
     found = judged(certified(2.6, 0.001), certified(3.0, 0.01))
     assert found.verdict is Verdict.REFUTED
     assert "at least 2.6 " in found.reason
@@ -168,14 +168,14 @@ def test_the_best_of_several_controls_decides() -> None:
     assert "the runs tell this adversary too little" in none.reason
 
 
-def test_a_control_of_too_few_runs_is_not_said_to_show_how_little_runs_tell() -> None:
+def test_a_control_of_too_few_runs_is_not_called_telling() -> None:
     found = judged(certified(0.5, 1.0, ceiling=2.4), control(False, ceiling=1.9))
     assert found.verdict is Verdict.UNDERPOWERED
     assert "even a perfect attack certifies 1.9 at most; more runs" in found.reason
     assert "too little" not in found.reason
 
 
-def test_nothing_is_said_of_a_claim_by_an_adversary_that_reads_nothing() -> None:
+def test_nothing_is_said_of_an_adversary_that_reads_nothing() -> None:
     findings = [accounting_finding(0, CLAIM, EAVESDROPPER, accounted(0.0, 1.5))]
     judging = Judging(0, CLAIM, EAVESDROPPER, accounted(0.0, 1.5), (0,), reads_nothing=True)
     (found,) = judge([judging], findings)
@@ -184,13 +184,13 @@ def test_nothing_is_said_of_a_claim_by_an_adversary_that_reads_nothing() -> None
     assert "supports" not in found.reason
 
 
-def test_accounting_above_the_claim_leaves_it_unsupported_whatever_attacks_say() -> None:
+def test_accounting_above_the_claim_leaves_it_unsupported() -> None:
     found = judged(certified(1.0, 0.6), control(True), interval=accounted(2.5, 3.0))
     assert found.verdict is Verdict.UNSUPPORTED
     assert "epsilon between 2.5 and 3" in found.reason
 
 
-def test_accounting_says_nothing_of_a_claim_that_lies_between_its_ends() -> None:
+def test_accounting_is_silent_on_a_claim_between_its_ends() -> None:
     """Only what is certainly exceeded is unsupported: the lower end decides."""
     for interval in (accounted(1.5, 2.5), accounted(2.0, 2.5), accounted(0.0, inf)):
         assert accounting_finding(0, CLAIM, EAVESDROPPER, interval).verdict is None
@@ -219,7 +219,7 @@ def test_a_message_without_noise_refutes() -> None:
     assert '"momentum" shows the record with no noise' in found.reason
 
 
-def test_a_sensitivity_above_its_bound_leaves_claims_of_its_adjacency_unsupported() -> None:
+def test_sensitivity_above_its_bound_leaves_claims_unsupported() -> None:
     excess = Finding(
         role=Role.SENSITIVITY,
         kind="sensitivity",
@@ -243,7 +243,7 @@ def test_noise_that_was_not_examined_is_named_in_the_reason() -> None:
     assert missed not in judged(noise.model_copy(update={"not_examined": ()})).reason
 
 
-def test_noise_of_the_run_that_differs_leaves_every_claim_unsupported() -> None:
+def test_other_noise_of_the_run_leaves_every_claim_unsupported() -> None:
     noise = Finding(
         role=Role.NOISE,
         kind="control",
@@ -275,7 +275,7 @@ def test_refutations_of_one_audit_are_simultaneous() -> None:
     assert judged(certified(2.1, 0.02), certified(1.0, 0.5)).verdict is Verdict.REFUTED
 
 
-def test_a_claim_on_agents_is_tested_by_the_runs_that_are_played_for_it() -> None:
+def test_a_claim_on_agents_is_tested_by_its_own_runs() -> None:
     found = judged(certified(2.6, 0.001), adjacency="agent-identity")
     assert found.verdict is Verdict.REFUTED
 
@@ -327,7 +327,7 @@ def test_two_claims_of_one_text_keep_their_evidence_apart() -> None:
     assert verdicts == [Verdict.REFUTED, Verdict.NOT_REFUTED]
 
 
-def test_a_claim_whose_words_end_another_claims_words_has_its_own_evidence() -> None:
+def test_a_claim_that_ends_anothers_words_has_own_evidence() -> None:
     """ "DP" once collected what "scheme: DP" was tested by."""
     evidence = [certified(3.0, 1e-6, index=0)]
     short = Claim(text="DP", epsilon=2.0, delta=1e-5)

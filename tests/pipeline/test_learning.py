@@ -40,9 +40,7 @@ def test_a_run_whose_numbers_end_is_one_line_and_no_verdict(tmp_path, learning_r
         audited(tmp_path, (sensitivity,), learning_rate=learning_rate)
 
 
-def test_a_run_that_diverges_in_finite_numbers_is_said_to_in_result_and_report(
-    tmp_path, report
-) -> None:
+def test_a_run_that_diverges_in_finite_numbers_is_said_to(tmp_path, report) -> None:
     result = audited(tmp_path, learning_rate=1e10)
     assert result.verdict is Verdict.SUPPORTED
     assert [note.split(":")[0] for note in of_training(result)] == [

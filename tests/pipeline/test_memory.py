@@ -121,7 +121,7 @@ def test_a_part_takes_about_what_it_is_said_to_take(
 
 @pytest.mark.slow
 @measured
-def test_the_neighbouring_worlds_of_many_agents_take_about_what_is_said(tmp_path: Path) -> None:
+def test_neighbouring_worlds_of_many_take_what_is_said(tmp_path: Path) -> None:
     content = tomllib.loads(MANY.read_text())
     content["data"] |= {"n_agents": 2000, "partition": {"kind": "subset", "holders": 500}}
     config = AuditConfig.from_dict(content)
@@ -150,7 +150,7 @@ def test_the_number_of_agents_that_is_named_fits_about(
     assert 0.95 * size < max(part.size for part in found.training) <= size
 
 
-def test_an_attack_that_grows_beyond_the_limit_is_ended_after_a_step(
+def test_an_attack_that_grows_beyond_the_limit_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = audit({"name": "likelihood-ratio", "trials": 40, "n_rounds": 2}, model="logistic")
@@ -167,7 +167,7 @@ def test_an_attack_that_grows_beyond_the_limit_is_ended_after_a_step(
     assert refused.value.problems[0].help == "lower n_agents or the options of likelihood-ratio"
 
 
-def test_parts_that_do_not_fit_side_by_side_are_done_one_after_the_other() -> None:
+def test_parts_that_do_not_fit_together_are_done_in_turn() -> None:
     parts = [PartCost("a", 600), PartCost("b", 300), PartCost("c", 300)]
 
     def workers(free: int | None) -> int:
@@ -206,7 +206,7 @@ def test_memory_that_runs_out_all_the_same_is_one_line(error: Exception) -> None
     [RuntimeError("DefaultCPUAllocator: can't allocate memory"), RunError("DPA020", "gone"),
      AttributeError("a bug of ours")],
 )  # fmt: skip
-def test_memory_folders_and_own_bugs_are_no_reason_not_to_examine(error: Exception) -> None:
+def test_memory_and_own_bugs_are_no_reason_not_to_examine(error: Exception) -> None:
     with pytest.raises(type(error)):
         raise_and_examine(error)
 

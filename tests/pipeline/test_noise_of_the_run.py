@@ -161,7 +161,7 @@ def of_masks(rate: float, bare: int) -> float:
     return min((test.p for test in tests), default=1.0)
 
 
-def test_coordinates_that_a_step_leaves_out_by_chance_are_not_without_noise() -> None:
+def test_coordinates_left_out_by_chance_are_not_bare() -> None:
     """Expected in all of 12 streams: 0.55^12 of 4,800, four; p below 1e-6 in as many seeds."""
     assert of_masks(0.55, 0) > 1e-6
     assert of_masks(0.55, 800) < 1e-6
@@ -205,7 +205,7 @@ def test_nothing_is_found_in_the_defenses_of_this_repository(defense: str) -> No
 
 
 @pytest.mark.parametrize("reader", [EAVESDROPPER, agent(0), agent(1)])
-def test_what_an_adversary_sends_itself_need_hide_nothing_from_it(reader: ThreatModel) -> None:
+def test_what_an_adversary_sends_need_hide_nothing_from_it(reader: ThreatModel) -> None:
     """On a ring the two noises of an agent of Zip-DL cancel; no agent reads both of another's."""
     zipped = load_plugin("defenses", "zip-dl")(noise_multiplier=2.0, n_rounds=2, batch_size=4)
     verdict = examine_noise(prepared(zipped, 0), (reader,)).verdict
@@ -244,7 +244,7 @@ def test_coordinates_that_no_gradient_moves_need_no_noise() -> None:
     assert examined(Padded()).verdict is None
 
 
-def test_a_step_that_takes_one_run_at_a_time_is_said_not_to_be_examined() -> None:
+def test_a_step_that_takes_one_run_at_a_time_is_not_examined() -> None:
     class OneRun(PrivateGossip):
         def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
             if state.X.ndim != 2:
@@ -297,7 +297,7 @@ def test_a_message_that_is_finite_only_with_noise_is_examined() -> None:
     assert found.title.startswith("no noise on coordinates 9 to 17")
 
 
-def test_the_noise_of_one_layer_in_another_is_called_by_its_layers() -> None:
+def test_noise_of_one_layer_in_another_is_called_by_its_layers() -> None:
     found = examined(LayerReused())
     assert "share their noise" in found.title
     assert "1.weight, 1.bias" in found.title
@@ -327,7 +327,7 @@ class LastTenMasked(PrivateGossip):
         return super().noise(like, k, noise) * (torch.arange(like.shape[-1]) < 640)
 
 
-def test_less_noise_on_a_layer_is_found_where_layers_are_clipped_one_by_one() -> None:
+def test_less_noise_on_a_layer_is_found_under_layered_clips() -> None:
     class Less(Noise):
         def __init__(self, noise: Noise) -> None:
             self.noise = noise
@@ -349,9 +349,7 @@ def test_less_noise_on_a_layer_is_found_where_layers_are_clipped_one_by_one() ->
 
 
 @pytest.mark.parametrize(("n", "d", "left"), [(10_000, 7_850, True), (1_000, 100_000, False)])
-def test_models_of_a_crowd_that_are_large_are_left_out_with_the_reason(
-    n: int, d: int, left: bool
-) -> None:
+def test_large_models_of_a_crowd_are_left_out_with_the_reason(n: int, d: int, left: bool) -> None:
     setting = Setting(build_graph("ring", n), (10,) * n, d)
     reason = left_out(setting, 3)
     assert (reason is not None) == left

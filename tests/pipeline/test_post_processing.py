@@ -131,9 +131,7 @@ def _few_plays_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_correct_post_processing_is_neither_refuted_nor_unsupported(
-    defense: type[Processed], seed: int
-) -> None:
+def test_correct_post_processing_is_not_accused(defense: type[Processed], seed: int) -> None:
     result = audit(defense, seed)
     assert result.claims[0].verdict not in (Verdict.REFUTED, Verdict.UNSUPPORTED)
     (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)

@@ -127,7 +127,7 @@ def test_premises_say_how_they_were_examined() -> None:
     assert of_alignment["composition"] == moves
 
 
-def test_declared_accounting_without_an_upper_end_is_not_composed() -> None:
+def test_declared_accounting_without_an_upper_end_is_open() -> None:
     open_ = DECLARED.model_copy(update={"metrics": interval(inf)})
     found = premises(CLAIM, list(enumerate((*without(DECLARED), open_))))
     (said,) = (p.says for p in found if p.name == "composition")

@@ -40,9 +40,7 @@ def test_a_link_that_the_graph_cannot_have_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("n_rounds, refused", [(1, True), (2, False), (9, False)])
-def test_a_link_of_a_graph_that_varies_counts_if_some_round_of_the_run_has_it(
-    n_rounds, refused
-) -> None:
+def test_a_link_counts_if_some_round_of_the_run_has_it(n_rounds, refused) -> None:
     options, network = graph_options("exponential"), build_graph("exponential", 4)
     model = tapping((0, 2))  # agents send 1 ahead in odd rounds, 2 ahead in even ones
     assert reads_nothing(model, network, n_rounds) is refused
@@ -79,7 +77,7 @@ def test_an_audit_of_a_region_is_that_of_its_links(tmp_path) -> None:
     assert "agents within 1 hop of agent 2" in found.threat_models[0].sentence
 
 
-def test_a_region_of_a_graph_that_varies_has_the_links_of_all_rounds() -> None:
+def test_a_region_of_a_varying_graph_has_all_rounds_links() -> None:
     region = of_region({"name": "exponential"}, around=[0])
     (model,) = with_regions(region, build_graph("exponential", 8), 2).threat_model
     assert set(model.links or ()) == {(0, 1), (7, 0), (0, 2), (6, 0)}
@@ -100,7 +98,7 @@ def test_who_reads_all_links_or_is_an_agent_reads_something() -> None:
         refuse_absent_links([model], graph_options("path"), network, 5)
 
 
-def test_a_link_that_a_random_graph_lacks_by_chance_supports_no_claim(tmp_path) -> None:
+def test_a_link_that_a_random_graph_lacks_supports_no_claim(tmp_path) -> None:
     random = {"name": "erdos-renyi", "p": 0.3}
     there = set(prepare(audited(random, (0, 1)), Runtime()).graph.links)
     absent = next((0, j) for j in (1, 2, 3) if (0, j) not in there)

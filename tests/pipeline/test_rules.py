@@ -190,7 +190,7 @@ def test_odds_rise_by_the_exponential_of_epsilon(least: float, most: float, says
         ),
     ],
 )
-def test_an_upper_end_of_odds_is_said_only_where_each_premise_held(
+def test_an_upper_end_of_odds_needs_each_premise(
     status: Any, verdict: Verdict, ends: tuple[float, float], says: str
 ) -> None:
     premises = (*HELD, Premise(name="composition", status=status, says="x"))

@@ -256,7 +256,7 @@ def test_attacking_again_needs_no_training_and_gives_the_same(folder) -> None:
     assert attack_again(folder / "run", ONE_CORE).findings != first.findings
 
 
-def test_attacking_again_refuses_what_was_not_recorded_or_has_changed(audited_before) -> None:
+def test_attacking_again_refuses_what_has_changed(audited_before) -> None:
     folder = audited_before
     config = folder / "run" / "config.toml"
     config.write_text(CONFIG.replace("rounds = [2, 3]", "rounds = [1]"))
@@ -270,7 +270,7 @@ def test_attacking_again_refuses_what_was_not_recorded_or_has_changed(audited_be
         attack_again(folder / "run", ONE_CORE, ("gradient-inverson",))
 
 
-def test_a_claim_that_accounting_does_not_bear_out_is_unsupported(whole) -> None:
+def test_a_claim_that_accounting_contradicts_is_unsupported(whole) -> None:
     assert whole.verdict is Verdict.UNSUPPORTED
     assert whole.exit_code == 1
     eavesdropper = whole.claims[0]
@@ -330,7 +330,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> No
     assert not (folder / "run" / "transcript").exists()  # before anything is trained
 
 
-def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(folder) -> None:
+def test_an_output_that_cannot_be_written_is_exit_code_2(folder) -> None:
     code, error = said(folder, "--out", str(folder / "audit.toml" / "run"))
     assert (code, error.count("\n")) == (2, 1), error
     (folder / "mine").mkdir()
@@ -342,7 +342,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_line_and_exit_code_2(fol
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(folder, monkeypatch) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(folder, monkeypatch) -> None:
     written = []
 
     def full(descriptor: int) -> None:

@@ -37,7 +37,7 @@ def test_a_large_epsilon_is_said_to_promise_next_to_nothing() -> None:
     assert len(notes(epsilon=None, delta=0.0, mu=1e4)) == 1
 
 
-def test_a_delta_of_one_record_or_more_is_said_to_promise_little() -> None:
+def test_a_delta_of_one_record_or_more_promises_little() -> None:
     (said,) = notes(delta=0.01)
     assert "one of the 100 records of an agent" in said
     (said,) = notes(delta=0.25, adjacency="agent-identity")

@@ -83,7 +83,7 @@ def test_the_ends_of_what_is_known_are_those_of_the_evidence() -> None:
     assert case(certified(1.5, 0.9), epsilon_of(1.6, 1.9)).least == 1.6
 
 
-def test_the_best_test_is_the_largest_bound_or_the_least_p_value() -> None:
+def test_the_best_test_is_the_largest_bound_or_least_p_value() -> None:
     tests = certified(1.0, 0.3, ceiling=5.0), certified(1.0, 0.2, ceiling=6.0), certified(0.5, 0.1)
     assert case(*tests).best_test == tests[1]
     assert case(*tests, refuted=True).best_test == tests[2]
@@ -108,7 +108,7 @@ def moved(**metrics: float) -> str:
     return rules._moves(finding(Role.SENSITIVITY, "sensitivity", message="x", metrics=names))
 
 
-def test_what_moves_is_said_with_how_much_more_it_is_than_stated() -> None:
+def test_what_moves_is_said_with_how_much_more() -> None:
     assert moved(measured=3.0) == '"x" moves by 3 when the data change, and no noise hides it'
     assert moved(measured=3.0, stated_bound=2.0).endswith("and no noise hides it")
     assert moved(measured=3.0, measured_over_stated=1.5).endswith("and no noise hides it")
@@ -148,7 +148,7 @@ def test_what_stands_beside_a_claim_follows_from_its_upper_end() -> None:
     assert judged(interval=accounted(2.5, 3.0)).decisive == 0
 
 
-def test_of_a_claims_own_findings_its_accounting_tests_and_controls_bear_on_it() -> None:
+def test_a_claims_accounting_tests_and_controls_bear_on_it() -> None:
     made = [
         finding(Role.DECLARED, claim=0),
         finding(Role.TEST, "empirical-epsilon", claim=0),
@@ -268,7 +268,7 @@ def measured(release: Release, *found: Finding, held: bool = True) -> Any:
     return known.certified, known.accounted, known.measured
 
 
-def test_an_epsilon_as_measured_has_the_least_noise_and_the_highest_rate() -> None:
+def test_an_epsilon_as_measured_has_least_noise_and_most_rate() -> None:
     whole = Release(family="gaussian", noise_multiplier=2.0)
     rate = Metric(value=0.5, low=0.4, high=0.55, n=9)
     counted = finding(Role.RECORDS, "control", metrics={Name.SAMPLING_RATE: rate})
@@ -351,7 +351,7 @@ def test_parts_are_done_side_by_side_as_memory_allows() -> None:
     assert [s for _, s, _, _ in costs(1, [1, 1], [1.0, None]).by_part()] == [2.0, None]
 
 
-def test_a_claim_is_supported_if_all_premises_held_and_accounting_is_within_it() -> None:
+def test_a_claim_is_supported_if_all_premises_held() -> None:
     held = premises.Premise(name="noise", status="examined", says="s")
     failed = held.model_copy(update={"status": "failed"})
 
@@ -373,7 +373,7 @@ def covered(n: int, of: int, high: float = 1.0, **more: Any) -> Finding:
     return epsilon_of(0.5, high, role=Role.EXACT_LEAK, metrics=every, **more)
 
 
-def test_the_algebra_of_a_run_covers_all_its_rounds_and_has_an_upper_end() -> None:
+def test_the_algebra_of_a_run_covers_all_its_rounds() -> None:
     def algebra(found: Finding, scope: str = "run") -> Finding | None:
         claim = Claim.model_validate({"text": "c", "epsilon": 2.0, "delta": 1e-5, "scope": scope})
         return premises.ClaimEvidence(claim, ((0, found),)).algebra

@@ -98,7 +98,7 @@ def test_what_a_broken_run_declares_is_void_in_every_figure(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", fast_if(lambda name: name == "halved", BROKEN))
-def test_no_page_of_a_broken_run_shows_the_declared_figure_as_one_that_stands(name: str) -> None:
+def test_no_page_of_a_broken_run_shows_the_declared_figure(name: str) -> None:
     """Beside a sound run it does not look more private, either."""
     result, page = audited(name)
     sound, _ = audited("sound")
@@ -122,7 +122,7 @@ def test_a_sound_run_keeps_its_figures() -> None:
     assert "void" not in visible(Page(page))
 
 
-def test_halved_noise_leaves_what_its_algebra_gives_and_says_it_once() -> None:
+def test_halved_noise_leaves_what_its_algebra_gives() -> None:
     result, page = audited("halved")
     (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)
     metric = exact.metrics[Name.EPSILON]
@@ -138,7 +138,7 @@ def test_halved_noise_leaves_what_its_algebra_gives_and_says_it_once() -> None:
 
 
 @pytest.mark.parametrize("less_noise", [False, True])
-def test_less_noise_than_a_bound_needs_voids_what_is_declared_alone(less_noise: bool) -> None:
+def test_less_noise_than_a_bound_needs_voids_the_declared(less_noise: bool) -> None:
     """It moves as far as is stated and no further, which is what the algebra counts."""
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
     metrics = {Name.MEASURED_OVER_STATED: Metric(value=1.8)}
@@ -176,7 +176,7 @@ def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_check_says_the_reason_and_certifies_nothing_by_accounting(name: str) -> None:
+def test_check_says_the_reason_and_certifies_nothing(name: str) -> None:
     result, _ = audited(name)
     claims = Claims.model_validate({"check": [{"name": "c", "audit": {}}]})
     (said,) = statements(ClaimsFile(Path("claims.toml"), "", claims), {"c": result})
@@ -244,7 +244,7 @@ def summed(*by_level: float) -> Finding:
     "declares, tests, void",
     [(0.5, 1, True), (0.5, 2, True), (0.65, 1, True), (0.65, 2, False), (0.9, 1, False)],
 )
-def test_a_sum_over_canaries_that_certifies_more_than_is_declared_voids_it(
+def test_a_sum_that_certifies_more_than_declared_voids_it(
     declares: float, tests: int, void: bool
 ) -> None:
     """At 95%, of all tests of the audit together: of two, what each certifies at 97.5%."""
@@ -257,7 +257,7 @@ def test_a_sum_over_canaries_that_certifies_more_than_is_declared_voids_it(
     assert (judgings[0].restated.epsilon.low == 0.7) is void
 
 
-def test_runs_that_certify_more_than_is_declared_void_it_and_leave_the_verdict() -> None:
+def test_runs_that_certify_more_than_declared_void_it() -> None:
     """300 errors of 1,000 in each world certify 0.71, below the claim of 2 and above 0.5."""
     for declares, void in ((0.5, True), (0.9, False)):
         accounted = Accounted(Interval(declares, declares), 1e-5, 0, ())
@@ -283,7 +283,7 @@ def test_each_of_two_tests_has_half_the_level(test: Finding, declares: float, te
     assert (findings[1].void is not None) is (tests == 1)
 
 
-def test_what_declared_noise_lets_through_is_no_limit_where_the_noise_is_another() -> None:
+def test_what_declared_noise_lets_through_is_no_limit() -> None:
     """Of a share of reconstructed targets, and of the bits of a view."""
     allowed = Column.ACCOUNTING_ALLOWS
     share = Finding(

@@ -37,7 +37,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_job_has_one_thread_and_the_caller_its_own_number_again(threads, jobs, workers) -> None:
+def test_a_job_has_one_thread_and_the_caller_its_own(threads, jobs, workers) -> None:
     seen = []
     prepare, two = jobs.reports_its_threads, ["a", "b"]
     run_jobs(prepare, (False,), two, workers, lambda *report: seen.append(report))
@@ -114,7 +114,7 @@ def test_the_caller_is_left_as_it_was(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_folder_a_worker_starts_in_is_not_searched_for_modules(tmp_path: Path) -> None:
+def test_the_folder_of_a_worker_is_not_searched_for_modules(tmp_path: Path) -> None:
     """A new process imports pickle before it is told where modules are."""
     (tmp_path / "pickle.py").write_text("import os\nos.mkdir('ran')\n")
     (tmp_path / "own_work.py").write_text(

@@ -50,7 +50,7 @@ def test_scales_of_each_number_are_divided_out() -> None:
     assert drawn.tolist() == [1 + 2 * 2.0, 1 + 2 * 4.0]
 
 
-def test_a_uniform_draw_is_replayed_as_the_laplace_noise_it_makes() -> None:
+def test_a_uniform_draw_is_replayed_as_laplace_noise() -> None:
     """torch.distributions.Laplace makes -sign(u) ln(1 - |u|) of u."""
     player, u = Player(), torch.tensor([0.5, -0.25, 0.0], dtype=torch.float64)
     drawn = u.clone()

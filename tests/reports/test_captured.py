@@ -13,7 +13,7 @@ def test_the_page_says_who_sent_what_to_whom_in_which_round() -> None:
     assert "0.04 kB" in page
 
 
-def test_the_page_has_no_script_of_others_and_escapes_what_files_are_called() -> None:
+def test_the_page_escapes_what_files_are_called() -> None:
     page = render(f"python {HOSTILE}", [EVENT], [])
     assert page.count("<script") == 1  # the one of every page
     assert HOSTILE not in page

@@ -109,13 +109,13 @@ def test_other_claims_have_their_figure_folded(golden: AuditResult) -> None:
         ("refuted", math.inf, ["failed"], "No upper end of epsilon is known: distance failed."),
     ],
 )
-def test_the_sentence_names_the_largest_fault_or_what_is_missing(
+def test_the_sentence_names_the_largest_fault(
     golden: AuditResult, verdict: str, measured: float, statuses: list[str], said: str
 ) -> None:
     assert said in noticed(claim(golden, measured, *statuses, verdict=Verdict(verdict)))
 
 
-def test_a_result_of_an_older_version_has_no_premises_and_says_so(golden: AuditResult) -> None:
+def test_a_result_of_an_older_version_has_no_premises(golden: AuditResult) -> None:
     old = golden.claims[0].model_copy(update={"because": ()})
     page = page_of(golden, old)
     assert noticed(old) == ""

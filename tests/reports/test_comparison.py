@@ -89,7 +89,7 @@ def test_a_comparison_has_a_row_for_every_run_with_its_verdict(comparison: str) 
     assert header.endswith("first second")
 
 
-def test_a_claim_stands_beside_its_accounting_its_bounds_and_the_sensitivity(golden) -> None:
+def test_a_claim_stands_beside_its_accounting_and_bounds(golden) -> None:
     [row] = cells(compared(run(golden)), "claims")[1:]
     assert row[1:3] == ["ours: epsilon 1", "eavesdropper"]
     assert row[3] == "1"
@@ -97,7 +97,7 @@ def test_a_claim_stands_beside_its_accounting_its_bounds_and_the_sensitivity(gol
     assert row[5:9] == ["0.25 to 0.75", "0.5 n = 900", "6", "1"]
 
 
-def test_a_supported_claim_has_its_word_premises_and_measured_end(golden) -> None:
+def test_a_supported_claim_has_word_premises_and_measured_end(golden) -> None:
     result = with_premises(run(golden), Verdict.SUPPORTED, "examined")
     page = compared(result, run(golden))
     assert cells(page, "verdicts")[1][1] == "● supported not a proof of privacy"
@@ -119,7 +119,7 @@ def test_a_void_run_is_void_wherever_it_is_compared(golden: AuditResult) -> None
         assert not {"(−", "(+", "(±"} & {figures[i : i + 2] for i in range(len(figures))}
 
 
-def test_what_has_no_upper_end_is_drawn_to_the_right_of_every_run_that_has_one(golden) -> None:
+def test_what_has_no_upper_end_is_drawn_to_the_right(golden) -> None:
     page = compared(run(golden, epsilon=900.0), run(golden, epsilon=0.1, void=WHY), run(golden))
     [figure] = page.by_id("utility").every("svg")
     places = {}
@@ -141,18 +141,18 @@ def test_differences_are_from_the_baseline_that_is_named(golden: AuditResult) ->
     assert page.by_id("differences-h").text() == "Differences from b"
 
 
-def test_a_claim_that_the_baseline_does_not_make_is_compared_with_nothing(golden) -> None:
+def test_a_claim_not_in_the_baseline_is_compared_with_nothing(golden) -> None:
     [row] = cells(compared(run(golden, claims=()), run(golden)), "differences")[1:]
     assert "the baseline makes no such claim" in row[1]
     assert "(" not in "".join(row[3:8])
 
 
-def test_utility_is_the_mean_over_agents_and_its_lowest_and_highest(golden: AuditResult) -> None:
+def test_utility_is_the_mean_over_agents_and_its_range(golden: AuditResult) -> None:
     row = cells(compared(run(golden)), "training")[-1]
     assert row[3:] == ["1.500 [1.500, 1.500] test loss", "0.600 [0.500, 0.700]", "0.25"]
 
 
-def test_training_is_drawn_round_by_round_with_every_value_behind_it(golden: AuditResult) -> None:
+def test_training_is_drawn_round_by_round(golden: AuditResult) -> None:
     page = compared(run(golden), run(golden, utility={"defense": curve(0.25)}))
     [figure] = page.by_id("training").every("svg")
     assert "1 a" in figure.text()
@@ -161,7 +161,7 @@ def test_training_is_drawn_round_by_round_with_every_value_behind_it(golden: Aud
     assert rows == [["1 a", "4", "0", "0.5"], ["1 a", "4", "1", "0.7"], ["2 b", "4", "0", "0.25"]]
 
 
-def test_runs_without_accounting_or_training_are_named_and_not_drawn(golden: AuditResult) -> None:
+def test_runs_without_training_are_named_and_not_drawn(golden: AuditResult) -> None:
     page = compared(run(golden), run(golden, claims=()), run(golden, utility={}))
     assert "Not drawn, for lack of accounting or of test accuracy: b, c." in visible(page)
     assert "no claim was made" in page.by_id("claims").text()
@@ -230,7 +230,7 @@ def test_a_scenario_that_a_run_does_not_have_is_left_blank(
     assert shown == [blank, scored, blank, blank]
 
 
-def test_pictures_that_are_missing_are_named_and_all_else_is_there(golden, tmp_path) -> None:
+def test_missing_pictures_are_named_and_all_else_is_there(golden, tmp_path) -> None:
     text = visible(Page(render_comparison([("a", golden, tmp_path), ("b", golden, tmp_path)])))
     assert "missing: artifacts/" in " ".join(text.split())
     assert "test accuracy" in text

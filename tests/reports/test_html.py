@@ -22,7 +22,7 @@ NO_PROOF = "not a proof of privacy"
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_the_verdict_its_meaning_and_what_it_does_not_prove_stand_together(
+def test_verdict_meaning_and_limits_stand_together(
     golden: AuditResult, tmp_path: Path, verdict: Verdict
 ) -> None:
     hero = Page(render(with_findings(golden, verdict=verdict), tmp_path)).by_id("verdict").parent
@@ -32,9 +32,7 @@ def test_the_verdict_its_meaning_and_what_it_does_not_prove_stand_together(
     assert NO_PROOF in hero.text()
 
 
-def test_the_top_of_the_page_says_claim_adversaries_and_what_leaked(
-    page: Page, golden: AuditResult
-) -> None:
+def test_the_top_of_the_page_says_claim_and_what_leaked(page: Page, golden: AuditResult) -> None:
     (hero,) = (e for e in page.root.every("section") if "hero" in e.classes())
     text = hero.text()
     assert golden.claims[0].sentence in text
@@ -148,7 +146,7 @@ def claimed_with_controls(golden: AuditResult, verdict: Verdict) -> AuditResult:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_wherever_a_verdict_is_shown_stands_that_not_refuted_is_not_a_proof(
+def test_everywhere_not_refuted_is_said_to_be_no_proof(
     golden: AuditResult, tmp_path: Path, verdict: Verdict
 ) -> None:
     page = Page(render(claimed_with_controls(golden, verdict), tmp_path))
@@ -169,9 +167,7 @@ def test_the_controls_of_a_claim_stand_beside_its_verdict(
     assert "none: this verdict rests on no attack" in page.by_id("claims").text()
 
 
-def test_the_page_begins_with_the_reason_that_decided_and_no_other(
-    golden: AuditResult, tmp_path: Path
-) -> None:
+def test_the_page_begins_with_the_reason_that_decided(golden: AuditResult, tmp_path: Path) -> None:
     """Of several claims the worst one's; what it means for a record's owner stands with it."""
     first = golden.claims[0].model_copy(
         update={"verdict": Verdict.NOT_REFUTED, "reason": "It stood.", "because": ()}
@@ -249,7 +245,7 @@ def test_what_decided_is_named_and_its_figures_fold(golden: AuditResult, tmp_pat
         assert "15.2" in folded.text()
 
 
-def test_a_control_that_does_what_it_must_is_not_marked_as_refuted(
+def test_a_control_that_does_its_duty_is_not_marked_as_refuted(
     golden: AuditResult, tmp_path: Path
 ) -> None:
     result = claimed_with_controls(golden, Verdict.NOT_REFUTED)
@@ -288,9 +284,7 @@ def test_evidence_of_a_claim_is_linked_to_its_findings(page: Page, golden: Audit
     assert {link for link in links if not link.startswith("#claim-")} == cited
 
 
-def test_an_audit_without_claims_findings_or_curves_still_renders(
-    golden: AuditResult, tmp_path: Path
-) -> None:
+def test_an_audit_without_claims_or_findings_renders(golden: AuditResult, tmp_path: Path) -> None:
     empty = with_findings(golden, verdict=None, threat_models=(), config={}, timing={})
     text = visible(Page(render(empty, tmp_path)))
     assert "no claim" in text
@@ -308,7 +302,7 @@ def test_an_image_on_the_page_is_the_artifact_byte_for_byte(
     assert all(a["width"] == "17" and a["height"] == "8" and a["alt"] for a in shown)
 
 
-def test_an_old_result_without_its_artifacts_says_which_are_missing(
+def test_an_old_result_says_which_artifacts_are_missing(
     golden: AuditResult, tmp_path: Path
 ) -> None:
     page = Page(render(golden, tmp_path / "nowhere"))
@@ -317,7 +311,7 @@ def test_an_old_result_without_its_artifacts_says_which_are_missing(
         assert f"missing: {path}" in visible(page)
 
 
-def test_a_message_that_an_adversary_does_not_see_is_said_to_be_unavailable(page: Page) -> None:
+def test_a_message_an_adversary_does_not_see_is_unavailable(page: Page) -> None:
     (scenario,) = (
         e
         for e in page.root.every("section")
@@ -328,7 +322,7 @@ def test_a_message_that_an_adversary_does_not_see_is_said_to_be_unavailable(page
     assert list(scenario.every("table")) == []
 
 
-def test_a_grid_has_a_truth_row_and_a_world_a_row_and_a_column_for_each_round(page: Page) -> None:
+def test_a_grid_has_a_truth_row_and_a_world_a_row(page: Page) -> None:
     grid = next(e for e in page.root.every("table") if "grid" in e.classes())
     assert [cell.text() for cell in grid.every("th") if cell.attributes["scope"] == "col"] == [
         "round 3",
@@ -357,7 +351,7 @@ def test_of_several_blind_guesses_the_best_stands_for_all() -> None:
     assert scenario.notes([]) == []  # each is said beside its own row
 
 
-def test_a_second_truth_row_appears_only_where_a_world_has_another_truth() -> None:
+def test_a_second_truth_row_needs_another_truth() -> None:
     pictures = {name: Picture(name, uri=name[0]) for name in ("a", "a-again", "b")}
     pictures |= {name: Picture(name, problem="missing") for name in ("gone", "lost")}
 
@@ -398,7 +392,7 @@ def test_a_drawn_graph_marks_the_links_that_the_adversary_reads(
     assert "eavesdropper reads 8 of the 8 directed links" in whole.text()
 
 
-def test_a_drawn_graph_fills_its_frame_whatever_the_scale_of_the_positions(
+def test_a_drawn_graph_fills_its_frame(
     golden: AuditResult,
 ) -> None:
     graph = golden.graph
@@ -411,9 +405,7 @@ def test_a_drawn_graph_fills_its_frame_whatever_the_scale_of_the_positions(
     assert all(0 < x < drawn.width and 0 < y < drawn.height for x, y in drawn.agents)
 
 
-def test_values_that_are_not_finite_are_shown_as_such_and_break_no_drawing(
-    golden: AuditResult, tmp_path: Path
-) -> None:
+def test_values_that_are_not_finite_break_no_drawing(golden: AuditResult, tmp_path: Path) -> None:
     nan, inf = math.nan, math.inf
     bad = small_finding(metrics={"ssim": Metric(value=nan, low=nan, high=inf, n=8)})
     good = small_finding(rounds=(9,), metrics={"ssim": Metric(value=0.4, low=nan, high=0.5)})

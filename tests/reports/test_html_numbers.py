@@ -148,13 +148,11 @@ def test_an_end_of_a_range_is_rounded_outward(x: float, low: str, high: str) -> 
         (Metric(value=0.5, n=9), "0.5"),
     ],
 )
-def test_an_estimate_is_shown_with_its_interval_in_the_same_decimals(
-    metric: Metric, text: str
-) -> None:
+def test_an_estimate_has_its_interval_in_the_same_decimals(metric: Metric, text: str) -> None:
     assert estimate(metric).striptags() == text
 
 
-def test_an_epsilon_known_to_lie_in_an_interval_is_shown_by_its_ends() -> None:
+def test_an_epsilon_in_an_interval_is_shown_by_its_ends() -> None:
     assert span(Metric(value=13.912, low=4.3511, high=13.912)) == "4.35 to 13.9"
     assert span(Metric(value=7.3342, low=7.3339, high=7.3342)) == "7.33"
     assert span(Metric(value=math.inf, low=math.inf, high=math.inf)) == "∞"

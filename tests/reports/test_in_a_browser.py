@@ -193,9 +193,7 @@ COLOURS = """() => ["body", ".hero", ".figure svg text"].map(where => {
 })"""
 
 
-def test_a_page_has_the_colours_of_the_theme_and_its_drawings_too(
-    browser: Browser, folder: Path
-) -> None:
+def test_a_page_has_the_colours_of_the_theme(browser: Browser, folder: Path) -> None:
     seen = {}
     for theme in ("light", "dark"):
         with browser.open(folder / "report.html", color_scheme=theme) as opened:

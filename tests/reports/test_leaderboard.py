@@ -50,7 +50,7 @@ def headings(page: Page) -> list[str]:
     return [th.text() for th in next(page.by_id("rows").every("thead")).every("th")]
 
 
-def test_the_fifth_word_is_in_the_table_the_choices_and_the_figure(golden, tmp_path: Path) -> None:
+def test_the_fifth_word_is_in_table_choices_and_figure(golden, tmp_path: Path) -> None:
     written(tmp_path, {"a": audited(golden, verdict=Verdict.SUPPORTED)})
     board = Leaderboard(benchmark(cell("a")), tmp_path)
     page = Page(board.html())
@@ -86,7 +86,7 @@ def test_what_tests_may_find_by_chance_is_said(board: Leaderboard) -> None:
     assert "at most 0.15 would be refuted wrongly on average" in said  # 3 at 95% each
 
 
-def test_a_figure_for_each_adversary_and_small_ones_for_each_graph(board: Leaderboard) -> None:
+def test_a_figure_for_each_adversary_and_graph(board: Leaderboard) -> None:
     page = Page(board.html())
     [article] = page.by_id("utility").every("article")
     whole, *small = article.every("svg")
@@ -117,7 +117,7 @@ def test_marks_of_rows_that_differ_have_names_that_differ(
     assert said in Page(board.html()).by_id("utility").text()
 
 
-def test_rows_and_figures_are_marked_by_what_a_reader_can_choose(board: Leaderboard) -> None:
+def test_rows_and_figures_are_marked_by_choices(board: Leaderboard) -> None:
     page = Page(board.html())
     body = next(page.by_id("rows").every("tbody"))
     marks = [row.attributes for row in body.every("tr")]

@@ -91,7 +91,7 @@ def test_claims_and_findings_are_frames(golden: AuditResult) -> None:
         golden.to_frame("claim")
 
 
-def test_a_cell_shows_verdict_claims_and_what_decided_without_script(golden: AuditResult) -> None:
+def test_a_cell_shows_verdict_and_claims_without_script(golden: AuditResult) -> None:
     html = run(golden)._repr_html_()
     page = Page(html)
     assert "<b>not refuted</b>" in html
@@ -102,7 +102,7 @@ def test_a_cell_shows_verdict_claims_and_what_decided_without_script(golden: Aud
     assert "var(" not in html
 
 
-def test_a_cell_shows_the_fifth_word_with_its_range_and_premises(golden: AuditResult) -> None:
+def test_a_cell_shows_the_fifth_word_with_its_range(golden: AuditResult) -> None:
     result = with_premises(run(golden), Verdict.SUPPORTED, "examined")
     html = result._repr_html_()
     page = Page(html)

@@ -57,7 +57,7 @@ def result(**changed) -> ExperimentResult:
     return ExperimentResult(**{**about, **changed})
 
 
-def test_the_terminal_has_published_ours_interval_and_difference() -> None:
+def test_the_terminal_has_published_ours_and_difference() -> None:
     found = "\n".join(text(result()))
     assert "on digits and not on mnist" in found
     assert "94.4 ± 0.6  91.2 [90.5, 92]  -3.15" in found
@@ -75,7 +75,7 @@ def test_csv_has_all_digits() -> None:
     assert (rows[1]["ours"], rows[1]["error"]) == ("", "round 3 has a model that is infinite")
 
 
-def test_a_page_says_how_to_have_a_run_again_and_what_did_not_end() -> None:
+def test_a_page_says_how_to_have_a_run_again() -> None:
     run = result(command="dpaudit reproduce dpdl-table1", date="2026-11-22", asked=("N=10",))
     text = page("dpdl-table1", [run, result(data="mnist")])
     for said in (

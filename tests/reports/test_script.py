@@ -70,9 +70,7 @@ def test_a_heading_sorts_its_table_up_and_down(page: Any) -> None:
     assert table.locator("th[aria-sort=descending]").count() == 1
 
 
-def test_one_adversary_one_round_and_rows_with_a_word_can_be_seen_alone(
-    page: Any, result: AuditResult
-) -> None:
+def test_one_adversary_or_round_can_be_seen_alone(page: Any, result: AuditResult) -> None:
     second = result.threat_models[1].name
     page.evaluate("document.querySelectorAll('details').forEach(one => (one.open = true))")
     everything = shown(page, "main article")
@@ -194,7 +192,7 @@ def board(browser: Browser, leaderboard: str, tmp_path: Path) -> Iterator[Any]:
         assert not opened.errors
 
 
-def test_rows_and_panels_of_one_value_of_an_axis_can_be_seen_alone(board: Any) -> None:
+def test_rows_of_one_value_of_an_axis_can_be_seen_alone(board: Any) -> None:
     assert shown(board, "#rows tbody tr") == 6
     board.select_option("[data-choose=axis0]", label="dpop")
     assert shown(board, "#rows tbody tr") == 2

@@ -42,7 +42,7 @@ def test_what_cannot_be_below_0_has_no_interval_that_is() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, math.inf]])
-def test_one_seed_has_no_interval_and_neither_has_what_is_infinite(values: list[float]) -> None:
+def test_one_seed_has_no_interval(values: list[float]) -> None:
     found = over_seeds(values)
     assert (found.value, found.low, found.high) == (values[-1], None, None)
 
@@ -69,9 +69,7 @@ def test_seeds_of_one_combination_are_one_row(golden: AuditResult, tmp_path: Pat
     assert (one.verdict, one.agreeing) == (Verdict.REFUTED, 1)
 
 
-def test_a_row_has_the_largest_measured_epsilon_and_what_is_missing(
-    golden: AuditResult, tmp_path: Path
-) -> None:
+def test_a_row_has_the_largest_measured_epsilon(golden: AuditResult, tmp_path: Path) -> None:
     held = Premise(name="noise", status="examined", says="in all 10 rounds")
     missing = Premise(name="state", status="not examined", says="not played again")
 
@@ -114,9 +112,7 @@ def test_an_array_of_tables_is_called_by_their_names(golden: AuditResult, tmp_pa
     assert found == ["[]", "ours", "ours, theirs", '[{"epsilon": 1}]']
 
 
-def test_what_was_asked_for_in_vain_differs_from_what_was_not_asked_for(
-    golden: AuditResult, tmp_path: Path
-) -> None:
+def test_asked_for_in_vain_differs_from_not_asked_for(golden: AuditResult, tmp_path: Path) -> None:
     whole = audited(golden)
     empty = [
         f.model_copy(update={"metrics": {}}) if f.role is Role.MEMBERSHIP else f

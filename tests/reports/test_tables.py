@@ -51,7 +51,7 @@ def test_only_what_is_of_the_defended_run_is_compared(golden: AuditResult) -> No
     ]
 
 
-def test_a_claim_has_its_own_tests_and_the_sensitivity_of_its_adjacency(golden) -> None:
+def test_a_claim_has_its_own_tests_and_its_sensitivity(golden) -> None:
     def test(bound: float) -> object:
         metrics = {Name.EPSILON_LOWER_BOUND: Metric(value=bound)}
         return small_finding(role=Role.TEST, kind="empirical-epsilon", metrics=metrics)

@@ -47,12 +47,12 @@ def test_targets_are_picked_by_their_ssim(ssim: list[float], expected: dict[str,
     assert {pick.label: pick.row for pick in picks(rows(ssim))} == expected
 
 
-def test_a_finding_without_a_row_for_each_target_has_none_to_pick() -> None:
+def test_a_finding_without_targets_has_none_to_pick() -> None:
     assert picks(small_finding()) == []
     assert target_cells(small_finding(), picks(rows([0.1, 0.2])), Picture("", "data:", 17, 8)) == []
 
 
-def test_the_agent_that_fares_worst_is_followed_through_all_rounds() -> None:
+def test_the_agent_that_fares_worst_is_followed() -> None:
     """Agent 4 has the higher mean, agent 7 is missing in a round; blind guesses do not count."""
     findings = [
         rows([0.3, 0.9, 0.8], [6, 7, 4], rounds=(1,), artifacts=STRIP),
@@ -110,7 +110,7 @@ def target_rows(html: str) -> list[list[str]]:
     return [[cell.text() for cell in row.every("td")] for row in table.every("tr")][1:]
 
 
-def test_the_same_three_targets_stand_in_every_row_with_their_figures(
+def test_the_same_three_targets_stand_in_every_row(
     drawn: tuple[AuditResult, str],
 ) -> None:
     page = Page(drawn[1])
@@ -161,7 +161,7 @@ def test_the_search_is_drawn_with_its_loss_and_the_oracles_psnr(
     assert [figure] == search_by_iteration(drawn[0].findings, "name", "title")
 
 
-def test_nothing_is_drawn_without_a_trace_or_of_one_that_is_not_finite() -> None:
+def test_nothing_is_drawn_of_a_trace_that_is_not_finite() -> None:
     inf = math.inf
     trace = {"iteration": (0.0, 1.0), "loss": (inf, inf), "psnr": (5.0, 4.0)}
     findings = [small_finding(), small_finding(trace=trace)]

@@ -93,7 +93,7 @@ def test_an_agent_is_followed_round_after_round(golden: AuditResult, tmp_path: P
     assert text_sequences([one]) == []
 
 
-def test_a_comparison_shows_text_with_little_and_with_much_noise(
+def test_a_comparison_shows_text_with_little_and_much_noise(
     golden: AuditResult, tmp_path: Path
 ) -> None:
     runs = []

@@ -56,7 +56,7 @@ FAST = [  # one bug for each check
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_planted_bug_is_caught_by_the_check_that_is_made_for_it(name) -> None:
+def test_a_planted_bug_is_caught_by_the_check_made_for_it(name) -> None:
     """False alarms and misses of sampled checks: far below 1e-6 on this seed's p-values."""
     bug = BY_NAME[name]
     check = {**detectors.EXACT, **detectors.SAMPLED}[bug.by]
@@ -65,13 +65,13 @@ def test_a_planted_bug_is_caught_by_the_check_that_is_made_for_it(name) -> None:
     assert check(Examined(bug.twin, Streams(0)), *level) is None
 
 
-def test_a_generator_that_no_checkpoint_keeps_fails_when_it_resumes_and_not_before() -> None:
+def test_a_generator_no_checkpoint_keeps_fails_on_resuming() -> None:
     bug = BY_NAME["generator restored wrongly on resume"]
     assert contract(Examined(bug.planted, Streams(0))).startswith("resumed: ")
 
 
 @pytest.mark.slow
-def test_all_bugs_are_caught_within_a_minute_each_and_no_twin_is_called_wrong() -> None:
+def test_all_bugs_are_caught_and_no_twin_is_called_wrong() -> None:
     """7 twins on 3 seeds, each called wrong with probability 1% at most; these seeds are clean."""
     for seed in range(3):
         outcomes = list(selftest(seed))
@@ -152,7 +152,7 @@ def test_each_test_of_white_noise_has_its_exact_level() -> None:
         assert kstest([p[test][0] for p in samples], "uniform").pvalue > 1e-7, test
 
 
-def test_white_noise_is_called_coloured_no_more_often_than_stated() -> None:
+def test_white_noise_is_called_coloured_as_seldom_as_stated() -> None:
     """Of 5,000 samples [6, 3], p-values below 0.05: within 1e-6 limits of binomials with the stated
     level, and with half of it, as the tests are nearly independent."""
     rng = np.random.default_rng(0)
@@ -176,7 +176,7 @@ def test_noise_that_is_not_white_is_told_how(spoilt, test) -> None:
     assert p < 1e-9
 
 
-def test_scores_that_differ_below_1e_9_are_equal_unless_nothing_is_rounded() -> None:
+def test_scores_that_differ_below_1e_9_are_equal() -> None:
     n, rng = 400, np.random.default_rng(0)
     scores = np.zeros(n), np.full(n, 1e-12)
     assert from_scores(*scores, 0.0, 0.05, rng).value == 0
@@ -184,7 +184,7 @@ def test_scores_that_differ_below_1e_9_are_equal_unless_nothing_is_rounded() -> 
     assert unrounded.value == pytest.approx(ceiling(n - n // 10, 0.0, 0.05))
 
 
-def test_float32_laplace_noise_exceeds_epsilon_1_by_its_low_bits_alone(monkeypatch) -> None:
+def test_float32_laplace_exceeds_epsilon_1_by_its_low_bits(monkeypatch) -> None:
     """Rounded to 1e-4, the same scores certify nothing above epsilon 1 (false with p < 0.01)."""
     examined = Examined(BY_NAME["float32 Laplace"].planted, Streams(3))
     assert examined.claim == pytest.approx(1.0)
@@ -213,7 +213,7 @@ def test_the_zoo_holds_at_least_16_bugs_with_names_of_their_own() -> None:
     )
 
 
-def test_the_results_list_the_bugs_of_the_zoo_and_what_catches_them() -> None:
+def test_the_results_list_the_bugs_and_what_catches_them() -> None:
     bugs, audits, quiet = ResultTables.read(RESULTS).tables
     for table, mechanisms in ((audits, MECHANISMS), (quiet, WITHOUT_ATTACKS)):
         named = [(row[0], row[1] == "correct") for row in table.rows]
@@ -283,7 +283,7 @@ def test_the_command_prints_or_writes_and_fails_on_a_miss(monkeypatch, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_ordinary_audits_find_the_faults_and_pass_what_is_correct(seed: int) -> None:
+def test_ordinary_audits_find_faults_and_pass_what_is_right(seed: int) -> None:
     """A correct mechanism is refuted by chance in 5% of audits at most, and the
     bounds are conservative: none of these was in 10 seeds."""
     wrong = [said.mechanism.name for said in ordinary_audits(seed) if not said.passed]

@@ -39,13 +39,13 @@ def gaussian(rng: np.random.Generator, n: int, mu: float = 1.0) -> Worlds:
     return rng.normal(size=n), rng.normal(mu, size=n)
 
 
-def test_a_tight_pure_claim_is_refuted_in_5_percent_of_audits_at_most() -> None:
+def test_a_tight_pure_claim_is_refuted_in_5_percent() -> None:
     rng, on = np.random.default_rng(20240611), [Point(1.0, 0.0)]
     found = [log_wealth(bets(on, response(rng, 100)), response(rng, 300)) for _ in range(AUDITS)]
     assert sum(anytime_p_value(path) <= ALPHA for path in found) <= MOST_ALARMS
 
 
-def test_a_tight_claim_with_a_delta_is_refuted_in_5_percent_of_audits_at_most() -> None:
+def test_a_tight_claim_with_delta_is_refuted_in_5_percent() -> None:
     rng, on = np.random.default_rng(1), [Point(0.5, 0.1)]
 
     def worlds(n: int) -> Worlds:
@@ -55,7 +55,7 @@ def test_a_tight_claim_with_a_delta_is_refuted_in_5_percent_of_audits_at_most() 
     assert sum(anytime_p_value(path) <= ALPHA for path in found) <= MOST_ALARMS
 
 
-def test_a_tight_curve_is_refuted_in_5_percent_of_histories_at_most() -> None:
+def test_a_tight_curve_is_refuted_in_5_percent_of_histories() -> None:
     """Wealth is carried over three audits of a Gaussian, and looked at after each pair."""
     rng, on, alarms = np.random.default_rng(2), gaussian_curve(1.0), 0
     for _ in range(AUDITS):
@@ -67,7 +67,7 @@ def test_a_tight_curve_is_refuted_in_5_percent_of_histories_at_most() -> None:
     assert alarms <= MOST_ALARMS
 
 
-def test_a_false_claim_is_refuted_long_before_all_runs_are_played() -> None:
+def test_a_false_claim_is_refuted_long_before_the_last_run() -> None:
     """Half of the true epsilon of randomised response: 1 in a million audits takes 2,000 pairs."""
     rng = np.random.default_rng(3)
     path = log_wealth(bets([Point(1.0, 0.0)], response(rng, 500, 2.0)), response(rng, 4_000, 2.0))
@@ -101,7 +101,7 @@ def test_the_curve_of_a_claim_on_mu_is_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_the_bound_is_the_last_epsilon_that_is_refuted_with_all_below() -> None:
+def test_the_bound_is_the_last_epsilon_refuted_with_all_below() -> None:
     """Of randomised response at epsilon 1: above 1 in 5% of audits at most."""
     rng = np.random.default_rng(6)
     found = [
@@ -144,7 +144,7 @@ def test_scores_of_no_run_and_unequal_worlds_are_refused() -> None:
         bets([], gaussian(rng, 50))
 
 
-def test_epsilon_of_a_gaussian_is_never_proven_beyond_the_truth_by_much() -> None:
+def test_a_gaussians_epsilon_is_never_proven_much_beyond_truth() -> None:
     """One fixed seed, at 1e-6."""
     rng = np.random.default_rng(9)
     bound = epsilon_from_bets(gaussian(rng, 2_000), DELTA, 1e-6, gaussian(rng, 1_000))

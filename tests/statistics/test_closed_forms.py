@@ -41,7 +41,7 @@ def test_ranks_of_coordinates_are_combined_as_by_fisher() -> None:
     assert larger.tolist() == pytest.approx([1.0, gammaincc(2, 2 * log(2))])
 
 
-def test_signs_that_all_agree_have_hoeffdings_p_value_at_each_lag() -> None:
+def test_signs_that_agree_have_hoeffdings_p_value_at_each_lag() -> None:
     """20 rows of 3 ones: 40 products at lag 1, 20 at lag 2."""
     found = lag_p_values(np.ones((20, 3)))
     assert found.tolist() == pytest.approx([2 * exp(-20.0), 2 * exp(-10.0)])
@@ -130,12 +130,12 @@ def test_delta_counts_twice_for_each_canary() -> None:
     assert q + 2 * m * delta * (1 - q) == pytest.approx(alpha, abs=1e-5)
 
 
-def test_of_right_guesses_at_least_as_many_are_as_likely_as_alpha() -> None:
+def test_of_right_guesses_at_least_as_many_have_alpha() -> None:
     found = epsilon_from_guesses(100, 100, 80, 0.0, 0.05)
     assert binom.sf(79, 100, exp(found) / (1 + exp(found))) == pytest.approx(0.05, abs=1e-5)
 
 
-def test_of_wrong_guesses_at_most_as_many_are_as_likely_as_alpha() -> None:
+def test_of_wrong_guesses_at_most_as_many_have_alpha() -> None:
     """All canaries are guessed on, each wrong with probability Phi(-mu / 2)."""
     found = mu_from_ranked_guesses(100, 100, 90, 0.05)
     assert binom.cdf(10, 100, ndtr(-found / 2)) == pytest.approx(0.05, abs=1e-5)
@@ -187,7 +187,7 @@ def test_a_mean_has_one_degree_of_freedom_less_than_cases() -> None:
     assert p_beyond(by_interval, 1.0, "above") == pytest.approx(float(stdtr(2, -1.0)))
 
 
-def test_two_means_are_compared_by_both_errors_and_the_smaller_sample() -> None:
+def test_two_means_are_compared_by_both_errors() -> None:
     now, before = (Metric(value=v, n=n, standard_error=e) for v, n, e in ((5.0, 4, 3.0), (0, 9, 4)))
     assert p_worse(now, before, "above") == pytest.approx(float(stdtr(3, -1.0)))
 
@@ -214,7 +214,7 @@ def test_successes_in_one_run_are_held_against_markovs_bound() -> None:
     assert apart.p_value(promise) == pytest.approx(binom.sf(1, 10, 0.1))
 
 
-def test_as_many_successes_as_are_needed_refute_and_one_less_do_not() -> None:
+def test_as_many_successes_as_are_needed_refute() -> None:
     promise = EpsilonPromise(0.0, 0.0)
     n = needed(promise, 0.5, 0.05)
     assert n == 5

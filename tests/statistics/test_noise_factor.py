@@ -54,7 +54,7 @@ def test_noise_of_one_release_is_bounded_as_by_its_family() -> None:
     assert epsilon <= GAUSSIAN.epsilon(mu, 1e-5)
 
 
-def test_half_of_the_declared_noise_is_refuted_through_sampling_and_composition() -> None:
+def test_half_of_the_noise_is_refuted_through_sampling() -> None:
     """Two sampled rounds; over fresh seeds the correct one would fail at most 1 time in 20."""
     rng, n, rate, scale = np.random.default_rng(6), 4_000, 0.5, 1.0
     declared = Release(
@@ -81,7 +81,7 @@ def test_useless_scores_bound_nothing() -> None:
 
 
 @pytest.mark.parametrize("errors", [(310, 310), (300, 450), (20, 500), (0, 0), (500, 500)])
-def test_the_p_value_of_the_declared_noise_is_that_of_its_family(errors: tuple[int, int]) -> None:
+def test_the_p_value_of_declared_noise_is_that_of_its_family(errors: tuple[int, int]) -> None:
     """Four releases at sigma = 2 are one of mu = 1; a bound at that level has just no factor of 1."""
     declared = [Release(family="gaussian", noise_multiplier=2.0, count=4)]
     p = noise_p_value(*errors, 1000, 1000, declared)

@@ -61,7 +61,7 @@ def test_trials_needed_are_enough_and_not_many_more() -> None:
     assert by_a_gaussian(int(0.98 * n)) <= 2.0
 
 
-def test_trials_needed_of_a_perfect_test_are_those_of_the_ceiling() -> None:
+def test_trials_of_a_perfect_test_are_those_of_the_ceiling() -> None:
     n = trials_needed(5.6, lambda n: expected_bound(n, 0.0, ALPHA, perfect))
     assert n == pytest.approx(1_000, rel=0.01)
 

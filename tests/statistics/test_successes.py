@@ -19,7 +19,7 @@ MOST = binom.isf(FALSE_FAILURE, AUDITS, ALPHA)  # false refutations of a correct
 
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize(("n", "kappa"), [(40, 0.1), (300, 0.01)])
-def test_tight_claims_are_refuted_by_runs_apart_in_one_audit_of_twenty_at_most(
+def test_runs_apart_refute_tight_claims_in_one_of_twenty(
     promise: Promise, n: int, kappa: float
 ) -> None:
     """The attacker succeeds exactly as often as the claim allows."""
@@ -34,7 +34,7 @@ def test_tight_claims_are_refuted_by_runs_apart_in_one_audit_of_twenty_at_most(
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_tight_claims_stand_in_one_run_that_gives_all_targets_away_together(
+def test_tight_claims_stand_in_one_run_that_gives_all_away(
     promise: Promise,
 ) -> None:
     """Such runs have the largest tail of all; a binomial test would refute a third of them."""
@@ -47,7 +47,7 @@ def test_tight_claims_stand_in_one_run_that_gives_all_targets_away_together(
     assert sum(one.p_value(promise) <= ALPHA for one in alone) == together.sum()
 
 
-def test_two_tests_of_an_audit_refute_one_of_two_tight_claims_in_twenty_at_most() -> None:
+def test_two_tests_refute_one_of_two_claims_in_twenty() -> None:
     """After Holm's correction, as the judge does it."""
     promise, kappa, n, rng = MuPromise(1.0), 0.1, 100, np.random.default_rng(29)
     counts = rng.binomial(n, promise.gamma(kappa), (AUDITS, 2))
@@ -57,9 +57,7 @@ def test_two_tests_of_an_audit_refute_one_of_two_tight_claims_in_twenty_at_most(
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("promise", PROMISES)
-def test_a_bound_lies_above_a_claim_exactly_where_its_p_value_is_below_alpha(
-    promise: Promise, apart: bool
-) -> None:
+def test_a_bound_is_above_a_claim_where_p_is_below_alpha(promise: Promise, apart: bool) -> None:
     for hits in range(31):
         found = Successes(hits, 30, 0.01, apart)
         parameter = promise.least(promise.gamma(0.01), 0.01)  # the claim's own
@@ -72,7 +70,7 @@ def test_no_success_proves_nothing() -> None:
     assert none.bound(PROMISES[0], ALPHA) == 0.0
 
 
-def test_half_the_noise_is_refuted_by_matching_and_the_claimed_noise_is_not() -> None:
+def test_half_the_noise_is_refuted_by_matching() -> None:
     """Of ten orthonormal candidates the likeliest, 400 times; expected bounds as they come out."""
     promise, n = MuPromise(1.0), 400
     rng = np.random.default_rng(31)
@@ -87,7 +85,7 @@ def test_half_the_noise_is_refuted_by_matching_and_the_claimed_noise_is_not() ->
     assert found.ceiling(promise, ALPHA) > max(bounds)
 
 
-def test_so_many_successes_without_a_failure_are_enough_and_one_less_is_not() -> None:
+def test_so_many_successes_are_enough_and_one_less_is_not() -> None:
     promise = EpsilonPromise(1.0, 1e-5)
     n = int(needed(promise, 0.1, ALPHA))
     assert Successes(n, n, 0.1, True).p_value(promise) < ALPHA

@@ -33,7 +33,7 @@ def epsilon_of(mu: float) -> float:
 
 
 @pytest.mark.parametrize("mu", SHARES)
-def test_median_bounds_are_the_published_ones_within_their_simulation_error(mu: float) -> None:
+def test_median_bounds_are_the_published_ones(mu: float) -> None:
     """The median of 300 repeats has 1.2533 / sqrt(300) of one's standard error; 3.5 of these."""
     true, medians = SHARES[mu]
     assert epsilon_of(mu) == pytest.approx(true, abs=6e-4)
@@ -58,7 +58,7 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[:-1]]
 
 @pytest.mark.parametrize("sizes, rate", [*SLOW, CASES[-1]])
 @pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
-def test_tight_claims_are_refuted_in_5_percent_of_audits_at_most(
+def test_tight_claims_are_refuted_in_5_percent_of_audits(
     sizes: np.ndarray, rate: float, scale: float
 ) -> None:
     """The claim is the truth, by noise that is as declared or louder; 400 audits of each."""
@@ -71,7 +71,7 @@ def test_tight_claims_are_refuted_in_5_percent_of_audits_at_most(
     assert false <= binom.isf(FALSE_FAILURE, AUDITS, ALPHA)
 
 
-def test_with_known_noise_a_tight_claim_is_refuted_about_as_often_as_alpha_allows() -> None:
+def test_with_known_noise_tight_claims_are_refuted_by_alpha() -> None:
     """Neither more often nor, for the test has its level exactly, much less: both sides at 1e-6."""
     rng = np.random.default_rng(3)
     n1 = rng.binomial(300, 0.5, 4_000)
@@ -109,7 +109,7 @@ def test_without_sampling_it_is_the_closed_form() -> None:
     assert nearly.tail(0.9, 0.7) == pytest.approx(law.tail(0.9, 0.7), abs=1e-6)
 
 
-def test_of_sampled_channels_more_is_recovered_than_by_order_statistics() -> None:
+def test_sampled_channels_tell_more_than_order_statistics() -> None:
     """mu 1 in half of the batches, 100,000 canaries: of 3.534 guesses prove 0.594, ranked 3.401."""
     law = CanarySum(np.array([1.0]), 0.5, 50_000, 50_000)
 

@@ -38,7 +38,7 @@ def models(*shape: int, d: int = 18) -> torch.Tensor:
     return torch.randn(*shape, d, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
-def test_the_gradients_of_records_add_up_to_the_batch_clipped_or_not() -> None:
+def test_the_gradients_of_records_add_up_to_the_batch() -> None:
     for sampling in ("fixed", "poisson"):
         given = oracle(sampling)
         holders = torch.tensor([2, 0, 0, 3, 1])
@@ -110,7 +110,7 @@ def test_what_needs_its_own_row_alone_is_asked_in_parts(monkeypatch) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-15)
 
 
-def test_local_steps_have_batches_of_their_own_that_depend_on_the_seed_alone() -> None:
+def test_local_steps_have_batches_of_their_own() -> None:
     first = oracle()
     assert first.at_step(0) is first
     again = [oracle().at_step(s).batch.labels for s in (0, 1, 2)]
@@ -130,7 +130,7 @@ def test_an_agent_without_data_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 256, 257, 5000])
-def test_the_smallest_draws_are_found_in_order_with_padding_last(n: int) -> None:
+def test_the_smallest_draws_are_found_with_padding_last(n: int) -> None:
     draws = torch.rand(2, 3, n, generator=torch.Generator().manual_seed(4))
     draws[0, 0, :2] = torch.tensor([1 - 2**-24, 0.0])  # the largest that is drawn, and the smallest
     draws[1, 2] = 1 - 2**-24  # as large as padding

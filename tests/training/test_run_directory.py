@@ -40,7 +40,7 @@ def begin(path: Path, resume: bool = False) -> None:
         pass
 
 
-def test_a_folder_in_use_is_refused_with_the_process_that_has_it(holder, tmp_path) -> None:
+def test_a_folder_in_use_is_refused_with_its_process(holder, tmp_path) -> None:
     with pytest.raises(RunError) as refused:
         begin(tmp_path / "run")
     assert str(refused.value) == (
@@ -91,9 +91,7 @@ def files(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize("change", [moved, replaced, emptied, removed])
 @pytest.mark.parametrize("travels", [False, True])
-def test_a_folder_that_is_another_one_now_is_noticed_and_left_alone(
-    change, travels, tmp_path
-) -> None:
+def test_a_folder_that_is_another_now_is_left_alone(change, travels, tmp_path) -> None:
     with RunDirectory(tmp_path / "run").begun("", {"seed": 1}, False) as run:
         run.write_text("findings/one.json", "{}")
         change(tmp_path / "run")
@@ -111,7 +109,7 @@ def test_a_folder_that_is_another_one_now_is_noticed_and_left_alone(
         assert files(tmp_path) == after
 
 
-def test_what_a_killed_run_left_half_written_is_swept_and_a_users_files_are_not(tmp_path) -> None:
+def test_what_a_killed_run_left_is_swept(tmp_path) -> None:
     begin(tmp_path / "run")
     half, mine = tmp_path / "run" / "findings" / ".a.json.12.partial", tmp_path / "run" / ".mine"
     half.parent.mkdir()
@@ -130,7 +128,7 @@ def test_nothing_is_left_in_a_folder_that_is_no_run(tmp_path) -> None:
     assert files(tmp_path) == {Path("thesis.txt")}
 
 
-def test_a_run_that_is_killed_while_it_clears_an_old_one_leaves_nothing_to_resume(tmp_path) -> None:
+def test_a_run_killed_while_clearing_leaves_nothing_to_resume(tmp_path) -> None:
     begin(tmp_path)
     (tmp_path / "run.json").unlink()
     assert files(tmp_path) == {Path(LOCK), Path("config.toml")}

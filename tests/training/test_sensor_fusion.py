@@ -33,7 +33,7 @@ def test_gradient_is_that_of_the_cost_written_out(streams, trials) -> None:
             torch.testing.assert_close(G[trial][i], g, rtol=1e-12, atol=1e-13)
 
 
-def test_gradients_of_chosen_holders_are_those_of_their_functions(streams) -> None:
+def test_gradients_of_chosen_holders_are_their_functions(streams) -> None:
     problem = SensorFusion.draw(streams, 4)
     X, holders = torch.randn(5, 2, dtype=torch.float64), torch.tensor([3, 0, 3, 1, 2])
     G = problem.gradient(streams, 1)(X, holders)
@@ -55,7 +55,7 @@ def test_optimum_is_the_least_squares_solution(streams, trials) -> None:
         np.testing.assert_allclose(problem.optimum[trial].numpy(), expected, rtol=1e-11)
 
 
-def test_residual_adds_up_over_agents_and_is_zero_at_the_optimum(streams) -> None:
+def test_residual_adds_up_and_is_zero_at_the_optimum(streams) -> None:
     problem = SensorFusion.draw(streams, 4, trials=3)
     X = problem.initial(streams, 3)
     for t in range(3):
@@ -99,7 +99,7 @@ def test_initial_models_of_all_trials_mix_without_a_copy(streams) -> None:
     assert torch.equal(X, problem.initial(Streams(streams.seed), 6))
 
 
-def test_clipping_records_of_a_function_without_records_is_refused(streams) -> None:
+def test_clipping_records_without_records_is_refused(streams) -> None:
     gradient = SensorFusion.draw(streams, 3).gradient(streams, 1)
     with pytest.raises(DpauditError, match="no per-record gradient to clip"):
         gradient.clipped_sum(torch.zeros(3, 2), 1.0)

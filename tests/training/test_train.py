@@ -34,9 +34,7 @@ def test_numbers_that_overflow_only_in_their_sum_are_finite(
 
 
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
-def test_rounds_record_nothing_for_autograd_and_leave_what_they_would_have(
-    setting_of, network: str
-) -> None:
+def test_rounds_record_nothing_for_autograd(setting_of, network: str) -> None:
     problem, setting = setting_of("ring", 3, network)
     defense, streams = PartPSP(batch_size=5), Streams(3)
     start = defense.start(problem.initial(streams).double(), setting)
@@ -50,7 +48,7 @@ def test_rounds_record_nothing_for_autograd_and_leave_what_they_would_have(
 
 
 @pytest.mark.parametrize(("world", "also"), [("defense", False), ("no-defense", True)])
-def test_the_line_of_a_twin_that_divides_by_0_without_noise_says_so(world: str, also: bool) -> None:
+def test_a_twin_that_divides_by_0_without_noise_says_so(world: str, also: bool) -> None:
     with pytest.raises(RunError, match=f"training, {world}: round 3 has a model") as raised:
         _refuse_unless_finite(world, 3, {}, torch.tensor([1.0, nan]))
     assert ("norm.clamp" in raised.value.problems[0].help) is also

@@ -59,7 +59,7 @@ def test_a_trials_gradient_is_that_of_its_own_batch(setting_of, streams, samplin
             torch.testing.assert_close(chosen[t, m], one[0])
 
 
-def test_batches_of_trials_are_drawn_from_the_agents_own_records(setting_of, dataset) -> None:
+def test_batches_of_trials_are_drawn_from_own_records(setting_of, dataset) -> None:
     problem, setting = setting_of("ring", 3)
     trials, b = 300, 6
     batch = problem.batch(Streams(5), 1, b, "fixed", trials)
@@ -217,9 +217,7 @@ OPTIONS = {
 }
 
 
-def test_every_defense_names_its_private_quantities_and_plays_trials(
-    drawn_setting, own_defense
-) -> None:
+def test_every_defense_names_its_quantities_and_plays_trials(drawn_setting, own_defense) -> None:
     kind = load_plugin("defenses", own_defense)
     on_ring = kind.needs_graph is None or kind.needs_graph.holds(build_graph("ring", 4))
     problem, setting = drawn_setting("ring" if on_ring else "server", 4)
@@ -239,9 +237,7 @@ def test_every_defense_names_its_private_quantities_and_plays_trials(
         assert len(gradients[:, agent].unique(dim=0)) == 3
 
 
-def test_trials_of_a_perceptron_record_nothing_for_autograd_and_play_the_same_runs(
-    setting_of, monkeypatch
-) -> None:
+def test_trials_of_a_perceptron_record_nothing_for_autograd(setting_of, monkeypatch) -> None:
     """Fresh problems, so that what is made in the first round is made in either mode."""
     defense, ends = DPSGD(n_rounds=3, batch_size=5), []
     for differentiates in (False, True):
@@ -256,7 +252,7 @@ def test_trials_of_a_perceptron_record_nothing_for_autograd_and_play_the_same_ru
     assert torch.equal(fast, plain)
 
 
-def test_what_autograd_needs_is_left_to_it_in_trials_and_after_them(setting_of) -> None:
+def test_what_autograd_needs_is_left_to_it_in_trials(setting_of) -> None:
     defense, ends = DPSGD(n_rounds=1, batch_size=5), []
     for network in ("lenet", "mlp"):
         problem, setting = setting_of("ring", 3, network)

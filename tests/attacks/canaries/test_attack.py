@@ -130,7 +130,7 @@ def test_functions_are_no_records(context_of) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mislabelled", "crafted"])
-def test_records_without_noise_are_found_and_refute_a_small_claim(context_of, kind) -> None:
+def test_records_without_noise_refute_a_small_claim(context_of, kind) -> None:
     """SGP sends its gradients as they are. Nine of ten right by luck: 1% of seeds."""
     context = context_of("sgp", graph="directed-ring", n_rounds=30)
     (found,) = findings(context, kind=kind, canaries=30, guesses=10)
@@ -164,9 +164,7 @@ def test_a_final_model_shows_records_without_noise_alone(context_of, access) -> 
     assert right(50.0) < 16
 
 
-def test_canary_records_add_their_clipped_gradients_at_their_agent_alone(
-    context_of, streams
-) -> None:
+def test_canary_records_add_clipped_gradients_at_their_agent(context_of, streams) -> None:
     context = context_of("dp-dpsgd", noise_multiplier=1.0)
     problem, d = context.problem, context.setting.d
     real = problem.gradient(streams, 1, 5)
@@ -207,7 +205,7 @@ def test_records_need_a_gradient_that_messages_give_away(context_of) -> None:
         findings(context_of("paillier-consensus"), kind="crafted")
 
 
-def test_an_adversary_that_derives_no_gradient_is_said_to_have_none(context_of) -> None:
+def test_an_adversary_that_derives_no_gradient_is_told(context_of) -> None:
     context = context_of("dp-dpsgd", n_rounds=2, noise_multiplier=1.0)
     attack = load_plugin("attacks", "canaries")(kind="crafted", canaries=20)
     one_link = ThreatModel(name="one link", kind="external", links=((0, 1),))

@@ -84,7 +84,7 @@ def test_noise_that_is_not_independent_is_judged_by_guesses(context_of) -> None:
     assert isinstance(Summed.of(evidence, 1.0), Summed)
 
 
-def test_a_claim_that_is_exactly_tight_is_refuted_in_5_percent_of_audits_at_most() -> None:
+def test_a_tight_claim_is_refuted_in_5_percent_of_audits() -> None:
     """400 audits of mu 1 over two rounds, with all that is spent on testing the noise; fails
     wrongly with probability 1e-6."""
     rng, sizes, false = np.random.default_rng(8), np.array([0.6, 0.8]), 0

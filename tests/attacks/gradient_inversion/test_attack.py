@@ -82,7 +82,7 @@ def test_an_image_is_read_off_its_gradient_if_there_is_no_noise(digits, network,
     assert found.images.max() <= 1
 
 
-def test_a_factor_that_the_attacker_does_not_know_does_not_help_the_victim(digits) -> None:
+def test_an_unknown_factor_does_not_help_the_victim(digits) -> None:
     task = task_of(digits, "mlp")
     observed, images, _ = observe(task, digits, m=3, batch_size=1)
     scaled = ObservedGradients(7.5 * observed.gradients, observed.models, 1, 2.0)
@@ -115,9 +115,7 @@ def test_the_restart_is_chosen_by_the_attackers_own_loss(digits) -> None:
 
 
 @pytest.mark.parametrize("objective", ["l1", "cosine", "chord", "euclidean"])
-def test_the_truth_has_no_loss_so_the_attacker_simulates_the_very_message(
-    digits, objective
-) -> None:
+def test_the_truth_has_no_loss(digits, objective) -> None:
     task = task_of(digits, "lenet")
     observed, images, labels = observe(task, digits, m=3, batch_size=4)
     loss, victims = Objective(observed, task, labels, objective, 0.0), torch.arange(3)
@@ -125,7 +123,7 @@ def test_the_truth_has_no_loss_so_the_attacker_simulates_the_very_message(
     assert loss(images.roll(1, 0).flatten(1), victims).min() > 0.1  # of another victim
 
 
-def test_total_variation_is_the_mean_step_between_neighbours_in_half_value_ranges(digits) -> None:
+def test_total_variation_is_the_mean_step_between_neighbours(digits) -> None:
     task = task_of(digits, "lenet")
     observed, images, labels = observe(task, digits, m=2, batch_size=3)
     both, points = torch.arange(2), images.flatten(1)
@@ -167,7 +165,7 @@ def test_every_problem_stops_at_rounding(digits) -> None:
     assert score(images, found.images, digits.value_range).ssim > 0.99
 
 
-def test_labels_that_the_last_layer_does_not_tell_are_searched_with_the_images(digits) -> None:
+def test_labels_the_last_layer_hides_are_searched_too(digits) -> None:
     torch.manual_seed(3)
     module = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
     task, observed = observed_of(module, digits)
@@ -186,7 +184,7 @@ def test_labels_that_the_last_layer_does_not_tell_are_searched_with_the_images(d
         *(pytest.param(f, marks=SLOW) for f in (torch.nn.Sigmoid(), torch.nn.ReLU())),
     ],
 )
-def test_labels_are_read_off_the_weights_of_a_last_layer_without_a_bias(after, digits) -> None:
+def test_labels_follow_from_a_last_layer_without_a_bias(after, digits) -> None:
     torch.manual_seed(3)
     module = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 32), after, torch.nn.Linear(32, 10, bias=False),
@@ -293,7 +291,7 @@ def test_lbfgs_finds_the_minimum_that_scipy_finds_in_the_box(box) -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_adam_is_that_of_pytorch_with_cosine_annealing_and_projection(signed) -> None:
+def test_adam_is_that_of_pytorch_with_cosine_and_projection(signed) -> None:
     generator = torch.Generator().manual_seed(2)
     H = torch.eye(3, dtype=torch.float64)[None] * torch.tensor([1.0, 5.0, 0.2])
     c = torch.randn(1, 3, generator=generator, dtype=torch.float64)

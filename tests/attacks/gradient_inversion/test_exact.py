@@ -117,7 +117,7 @@ def test_messages_in_single_precision_are_enough(batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_neither_clipping_nor_a_factor_of_the_message_helps_the_victim(batch_size: int) -> None:
+def test_neither_clipping_nor_a_factor_helps_the_victim(batch_size: int) -> None:
     """Clipped, each record counts by a factor of its own."""
     observed, task, images, labels = send(perceptron(), batch_size, m=2, clip_norm=1.0)
     lengths = task.gradients.norms(observed.models, images, labels)
@@ -128,7 +128,7 @@ def test_neither_clipping_nor_a_factor_of_the_message_helps_the_victim(batch_siz
 
 
 @pytest.mark.parametrize("batch_size, draws", [(8, 4_000), (12, 20_000)])
-def test_no_more_searches_are_needed_than_kernels_drawn_at_random(
+def test_no_more_searches_are_needed_than_random_kernels(
     batch_size: int, draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many draws of b - 1 rows found all columns at 784-400-400-10."""
@@ -151,7 +151,7 @@ def test_the_columns_found_are_the_slopes_of_the_records() -> None:
     assert share.max() < 0.6
 
 
-def test_noise_far_below_the_gradient_costs_decibels_and_not_the_attack() -> None:
+def test_noise_far_below_the_gradient_costs_decibels() -> None:
     observed, task, images, labels = send(perceptron(MNIST_SIZE, 400), 8, MNIST_SIZE)
     assert_recovered((noisy(observed, 1e-3), task, images, labels), least_psnr=40)
 
@@ -165,11 +165,11 @@ def test_the_same_streams_give_the_same_images() -> None:
 
 
 @pytest.mark.parametrize("network", ["logistic", "mlp", "mlp-partpsp-1", "mlp-partpsp-2"])
-def test_one_record_is_read_off_a_first_linear_layer_whatever_follows(network: str) -> None:
+def test_one_record_is_read_off_a_first_linear_layer(network: str) -> None:
     assert_recovered(send(build_network(network, (1, 8, 8), 10), 1, m=3), least_psnr=200)
 
 
-def test_all_rows_together_tell_a_record_better_than_the_longest_alone() -> None:
+def test_all_rows_tell_a_record_better_than_the_longest() -> None:
     """The longest row is the best single one; the median error over 20 draws of noise is compared.
 
     With 150 rows alike the error is about a tenth of one row's, so a correct program fails this
@@ -205,7 +205,7 @@ def test_strides_and_single_precision_are_no_obstacle() -> None:
     assert_recovered(send(network, 1, m=2, dtype=torch.float32), least_psnr=40)
 
 
-def test_a_layer_that_determines_less_than_its_input_says_how_much() -> None:
+def test_a_layer_that_determines_less_says_how_much() -> None:
     network = nn.Sequential(
         *(nn.Conv2d(1, 2, 3, stride=4), nn.Sigmoid(), nn.Flatten(), nn.Linear(8, 10))
     )
@@ -259,7 +259,7 @@ def test_one_victim_out_of_reach_leaves_the_others_theirs() -> None:
     assert_recovered((rest, task, images[[0, 2]], labels[[0, 2]]), least_psnr=200)
 
 
-def test_a_batch_that_is_not_found_is_said_after_so_many_searches(
+def test_a_batch_not_found_is_said_after_so_many_searches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sparse, "_MOST_DRAWS", 512)

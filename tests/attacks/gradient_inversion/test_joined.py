@@ -95,7 +95,7 @@ def test_the_error_of_a_linear_answer_falls_as_one_over_r(spread: float) -> None
 
 
 @pytest.mark.slow
-def test_joined_images_are_nearer_than_those_of_the_best_single_gradient(digits: Dataset) -> None:
+def test_joined_images_beat_the_best_single_gradient(digits: Dataset) -> None:
     """Eight digits, three models near each other, noise of a tenth of the gradient; one seed."""
     n, r = 8, 3
     task = task_of("lenet")
@@ -160,7 +160,7 @@ def test_labels_of_a_batch_are_counted_over_all_its_gradients(digits: Dataset) -
     assert right[0] < 0.9
 
 
-def test_what_gradients_carry_adds_up_before_the_search_is_given_up(digits: Dataset) -> None:
+def test_what_gradients_carry_adds_up_before_giving_up(digits: Dataset) -> None:
     task = task_of("lenet")
     images, labels = digits.x[:1, None], digits.y[:1, None]
     starts = [initial_parameters(task.gradients.module, STREAMS("model", i)) for i in range(8)]

@@ -16,7 +16,7 @@ STREAMS = Streams(20261126)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16)])
-def test_an_image_follows_from_the_gradient_of_a_vision_transformer(shape) -> None:
+def test_an_image_follows_from_a_vision_transformer(shape) -> None:
     module = build_network("vit-tiny", shape, 10)
     task = Task(Gradients(module), shape, 10, (-1.0, 1.0))
     x = initial_parameters(module, STREAMS("model"))
@@ -31,7 +31,7 @@ def test_an_image_follows_from_the_gradient_of_a_vision_transformer(shape) -> No
     assert attack.reconstruct(observed, task, STREAMS, lambda done, total: None).labels[0] == 7
 
 
-def test_networks_without_a_position_embedding_are_left_to_others() -> None:
+def test_networks_without_position_embeddings_are_left_out() -> None:
     for name in ("lenet", "mlp"):
         module = build_network(name, (1, 8, 8), 10)
         task = Task(Gradients(module), (1, 8, 8), 10, (-1.0, 1.0))

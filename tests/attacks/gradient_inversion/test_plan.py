@@ -82,7 +82,7 @@ def test_what_is_known_of_noise_and_network_decides(kinked, std, expected) -> No
     assert (chosen.mismatch, chosen.optimizer) == expected
 
 
-def test_without_noise_the_choices_of_a_smooth_network_give_the_very_image() -> None:
+def test_without_noise_a_smooth_network_gives_the_image() -> None:
     task, observed, images, labels = scene(smooth((1, 8, 8), 10), 3, 1, 0.0)
     found = reconstruct(task, observed)
     assert torch.equal(found.labels, labels)
@@ -130,7 +130,7 @@ def test_known_noise_is_worth_more_than_unknown_noise(network) -> None:
     assert known > unknown
 
 
-def test_where_too_few_bits_get_through_little_is_tried_and_it_is_said() -> None:
+def test_where_few_bits_get_through_little_is_tried() -> None:
     task, observed, _, _ = scene(lenet(), 2, 1, 100.0)
     steps: list[int] = []
     attack = GradientInversion(message="gradient", rounds=(1,))
@@ -140,15 +140,13 @@ def test_where_too_few_bits_get_through_little_is_tried_and_it_is_said() -> None
 
 
 @pytest.mark.parametrize("batch_size, warned", [(2, False), (50, False), (51, True)])
-def test_a_batch_of_more_pixels_than_the_gradient_has_coordinates_is_warned_of(
-    batch_size, warned
-) -> None:
+def test_more_pixels_than_coordinates_are_warned_of(batch_size, warned) -> None:
     """LeNet on 8x8 digits has 156 + 2416 + 650 = 3222 parameters, and 50 images 3200 pixels."""
     task, observed, _, _ = scene(lenet(), 1, batch_size, None)
     assert any("does not determine" in note for note in plan(observed, task).notes) == warned
 
 
-def test_capacity_is_shannons_and_no_more_than_the_clip_norm_allows() -> None:
+def test_capacity_is_shannons_within_the_clip_norm() -> None:
     """Gradients of length 1 in noise that is nothing beside them, then clipped to 1/1000."""
     d, std = 4000, 1e-4
     sent = torch.full((1, d), 1 / math.sqrt(d))
@@ -227,7 +225,7 @@ def test_a_coloured_record_gets_one_start_and_fewer_steps() -> None:
     assert (grey.restarts, grey.n_steps) == (2, 300)
 
 
-def test_local_steps_are_searched_without_signs_beside_the_chord() -> None:
+def test_local_steps_are_searched_without_signs() -> None:
     _, observed, _, _ = scene(lenet(), 2, 1, 0.0)
     local = local_steps(LocalTraining(optimizer="sgd", learning_rate=0.1), (1,))
     played = replace(observed, local=local)

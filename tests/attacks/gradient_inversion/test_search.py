@@ -66,7 +66,7 @@ def test_few_moments_are_remembered_from_the_start_to_the_end(n_steps: int) -> N
     assert list(steps) == sorted(set(steps))
 
 
-def test_what_is_remembered_of_a_step_is_what_a_search_that_ends_there_finds() -> None:
+def test_what_is_remembered_is_what_a_shorter_search_finds() -> None:
     """L-BFGS does not plan its end: the searches share their steps. One group has one restart."""
     alone = problems()._replace(groups=None)
     track = minimise(alone, LBFGS(), 30, lambda done, total: None).track

@@ -112,7 +112,7 @@ def test_a_fifth_of_the_noise_is_found_and_all_of_it_is_let_be(
     assert any(f"{played} coordinates" in note for note in right[Role.TEST].notes)
 
 
-def test_what_needs_several_coordinates_has_no_figure_and_says_why() -> None:
+def test_what_needs_several_coordinates_says_why() -> None:
     found = measured(NormedByLayer(noise_multiplier=1.0, n_rounds=1, batch_size=8), 200)
     leak = found[Role.EXACT_LEAK]
     assert leak.metrics == {}
@@ -153,7 +153,7 @@ def test_of_too_many_coordinates_no_runs_are_played(monkeypatch: pytest.MonkeyPa
         pytest.param(Rounded, "add-remove", "fixed", marks=pytest.mark.slow),
     ],
 )
-def test_noise_that_a_seldom_record_would_not_show_is_held_against_what_is_declared(
+def test_noise_that_a_seldom_record_hides_is_held_to_its_law(
     defense: Callable[..., Processed], adjacency: str, sampling: str
 ) -> None:
     """Drawn once in 50 rounds the record tells 2,000 runs nothing; drawn for certain it tells of a
@@ -186,7 +186,7 @@ class ScaleMixture(Processed):
 
 
 @pytest.mark.parametrize("defense", [BoxMuller, pytest.param(ScaleMixture, marks=pytest.mark.slow)])
-def test_additive_noise_of_a_step_that_is_not_linear_is_not_held_against_draws(
+def test_noise_of_a_nonlinear_step_is_not_held_against_draws(
     defense: Callable[..., Processed],
 ) -> None:
     """It is held against what is declared. A right one fails with probability 1e-6."""
@@ -225,7 +225,7 @@ class Decaying(Rounded):
 
 
 @pytest.mark.parametrize("defense", [LaterDrawn, pytest.param(LaterAsked, marks=pytest.mark.slow)])
-def test_noise_that_is_too_little_in_later_rounds_alone_is_found(
+def test_too_little_noise_in_later_rounds_alone_is_found(
     defense: Callable[..., Processed],
 ) -> None:
     """A right one fails with probability 1e-6."""
@@ -243,7 +243,7 @@ def test_noise_that_is_too_little_in_later_rounds_alone_is_found(
 @pytest.mark.parametrize(
     ("made", "share", "other"), [(LaterAsked, 1 / 3, 2), (LaterDrawn, 1 / 3, 3), (Decaying, 1.0, 3)]
 )
-def test_the_round_of_least_noise_or_the_last_is_tested_beside_the_first(
+def test_the_round_of_least_noise_is_tested_beside_the_first(
     made: Callable[..., Processed], share: float, other: int
 ) -> None:
     """What is asked for says where to look: 1 / 3 of the noise of the first round in the second."""
@@ -266,7 +266,7 @@ def test_noise_that_shrinks_with_the_step_size_is_no_less() -> None:
 
 
 @pytest.mark.parametrize("adjacency", ["user", "add-remove"])
-def test_noise_for_one_record_is_not_held_against_all_of_an_agent(adjacency: str) -> None:
+def test_one_records_noise_is_not_held_against_all_of_an_agent(adjacency: str) -> None:
     found = measured(
         Normed(noise_multiplier=2.0, sampling="fixed"), 200, 24, adjacency=adjacency, epsilon=90.0
     )

@@ -93,7 +93,7 @@ def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
     assert found[Role.NOISE].verdict is None
 
 
-def test_a_partial_view_of_training_leaks_between_its_own_figure_and_that_of_every_link() -> None:
+def test_a_partial_view_leaks_between_own_and_every_link() -> None:
     """Agents two links away may relay more than the algebra of given gradients says."""
     options: dict[str, Any] = {"trials": 40, "records": 40, "d": 100}
     training = dp_dpsgd(1.0, n_rounds=4, learning_rate=1.0)
@@ -207,7 +207,7 @@ class HalfTheNoise(DPDPSGD):  # type: ignore[misc, valid-type]
         return DPDPSGD.step(halved, state, k, graph, gradient, noise)
 
 
-def test_half_of_the_declared_noise_leaves_a_true_claim_unsupported() -> None:
+def test_half_of_the_noise_leaves_a_true_claim_unsupported() -> None:
     found = findings(
         HalfTheNoise(noise_multiplier=1.0, n_rounds=1, batch_size=8, sampling="poisson"), claim(4.5)
     )
@@ -246,7 +246,7 @@ def test_a_query_of_an_agent_is_replaced_by_anothers(threat_model: ThreatModel) 
     assert found[Role.POSITIVE_CONTROL].verdict is Verdict.REFUTED
 
 
-def test_a_query_is_replaced_where_no_single_round_connects_everybody() -> None:
+def test_a_query_is_replaced_where_no_round_connects_all() -> None:
     found = findings(dpps(), AGENTS, graph="exponential", n=8, trials=400)
     assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(1.0)
 
@@ -277,7 +277,7 @@ def test_too_little_noise_between_agents_is_found() -> None:
     assert bare[Role.EXACT_LEAK].rounds == (4,)
 
 
-def test_a_claim_on_each_round_is_tested_in_the_round_of_the_least_noise() -> None:
+def test_a_claim_on_rounds_is_tested_where_noise_is_least() -> None:
     """b / gamma_n is 1 at first, and 10 after gamma_n has decayed."""
     found = findings(dpps(decay_at=(3,)), AGENTS, trials=400)
     assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(10.0)
@@ -309,7 +309,7 @@ def test_an_agent_is_replaced_as_a_whole_over_the_run(threat_model: ThreatModel)
         assert (found[Role.TEST].metrics["p-value"].value < 0.01) is refuted
 
 
-def test_a_scalar_of_every_round_shows_an_agent_that_is_replaced() -> None:
+def test_a_scalar_of_every_round_shows_a_replaced_agent() -> None:
     """DPPS claims each query; over a run its S_i tells whose data they are, without noise."""
     whole = AGENTS.model_copy(update={"scope": "run"})
     found = findings(dpps(), whole, trials=400)
@@ -317,7 +317,7 @@ def test_a_scalar_of_every_round_shows_an_agent_that_is_replaced() -> None:
     assert found[Role.EXACT_LEAK].message == "sens"
 
 
-def test_nothing_is_played_where_no_distance_between_agents_is_stated() -> None:
+def test_nothing_is_played_without_a_stated_distance() -> None:
     assert findings(dp_dpsgd(1.0), AGENTS.model_copy(update={"delta": 1e-5})) == {}
 
 
@@ -375,7 +375,7 @@ def test_the_scores_do_not_depend_on_the_number_of_blocks() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, pytest.param(1e-5, marks=pytest.mark.slow)])
-def test_laplace_noise_behind_a_clip_in_l2_is_played_with_a_dense_record(delta: float) -> None:
+def test_laplace_behind_an_l2_clip_is_played_with_dense_records(delta: float) -> None:
     """The correct twin has epsilon 4 at most: by its algebra, and by runs in 95% of seeds."""
     options: dict[str, Any] = {"family": "laplace", "batch_size": 8, "noise_multiplier": 0.25}
     for defense, caught in ((WrongNorm, True), (PrivateGossip, False)):
@@ -387,7 +387,7 @@ def test_laplace_noise_behind_a_clip_in_l2_is_played_with_a_dense_record(delta: 
     assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(4.0, abs=1e-4)
 
 
-def test_an_agent_that_adds_less_noise_than_all_declare_is_found() -> None:
+def test_an_agent_that_adds_less_noise_than_declared_is_found() -> None:
     """Of agents that declare the same, the one of which the first rounds tell most is attacked."""
     leak = findings(OneAddsHalf(noise_multiplier=2.0), claim(4.0), trials=50)[Role.EXACT_LEAK]
     assert leak.verdict is Verdict.UNSUPPORTED
@@ -397,9 +397,7 @@ def test_an_agent_that_adds_less_noise_than_all_declare_is_found() -> None:
 
 
 @pytest.mark.parametrize(("quiet", "refuted"), [(True, True), (False, False)])
-def test_where_steps_are_rounded_too_the_agent_that_adds_less_noise_is_found(
-    quiet: bool, refuted: bool
-) -> None:
+def test_with_rounded_steps_too_the_quieter_agent_is_found(quiet: bool, refuted: bool) -> None:
     """The record of every batch: z = 1 by each agent but one, whose is 2. Fails for 1 seed in 20."""
     defense = Rounded(noise_multiplier=1.0, quiet=quiet, n_rounds=1, batch_size=8)
     test = findings(defense, claim(2.5, delta=1e-2))[Role.TEST]
@@ -415,7 +413,7 @@ class FixedAsPoisson(PrivateGossip):
         return PrivateGossip.mechanism(declared, setting, threat_model, victim)
 
 
-def test_batches_are_accounted_and_played_as_they_are_drawn_and_not_as_they_are_declared() -> None:
+def test_batches_are_accounted_as_they_are_drawn() -> None:
     """A record that takes the place of its opposite moves a sum of fixed size twice as far."""
     setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
 

@@ -133,7 +133,7 @@ BOUNDS = [1 / sqrt(y) for y in (3.0, 4.0, 4.0, 4.0, 4.0, 2.0)]  # sums of the ro
 
 
 @pytest.mark.parametrize("sampling", ["poisson", pytest.param("fixed", marks=pytest.mark.slow)])
-def test_a_batch_that_is_used_in_two_rounds_is_accounted_as_such(sampling: str) -> None:
+def test_a_batch_used_in_two_rounds_is_accounted_as_such(sampling: str) -> None:
     """A record of another direction in each round makes sqrt 2 of each round's; of one, more.
 
     Along the sum of all batches' shifts, (1, 2, 2, 2, 2, 2), four move it by 4 of sqrt 21.
@@ -200,7 +200,7 @@ def test_local_steps_whose_noise_is_drawn_once(sampling: str, adjacency: str) ->
     assert right.metrics["epsilon"].low < claimed
 
 
-def test_runs_of_batches_that_meet_are_expected_to_certify_what_they_do() -> None:
+def test_batches_that_meet_are_expected_to_certify_as_they_do() -> None:
     """Runs play one direction. Of what batches tell one by one, next to nothing was expected.
 
     The bound is of one seed; over 12 seeds it had mean 1.96 and standard deviation 0.24, and fails
@@ -229,7 +229,7 @@ def test_full_batches_that_are_used_in_two_rounds_add_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["sensitivity-reduced", "dp-dgd"])
-def test_laplace_draws_that_a_view_does_not_recover_give_no_verdict(name: str) -> None:
+def test_laplace_draws_that_are_not_recovered_give_no_verdict(name: str) -> None:
     """Exactly 1-DP to the eavesdropper, whose loss caps what agent 0 learns."""
     options: dict[str, Any] = {"epsilon": 1.0, "step_decay": 0.4, "noise_decay": 0.9}
     options["align_noise"] = True

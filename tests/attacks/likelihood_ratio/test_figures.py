@@ -84,7 +84,7 @@ def test_noise_is_accused_below_a_p_value_of_one_in_a_million(shift, verdict) ->
     assert (found.metrics[Name.P_VALUE].value < DIFFERENT) is (verdict is not None)
 
 
-def test_the_null_control_holds_one_half_of_a_world_against_the_other() -> None:
+def test_the_null_control_halves_one_world() -> None:
     ordered = np.concatenate(scores(5.0))
     played = CountedScores(Score(scores(1.0), None), (ordered, ordered), scores(9.0))
     found, _ = controls(question(), played, Streams(0))
@@ -131,7 +131,7 @@ def counted(mu: float | None, delta: float = 1e-5) -> tuple[Any, Any]:
     return asked, SimpleNamespace(scores=scores(1.0), score=SimpleNamespace(choosing=scores(1.0)))
 
 
-def test_a_claim_on_mu_is_held_against_the_bound_of_its_own_family() -> None:
+def test_a_claim_on_mu_is_held_against_its_own_family() -> None:
     asked, runs = counted(0.5)
     found = _by_counts(asked, runs)
     bound = family_from_scores(*scores(1.0), 0.05, scores(1.0))
@@ -140,7 +140,7 @@ def test_a_claim_on_mu_is_held_against_the_bound_of_its_own_family() -> None:
     assert found[Name.P_VALUE].value == mu_p_value(*counts, 0.5)
 
 
-def test_a_step_that_is_not_linear_is_held_to_its_declared_family() -> None:
+def test_a_nonlinear_step_is_held_to_its_declared_family() -> None:
     """By the releases of the whole run that the defense declares; one Gaussian one here."""
     asked, runs = counted(0.5)
     found = _by_counts(asked, runs)
@@ -168,7 +168,7 @@ def test_a_share_has_its_two_sided_interval_of_95_percent() -> None:
 
 
 @pytest.mark.parametrize(("more", "is_learned"), [(0.5, False), (0.501, True)])
-def test_a_learned_score_is_taken_if_it_certifies_more_by_half_a_nat(
+def test_a_learned_score_is_taken_from_half_a_nat_on(
     monkeypatch: pytest.MonkeyPatch, more: float, is_learned: bool
 ) -> None:
     certified = iter([1.0, 1.0 + more])  # by the ratio, by the learned score

@@ -94,7 +94,7 @@ def test_a_smaller_claim_of_epsilon_is_refuted_too() -> None:
     assert found.metrics[Name.TRIALS_NEEDED].value < 9_000
 
 
-def test_a_bound_expected_before_the_runs_is_about_what_they_certify() -> None:
+def test_an_expected_bound_is_about_what_runs_certify() -> None:
     metrics = matching(gossip(1.0), mu(1.5)).metrics
     found, expected = metrics[Name.EPSILON_LOWER_BOUND].value, metrics[Name.EXPECTED_BOUND].value
     assert found == pytest.approx(expected, abs=0.8)  # four standard deviations of the share
@@ -109,7 +109,7 @@ def test_equal_scores_are_matched_as_often_as_by_a_guess() -> None:
     assert n_matched(np.full(5, np.inf), np.zeros((5, 4)), np.random.default_rng(2)) == 5
 
 
-def test_too_few_trials_for_the_candidates_are_refused_in_a_line() -> None:
+def test_too_few_trials_for_the_candidates_are_refused() -> None:
     config = {
         "seed": 1,
         "data": {"name": "digits", "n_agents": 4},
@@ -124,7 +124,7 @@ def test_too_few_trials_for_the_candidates_are_refused_in_a_line() -> None:
 
 
 @pytest.mark.slow
-def test_tight_claims_are_refuted_in_one_of_twenty_audits_at_most() -> None:
+def test_tight_claims_are_refuted_in_one_of_twenty_audits() -> None:
     """400 audits of a claim that is exactly tight; the attack reaches less than the bound."""
     measure = partial(matching, gossip(2.0), mu(2.0), trials=360, candidates=2)
     p_values = [measure(seed=seed).metrics[Name.P_VALUE].value for seed in range(400)]

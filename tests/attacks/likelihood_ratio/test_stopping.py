@@ -70,7 +70,7 @@ def test_a_true_claim_has_all_of_its_runs() -> None:
     assert found.metrics["epsilon lower bound"].value < MU_1
 
 
-def test_runs_that_claims_share_go_on_until_all_of_them_are_decided() -> None:
+def test_shared_runs_go_on_until_all_claims_are_decided() -> None:
     [false, true] = found_of(claim(0.5), claim(MU_1), stop_early=True)
     assert false.metrics["log wealth"].n == true.metrics["log wealth"].n == TRIALS
     assert false.metrics["p-value"].value < 1e-3 < true.metrics["p-value"].value
@@ -82,7 +82,7 @@ def test_a_claim_of_mu_is_bet_against_on_its_whole_curve() -> None:
     assert found.metrics["log wealth"].n < TRIALS
 
 
-def test_runs_that_are_all_played_are_judged_by_their_errors_and_say_their_wealth() -> None:
+def test_runs_that_are_all_played_say_their_wealth() -> None:
     [found] = found_of(claim(0.5))
     wealth = found.metrics["log wealth"]
     assert wealth.n == TRIALS

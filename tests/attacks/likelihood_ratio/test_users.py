@@ -66,7 +66,7 @@ def test_what_is_accounted_for_one_record_is_no_claim_on_a_user() -> None:
     assert roles[Role.TEST].metrics["p-value"].value < 0.01
 
 
-def test_of_poisson_batches_only_an_upper_end_is_proven_and_runs_draw_how_many() -> None:
+def test_of_poisson_batches_only_an_upper_end_is_proven() -> None:
     """All 40 records may come out in one batch; on average 4 do, which tell what 4 of 4 would."""
     defense = dp_dpsgd(sampling="poisson")
     accounted = account_claim(claimed(9.0), EAVESDROPPER, defense, setting())
@@ -81,7 +81,7 @@ def test_of_poisson_batches_only_an_upper_end_is_proven_and_runs_draw_how_many()
     assert 0 < bound.metrics["epsilon lower bound"].value < 2 * four
 
 
-def test_a_users_poisson_batch_has_the_mean_and_variance_of_a_binomial() -> None:
+def test_a_users_poisson_batch_has_binomial_moments() -> None:
     """Mean and variance of 40,000 draws, within 6 standard errors (false with p < 1e-8)."""
     game = Game.of(dp_dpsgd(sampling="poisson"), setting(), 1, "user")
     count = game.records * game.draw(40_000, torch.Generator().manual_seed(3), torch.device("cpu"))

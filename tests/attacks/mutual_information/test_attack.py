@@ -106,7 +106,7 @@ def by(findings, world: str, column: str):
     return next(f for f in findings if f.world == world and column in f.series)
 
 
-def test_an_audit_finds_the_leak_its_null_and_what_an_adversary_lacks(folder, report) -> None:
+def test_an_audit_finds_the_leak_and_its_null(folder, report) -> None:
     result = run_audit(
         AuditConfig.from_toml(folder / "audit.toml"), folder / "run", Runtime(cores=1)
     )
@@ -193,7 +193,7 @@ def test_an_adversarys_own_gradient_is_no_secret(tmp_path) -> None:
     assert "agent 1 is the adversary's own" in finding.notes[0]
 
 
-def test_a_victim_among_many_agents_is_found_by_a_look_at_each_link(monkeypatch) -> None:
+def test_a_victim_among_many_is_found_by_each_link(monkeypatch) -> None:
     """Among 10,000 agents a look at every link for every agent took minutes."""
     looks, real = list[tuple[int, int]](), ThreatModel.sees
 
@@ -291,7 +291,7 @@ def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
             np.testing.assert_allclose(found.rounds[k].view, shifted, rtol=1e-6, atol=1e-8)
 
 
-def test_shares_that_went_and_came_leave_the_gradient_less_the_tracker() -> None:
+def test_shares_that_came_back_leave_the_gradient() -> None:
     problem, setting = sensors(p=2, scale=2.0)
     defense = load_plugin("defenses", "correlated-randomness")(n_rounds=4, step_size=0.01)
     question = AskedQuantity("balance", "gradient", 0, EVE, (1, 4), reduction="none")
@@ -334,7 +334,7 @@ def test_reduction_loses_information_and_is_named(tmp_path) -> None:
     assert bits["none"] > bits["aligned"] > bits["pca"]
 
 
-def test_components_of_a_view_count_its_rows_alike_whatever_their_size() -> None:
+def test_components_count_rows_alike_whatever_their_size() -> None:
     """(44) with two unknowns has six columns, and those of the tracker are by far the largest."""
     problem, setting = sensors(p=2, scale=10.0)
     defense = load_plugin("defenses", "sensitivity-reduced")(n_rounds=2).without_noise()
@@ -387,7 +387,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folder, old, new, expected) -> No
     assert line.startswith(f"error: audit.toml:{expected}")
 
 
-def test_values_that_are_not_finite_end_an_audit_with_exit_code_2(folder) -> None:
+def test_values_that_are_not_finite_end_with_exit_code_2(folder) -> None:
     text = CONFIG.replace("noise_multiplier = 1.0", "noise_multiplier = 1.0\nlearning_rate = 1e38")
     (folder / "audit.toml").write_text(
         text.replace("momentum-stripped", "x").replace("[1, 3]", "[3]")

@@ -114,13 +114,13 @@ def test_a_view_that_tells_no_gradient_is_refused_in_one_line(tmp_path) -> None:
     assert not finding.metrics
 
 
-def test_a_view_too_large_for_its_estimate_is_refused_in_one_line(tmp_path, monkeypatch) -> None:
+def test_a_view_too_large_to_estimate_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.game.estimating.window.MOST_UNKNOWNS", 5)
     (finding, _) = measured(tmp_path, Foreign(), rounds=(2,), trials=40)
     assert "not available to this adversary: the view's estimate has" in finding.notes[0]
 
 
-def test_samples_are_the_gradient_and_its_estimate_whatever_the_blocks(monkeypatch) -> None:
+def test_samples_are_gradient_and_estimate_in_any_blocks(monkeypatch) -> None:
     """Without noise both columns are one; of a defense that names its gradient, that one."""
     monkeypatch.setattr("dpaudit.attacks.mutual_information.samples.BLOCK_BYTES", 6_000)
     for defense in (
@@ -175,7 +175,7 @@ def test_runs_that_were_killed_go_on_to_the_same_samples(monkeypatch, steps: int
         np.testing.assert_array_equal(again.rounds[k].view, whole.rounds[k].view)
 
 
-def test_an_audit_takes_a_defense_that_names_nothing_but_its_messages() -> None:
+def test_a_defense_that_names_only_messages_is_audited() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (80, 4, 4), dtype=np.uint8), np.arange(80) % 4
     config = {

@@ -202,7 +202,7 @@ L1, POISSON = {"perturb": "model"}, {"sampling": "poisson"}
         (DividedByTheRealisedBatchSize, POISSON, "add-remove"),
     ],
 )
-def test_a_fault_in_clipping_or_averaging_is_caught_and_its_twin_is_not(
+def test_a_clipping_fault_is_caught_and_its_twin_is_not(
     fault, options, adjacency, measured
 ) -> None:
     assert caught(measured(DPDPSGD(**SGD, **options), adjacency)) == set()
@@ -246,11 +246,11 @@ def test_what_depends_on_data_beside_the_messages_is_said(
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
-def test_messages_alone_that_depend_on_data_are_not_accused_of_more(sampling, measured) -> None:
+def test_messages_that_depend_on_data_are_accused_of_no_more(sampling, measured) -> None:
     assert measured(DPDPSGD(**SGD, sampling=sampling))[""].verdict is None
 
 
-def test_signs_of_zeros_that_follow_from_noisy_values_are_not_held_against_them(measured) -> None:
+def test_signs_of_zeros_after_noise_are_not_accused(measured) -> None:
     assert measured(ZerosOfTheNoisyModel(**SGD))[""].verdict is None
 
 
@@ -312,7 +312,7 @@ def test_a_clipped_record_attains_its_bound_in_every_round(measured) -> None:
         assert series[kind] == pytest.approx([0.05 * 0.1 / 3] * 3, rel=1e-9), kind
 
 
-def test_an_unclipped_message_is_measured_and_held_against_nothing(measured) -> None:
+def test_an_unclipped_message_is_held_against_nothing(measured) -> None:
     found = measured(DGD(n_rounds=3, batch_size=3))
     assert "stated bound" not in found["x"].metrics
     assert "stated bound" not in found["x"].series
@@ -342,9 +342,7 @@ def test_sensors_have_functions_to_change_and_no_records(streams) -> None:
     assert findings[0].metrics["measured over stated"].value == pytest.approx(1, rel=1e-9)
 
 
-def test_the_distance_between_agents_is_that_of_a_slow_reference(
-    setting_of, streams, measured
-) -> None:
+def test_the_distance_of_agents_is_that_of_a_slow_reference(setting_of, streams, measured) -> None:
     """H = S + E of every agent, and S_i = 2 C' ||E_i||_1 in rounds 1 and 5, pair by pair."""
     problem, setting = setting_of("ring", 4, "logistic")
     defense = DPPS(n_rounds=5, batch_size=3, protocol=Protocol(sync_interval=4))
@@ -372,7 +370,7 @@ def test_an_estimate_below_the_distance_is_caught(measured) -> None:
     assert not caught(measured(DPPS(n_rounds=4, batch_size=3, protocol=real), "agent-identity"))
 
 
-def test_dpps_leaks_a_records_effect_through_its_scale_and_its_scalar(measured) -> None:
+def test_dpps_leaks_a_record_through_scale_and_scalar(measured) -> None:
     found = measured(PartPSP(n_rounds=5, batch_size=3))
     assert caught(found) == {"sens", ""}
     assert 'the scale of the noise on "m" depends on the data' in found[""].notes
@@ -380,9 +378,7 @@ def test_dpps_leaks_a_records_effect_through_its_scale_and_its_scalar(measured) 
 
 
 @pytest.mark.parametrize("adjacency", ["function", "agent-identity"])
-def test_an_adjacency_that_the_defense_says_nothing_about_is_refused_in_a_line(
-    adjacency, measured
-) -> None:
+def test_an_adjacency_the_defense_ignores_is_refused(adjacency, measured) -> None:
     with pytest.raises(ConfigError, match=f"claim.adjacency: {adjacency}.*states none"):
         measured(DPDPSGD(**SGD), adjacency)
 

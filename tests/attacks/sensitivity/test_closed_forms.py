@@ -162,7 +162,7 @@ def test_rounding_is_that_of_the_message_and_of_its_records() -> None:
     assert rounding(2.0, 3.0, 4, 5) == pytest.approx(expected, rel=1e-9, abs=0)
 
 
-def test_a_message_that_may_not_move_and_does_is_infinitely_beyond() -> None:
+def test_a_fixed_message_that_moves_is_infinitely_beyond() -> None:
     row = Row("x", 1, 2, {"natural": 1.0}, 0.0, 0.0)
     assert _ratio(row) == inf
     assert _ratio(row._replace(moved={"natural": 0.0})) == 0.0

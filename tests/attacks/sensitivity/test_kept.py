@@ -27,7 +27,7 @@ def coupled_of(setting_of, streams) -> Coupled:
     return Coupled(Counted().calibrate(setting), problem, setting, streams, 1)
 
 
-def test_a_world_one_round_later_goes_on_from_the_round_that_was_played(setting_of, streams):
+def test_a_world_one_round_later_goes_on_from_the_played_one(setting_of, streams):
     coupled = coupled_of(setting_of, streams)
     world = PlayedWorld(coupled, coupled.start(), 1, coupled.kept_batches(1))
     ROUNDS.clear()

@@ -65,9 +65,7 @@ class WholeBatch(PrivateGossip):
         return (each * RIGHT["hard"](length(each).clamp(min=1e-12))).sum(dim=-2)
 
 
-def test_in_large_batches_lengths_are_looked_for_with_one_record(
-    setting_of, streams, monkeypatch
-) -> None:
+def test_large_batches_look_for_lengths_with_one_record(setting_of, streams, monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.attacks.sensitivity.lengths.MOST", 0)
     factor, least = WRONG["begins late"]
     assert moved(factor, setting_of, streams) >= least * (1 - 1e-9)
@@ -88,7 +86,7 @@ def test_two_opposite_records_are_as_far_apart(setting_of, streams) -> None:
     assert moved(RIGHT["to one length"], setting_of, streams, "replace-one") == pytest.approx(1)
 
 
-def test_a_step_that_leaves_clipping_to_its_oracle_is_not_asked_again(setting_of, streams) -> None:
+def test_a_step_that_leaves_clipping_to_its_oracle_is_trusted(setting_of, streams) -> None:
     problem, setting = setting_of("ring", 4, "logistic")
     coupled = Coupled(PrivateGossip(), problem, setting, streams, victim=1)
     (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, "add-remove")

@@ -115,7 +115,7 @@ def test_a_draw_notes_what_it_is_added_to(add: Any) -> None:
 
 
 @pytest.mark.parametrize("add", [lambda S, z: S + z, lambda S, z: S - z, lambda S, z: z.add_(S)])
-def test_a_value_that_no_sum_overwrites_is_noted_without_rounding(add: Any) -> None:
+def test_a_value_no_sum_overwrites_is_noted_without_rounding(add: Any) -> None:
     """Else noise that is moved moves the value by rounding, and a replay never comes to an end."""
     S, z = torch.randn(2, 3).double(), 1e3 * torch.randn(2, 3).double()
     noted: list[Tensor] = []

@@ -56,7 +56,7 @@ def a_record(coupled, i=0):
     return Record(inputs[i].double(), labels[i])
 
 
-def test_an_added_record_moves_the_message_by_its_clipped_gradient_over_the_batch_size(sgd) -> None:
+def test_an_added_record_moves_by_gradient_over_batch_size(sgd) -> None:
     state, record = sgd.start(), a_record(sgd)
     oracle = sgd.oracle(1)
     here = sgd.play(state, 1, placed(oracle, VICTIM, None)).sent
@@ -69,7 +69,7 @@ def test_an_added_record_moves_the_message_by_its_clipped_gradient_over_the_batc
     assert lengths(moved, 2).item() == pytest.approx(0.05 * 0.1 / 3, rel=1e-9)
 
 
-def test_a_replaced_record_moves_it_by_the_difference_of_clipped_gradients(sgd) -> None:
+def test_a_replaced_record_moves_by_the_clipped_difference(sgd) -> None:
     state, old, new = sgd.start(), a_record(sgd, 0), a_record(sgd, 5)
     oracle = sgd.oracle(1)
     here = sgd.play(state, 1, placed(oracle, VICTIM, old)).sent
@@ -89,7 +89,7 @@ def test_messages_of_other_agents_are_bit_identical(sgd) -> None:
     assert [torch.equal(here[i], there[i]) for i in range(4)] == [True, False, True, True]
 
 
-def test_a_record_alone_leaves_nothing_else_in_the_victims_batch(sgd) -> None:
+def test_a_record_alone_leaves_nothing_else_in_the_batch(sgd) -> None:
     record = a_record(sgd)
     batch = placed(sgd.oracle(1), VICTIM, record, alone=True).batch
     assert batch.weights[VICTIM].tolist() == [1, 0, 0]
@@ -105,7 +105,7 @@ def test_the_order_of_records_matters_to_no_sum(sgd) -> None:
     assert not torch.equal(oracle.batch.inputs, reordered(oracle).batch.inputs)
 
 
-def test_a_witness_draws_what_noise_draws_and_gives_all_trials_the_same(streams) -> None:
+def test_a_witness_draws_as_noise_does_in_all_trials(streams) -> None:
     like = torch.zeros(4, 7, dtype=torch.float64)
     witness = Witness(streams, 3)
     for family in ("gaussian", "laplace"):
@@ -131,7 +131,7 @@ def test_a_silent_witness_notes_the_scale_and_draws_nothing(streams) -> None:
     assert witness.draws[0].scale == 2.5
 
 
-def test_candidates_play_the_worlds_that_a_batch_with_the_record_plays(sgd) -> None:
+def test_candidates_play_the_worlds_of_a_batch_with_the_record(sgd) -> None:
     state, oracle = sgd.start(), sgd.oracle(1)
     records = [a_record(sgd, i) for i in (0, 4, 9)]
     inputs = torch.stack([r.input for r in records])
@@ -143,7 +143,7 @@ def test_candidates_play_the_worlds_that_a_batch_with_the_record_plays(sgd) -> N
         torch.testing.assert_close(payload, one, rtol=1e-11, atol=1e-14)
 
 
-def test_ascent_climbs_to_the_top_and_stays_within_the_value_range() -> None:
+def test_ascent_climbs_to_the_top_within_the_range() -> None:
     top = torch.tensor([[0.3, -0.2], [5.0, 0.1]], dtype=torch.float64)  # the second is outside
 
     def value(z):
@@ -155,13 +155,13 @@ def test_ascent_climbs_to_the_top_and_stays_within_the_value_range() -> None:
     assert torch.equal(values, value(best))
 
 
-def test_ascent_of_what_does_not_depend_on_the_record_returns_where_it_began() -> None:
+def test_ascent_without_the_record_returns_to_its_start() -> None:
     start = torch.rand(3, 2, dtype=torch.float64)
     best, _ = ascent(lambda z: torch.ones(3, dtype=torch.float64), start, (0.0, 1.0), 10)
     assert torch.equal(best, start)
 
 
-def test_ascent_of_what_is_computed_in_numpy_returns_where_it_began() -> None:
+def test_ascent_through_numpy_returns_to_its_start() -> None:
     start = torch.rand(3, 2, dtype=torch.float64)
     best, values = ascent(lambda z: torch.as_tensor(z.numpy().sum(1)), start, (0.0, 1.0), 10)
     assert torch.equal(best, start)
@@ -178,7 +178,7 @@ def test_a_candidate_that_asks_for_no_gradient_gives_none(sgd) -> None:
     assert wanted.clipped_sum(X, 1.0).requires_grad
 
 
-def test_an_optimised_record_moves_a_message_more_than_natural_ones(sgd) -> None:
+def test_an_optimised_record_moves_more_than_natural_ones(sgd) -> None:
     free = {"clip_norm": 1e6, "noise_multiplier": 0.0}  # so that the gradient's length counts
     free = replace(sgd, defense=sgd.defense.model_copy(update=free))
     state, oracle = free.start(), free.oracle(1)
@@ -215,7 +215,7 @@ def test_restarts_in_several_stacks_find_what_one_stack_finds(sgd, monkeypatch) 
     assert found[0].label == found[1].label
 
 
-def test_a_changed_function_moves_the_gradient_by_its_slope_at_one_agent(sgd) -> None:
+def test_a_changed_function_moves_by_its_slope_at_one_agent(sgd) -> None:
     X, slope = sgd.start().X, torch.linspace(0, 1, sgd.setting.d, dtype=torch.float64)
     oracle = sgd.oracle(1)
     changed = FunctionChange(oracle, VICTIM, slope)
@@ -251,7 +251,7 @@ def slope_of(coupled, size=1.0):
     return slope
 
 
-def test_replayed_observations_leave_delta_alpha_k_of_a_changed_function(coupled_of) -> None:
+def test_replays_leave_delta_alpha_k_of_a_changed_function(coupled_of) -> None:
     """Xie, Liu and Chai, Lemma 4.4 with equality, for a linear change."""
     defense = SensitivityReduced(
         batch_size=3, n_rounds=8, gradient_distance=0.5, allow_outside_theory=True
@@ -261,7 +261,7 @@ def test_replayed_observations_leave_delta_alpha_k_of_a_changed_function(coupled
     assert deltas(coupled, 8, slope_of(coupled, 0.5)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_replayed_observations_let_a_hidden_state_keep_what_it_knows(coupled_of) -> None:
+def test_replays_let_a_hidden_state_keep_what_it_knows(coupled_of) -> None:
     """True consensus carries W_ii of the difference on: Delta(k) = W_ii Delta(k-1) + alpha_k."""
     coupled = coupled_of(DPDGD(variant="true-consensus", batch_size=3, n_rounds=6))
     expected = coupled.defense.sensitivities(6, coupled.setting, VICTIM)
@@ -269,7 +269,7 @@ def test_replayed_observations_let_a_hidden_state_keep_what_it_knows(coupled_of)
     assert deltas(coupled, 6, slope_of(coupled)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_world_whose_messages_have_no_noise_cannot_explain_what_was_observed(coupled_of) -> None:
+def test_a_world_without_noise_cannot_explain_a_message(coupled_of) -> None:
     coupled = coupled_of(DPDGD(batch_size=3, n_rounds=6).without_noise())
     state, slope = coupled.start(), slope_of(coupled)
     one, two = (FunctionChange(coupled.oracle(k), VICTIM, slope) for k in (1, 2))
@@ -295,7 +295,7 @@ def test_draws_seeded_for_another_round_are_noted_in_their_own(coupled_of) -> No
     assert not torch.equal(moved, watched.played.sent["x"].payload)
 
 
-def test_rounding_is_far_below_an_effect_and_grows_with_the_message() -> None:
+def test_rounding_is_far_below_an_effect_and_grows() -> None:
     assert rounding(10.0, 0.06, 32, 8_000) == pytest.approx(
         2**-53 * (160 + 8_032 * 32 * 0.06), rel=1e-12
     )

@@ -80,7 +80,7 @@ def test_own_variances_are_those_of_each_record(k: int) -> None:
         assert found[0, r] == pytest.approx(expected, rel=1e-6)
 
 
-def test_offline_lira_is_the_distance_from_runs_without_the_record() -> None:
+def test_offline_lira_is_the_distance_from_runs_without_it() -> None:
     statistics, references = drawn(1)
     means, covariance = moments(references, False, 1)
     for t in range(3):
@@ -89,7 +89,7 @@ def test_offline_lira_is_the_distance_from_runs_without_the_record() -> None:
             assert lira_offline(statistics, references)[t, r] == pytest.approx(z, rel=1e-6)
 
 
-def test_offline_lira_of_a_sequence_reads_the_direction_of_others() -> None:
+def test_offline_lira_of_a_sequence_reads_other_directions() -> None:
     statistics, references = drawn(3)
     (m_in, _), (m_out, S) = (moments(references, wanted, 3) for wanted in (True, False))
     for r in range(RECORDS):
@@ -193,7 +193,7 @@ def test_records_without_two_runs_of_either_kind_are_not_scored() -> None:
     assert is_scored(included).tolist() == [False, True, False, True]
 
 
-def test_the_weight_of_the_offline_attack_is_that_of_the_largest_area() -> None:
+def test_the_offline_weight_is_that_of_the_largest_area() -> None:
     rng = np.random.default_rng(2)
     included = rng.random((16, 300)) < 0.5
     statistics = rng.normal(0, 2, 300)[None, :, None] + rng.normal(0, 0.3, (16, 300, 1))

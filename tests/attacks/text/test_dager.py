@@ -91,7 +91,7 @@ def test_sequences_of_16_tokens_are_recovered_without_noise(
     assert score(ids[None], found.ids[None]).sequences == 1
 
 
-def test_a_sequence_is_taken_off_with_the_gradient_of_its_record_alone(data: Dataset) -> None:
+def test_a_sequence_leaves_with_the_gradient_of_its_record(data: Dataset) -> None:
     """By its clipped gradient and its own label; one with another token is in no batch."""
     module, x = network("bert-tiny", data, 64)
     ids, y, gradients = data.x[:4], data.y[:4], Gradients(module, None, torch.long)
@@ -150,7 +150,7 @@ def test_rows_of_random_direction_have_the_stated_law() -> None:
     assert kstest(span.p_values(span.outside(rows)).numpy(), "uniform").pvalue > 1e-3
 
 
-def test_a_vocabulary_beyond_memory_is_refused_before_a_model_is_made(monkeypatch) -> None:
+def test_a_vocabulary_beyond_memory_is_refused_at_once(monkeypatch) -> None:
     monkeypatch.setattr(attack, "available", lambda: 10**6)
     options = {
         "data": {"name": "text", "n_agents": 3, "text": {"vocabulary": 300, "length": 8}},

@@ -76,7 +76,7 @@ def test_two_steps_are_enough_without_noise() -> None:
     torch.testing.assert_close(found.W, W, atol=1e-8, rtol=0)
 
 
-def test_weights_in_units_of_their_errors_are_those_of_least_squares() -> None:
+def test_weights_over_their_errors_are_those_of_least_squares() -> None:
     """Without reweighting the estimate of agent i is ordinary least squares on n - 1 deviations, and
     its covariance s^2 (Z Z')^+; here by numpy, with unit weights since errors have one variance."""
     W = mixing("ring", 6)
@@ -90,7 +90,7 @@ def test_weights_in_units_of_their_errors_are_those_of_least_squares() -> None:
     assert np.abs(found.W.numpy() - by_hand).max() < 5 * error
 
 
-def test_a_linked_pair_is_found_under_noise_and_by_its_sparse_weights() -> None:
+def test_a_linked_pair_is_found_under_noise_by_sparse_weights() -> None:
     """300 coordinates, 10 steps and noise as large as models: a weight of 1/3 has a standard error
     of 1 / sqrt(3,000), so that all pairs are ranked right but with a probability below 1e-30."""
     W = mixing("ring", 10)
@@ -101,9 +101,7 @@ def test_a_linked_pair_is_found_under_noise_and_by_its_sparse_weights() -> None:
 
 @pytest.mark.parametrize("seeds", [25, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["regression", "sparse regression", "cosine"])
-def test_of_agents_that_do_not_mix_nothing_is_found_more_often_than_by_chance(
-    method: str, seeds: int
-) -> None:
+def test_without_mixing_nothing_is_found_beyond_chance(method: str, seeds: int) -> None:
     """The agents are exchangeable, so that the AUC is uniform among relabellings: it lies outside
     of their 95% with probability 0.052 at most, and the p-value is at most 0.05 with 0.05."""
     n = 8
@@ -149,7 +147,7 @@ def test_projection_on_the_simplex_is_the_nearest_point() -> None:
     assert (distance[:, None] <= (rows[:, None] - others).norm(dim=2) + 1e-12).all()
 
 
-def test_auc_is_the_share_of_pairs_ranked_right_and_ties_are_half() -> None:
+def test_auc_is_the_share_ranked_right_and_ties_are_half() -> None:
     rng = np.random.default_rng(3)
     n = 7
     scores = rng.integers(0, 4, (n, n)).astype(float)
@@ -162,7 +160,7 @@ def test_auc_is_the_share_of_pairs_ranked_right_and_ties_are_half() -> None:
     assert auc_of_pairs(scores, links, some) == pytest.approx(wins.mean())
 
 
-def test_an_interval_of_pairs_that_are_all_ranked_right_has_a_width() -> None:
+def test_an_interval_of_perfect_ranks_has_a_width() -> None:
     """A ring of 8 has 4 links without a common agent: (1 - 0.025^(1/4)) by Clopper and Pearson."""
     links = links_of(mixing("ring", 8))
     assert disjoint(links) == 4

@@ -14,7 +14,7 @@ def curve(*loss: tuple[float, ...], accuracy: tuple[tuple[float, ...], ...] = ()
     return Curve(rounds=rounds, loss=loss, accuracy=accuracy, consensus_distance=(0.0,) * len(loss))
 
 
-def test_each_run_is_its_mean_over_agents_and_its_rows_are_all_values() -> None:
+def test_each_run_is_its_mean_over_agents() -> None:
     runs = {"1 a": curve((2.0, 4.0), (1.0, 2.0)), "2 " + "b" * 40: curve((8.0, 6.0), (5.0, 5.0))}
     drawn = training_by_run(runs, False, "c")
     assert drawn is not None
@@ -27,7 +27,7 @@ def test_each_run_is_its_mean_over_agents_and_its_rows_are_all_values() -> None:
     assert [row["test loss"] for row in drawn.rows] == [2, 4, 1, 2, 8, 6, 5, 5]
 
 
-def test_accuracy_is_drawn_where_it_is_asked_for_and_nothing_where_nothing_is_finite() -> None:
+def test_accuracy_is_drawn_where_it_is_asked_for() -> None:
     drawn = training_by_run({"1 a": curve((2.0,), accuracy=((0.25,),))}, True, "c")
     assert drawn is not None
     assert [row["test accuracy"] for row in drawn.rows] == [0.25]

@@ -52,7 +52,7 @@ def test_ticks_of_a_logarithmic_axis_are_numbers(name: str) -> None:
     assert {f"{float(tick):g}" for tick in ticks} >= {"0.01", "0.1", "1"}
 
 
-def test_between_the_powers_of_ten_stand_numbers_too_without_exponents() -> None:
+def test_between_powers_of_ten_stand_numbers_too() -> None:
     trace = {"iteration": (0, 1, 2), "loss": (0.9, 0.5, 0.22), "psnr": (3.0, 4.0, 5.0)}
     searched = finding(Role.RECONSTRUCTION, world="defense", trace=trace)
     (figure,) = search_by_iteration([searched], "a", "title")
@@ -63,7 +63,7 @@ def test_between_the_powers_of_ten_stand_numbers_too_without_exponents() -> None
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_figure_is_as_wide_as_its_content_asks_and_shrinks_to_a_phone(name: str) -> None:
+def test_a_figure_is_as_wide_as_its_content(name: str) -> None:
     svg = DRAWN[name]()
     (width,) = re.findall(r'style="width: (\d+)px"', svg)
     assert 300 < int(width) < 500
@@ -71,7 +71,7 @@ def test_a_figure_is_as_wide_as_its_content_asks_and_shrinks_to_a_phone(name: st
     assert not re.search(r"<svg[^>]*\swidth=", svg)
 
 
-def test_each_mark_says_its_value_and_so_does_a_line_without_marks() -> None:
+def test_each_mark_says_its_value() -> None:
     series = {"round": (1, 2), "natural": (0.003, 5.0), "stated bound": (6.0, 6.5)}
     svg = sensitivity_by_round(finding(Role.SENSITIVITY, series=series), "a").drawing
     titles = re.findall(r"<use[^>]*><title>([^<]*)</title></use>", svg)

@@ -89,7 +89,7 @@ def test_findings_are_grouped_by_message_and_adversary() -> None:
     ]
 
 
-def test_drawings_are_the_same_bytes_again_and_say_what_they_show() -> None:
+def test_drawings_are_the_same_bytes_again() -> None:
     drawn = {"defense": EVERYTHING[0], "no-defense": EVERYTHING[2]}
     first = information_by_round(drawn, "a", "title <1>").drawing
     assert first == information_by_round(drawn, "a", "title <1>").drawing
@@ -116,7 +116,7 @@ def test_nothing_is_drawn_where_nothing_is_finite() -> None:
 
 
 @pytest.mark.parametrize("rounds", [(3,), tuple(range(1, 60))])
-def test_one_round_or_many_without_shuffles_or_intervals_are_drawn(rounds) -> None:
+def test_one_round_or_many_without_intervals_are_drawn(rounds) -> None:
     nan = tuple(math.nan for _ in rounds)
     lone = by_round(
         "defense", rounds=rounds, bits=tuple(0.5 for _ in rounds), baseline=nan, low=nan, high=nan

@@ -66,7 +66,7 @@ def test_the_front_is_numbered_and_every_mark_says_its_row() -> None:
     assert "<title>beaten: " in small
 
 
-def test_panels_of_one_scale_show_all_intervals_within_what_a_share_can_be() -> None:
+def test_panels_of_one_scale_show_all_intervals() -> None:
     wide = point(1.0, 0.5)._replace(utility=Metric(value=0.5, low=-2.0, high=3.0))
     scale = common_scale([wide, point(20.0, 0.75)], "test accuracy", True)
     assert -0.2 < scale.low < 0 < 1 < scale.high < 1.2

@@ -71,7 +71,7 @@ def test_what_is_infinite_or_void_stands_at_no_number() -> None:
         assert (mark.at, mark.is_open, mark.says) == (END, True, f"accounted as declared: {end}")
 
 
-def test_a_claim_without_epsilon_and_what_is_no_number_have_no_mark() -> None:
+def test_a_claim_without_epsilon_has_no_mark() -> None:
     drawn = range_drawing(None, known(NAN, NAN, NAN))
     assert drawn[:3] == (None, None, None)
     drawn = range_drawing(None, known(NAN, 2.0, 3.0))

@@ -25,6 +25,7 @@ from .others import LONG, UNLIKE, Others
 from .replay import EVERY_LINK
 from .row import Row
 from .stand_in import examine_every_round, far_from_the_run
+from .unlikely import unlikely_draws
 from .worlds import Coupled
 
 CHANGED: dict[Adjacency, str] = {
@@ -131,6 +132,8 @@ class Sensitivity(da.Attack):
             unclear, said = far_from_the_run(examination, adjacency)
             examination.unclear |= {} if unclear is None else {unclear: None}
             notes += said
+            unlikely = unlikely_draws(coupled, adjacency)
+            examination.unclear |= {} if unlikely is None else {unlikely: None}
             findings.append(_alignment(examination, adjacency, rounds))
         return [*findings, _dependence(examination, constant, rounds, notes)]
 

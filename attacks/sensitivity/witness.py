@@ -43,6 +43,7 @@ class Witness(Noise):
         watched: whether it notes the value that each of its draws is added to first.
         flipped: the axis along which the numbers of a draw come in the opposite order, by stream.
         trials: the leading dimensions of a stack of trials.
+        levels: what all numbers of a draw are, in units of its scale, by stream.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Witness(Noise):
         watched: bool = False,
         flipped: Mapping[str, int] | None = None,
         trials: torch.Size = torch.Size(),  # noqa: B008 - a tuple
+        levels: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[AskedDraw] = []
@@ -61,7 +63,7 @@ class Witness(Noise):
         self.drawn: dict[NoiseFamily, Drawn] = {}
         self._given = streams.seed, round
         self._silent, self._moves, self._watched = silent, moves or {}, watched
-        self._flipped, self._trials = flipped or {}, trials
+        self._flipped, self._trials, self._levels = flipped or {}, trials, levels or {}
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._noted(super().gaussian, self._asked(message, "gaussian", like, std), like)
@@ -83,6 +85,8 @@ class Witness(Noise):
             return torch.zeros_like(like)
         stacked = len(self._trials) if like.shape[: len(self._trials)] == self._trials else 0
         units = draw(asked.stream, 1.0, like.detach()[(0,) * stacked])
+        if asked.stream in self._levels:
+            units = torch.full_like(units, self._levels[asked.stream])
         if asked.stream in self._flipped:
             units = units.flip(self._flipped[asked.stream])
         sizes = units.abs() if asked.family == "laplace" else units.square()

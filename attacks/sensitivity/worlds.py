@@ -167,11 +167,12 @@ class Coupled:
         watched: bool = False,
         flipped: Mapping[str, int] | None = None,
         streams: Streams | None = None,
+        levels: Mapping[str, float] | None = None,
     ) -> Played:
         """Round k; ``streams``: of its noise, if they are not those of the run."""
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
         trials, graph = self.defense.models(state).shape[:-2], self.setting.network.at(k)
-        noise = Witness(streams or self.streams, k, silent, own, watched, flipped, trials)
+        noise = Witness(streams or self.streams, k, silent, own, watched, flipped, trials, levels)
         with watched_beside() as beside:
             state, sent, _ = self.defense.step(state, k, graph, oracle, noise)
         if watched:
@@ -254,6 +255,7 @@ class PlayedWorld:
     oracle: Gradient
     lag: int = 0
     streams: Streams | None = None  # of its noise, if they are not those of the run
+    levels: Mapping[str, float] | None = None  # that draws are given, as ``Witness`` has it
     _before: "PlayedWorld | None" = field(default=None, init=False, compare=False)
 
     def later(self) -> "PlayedWorld":
@@ -275,7 +277,8 @@ class PlayedWorld:
         if self._before is None:
             return self._rounds(silent=silent)[-1]
         coupled, state, k = self.coupled, self._before.play(silent).state, self.k + self.lag
-        return coupled.play(state, k, coupled.kept_oracle(k), silent, streams=self.streams)
+        noise: dict[str, Any] = {"streams": self.streams, "levels": self.levels}
+        return coupled.play(state, k, coupled.kept_oracle(k), silent, **noise)
 
     def play(self, silent: bool) -> Played:
         return self.quiet if silent else self.noisy
@@ -295,7 +298,8 @@ class PlayedWorld:
 
     def _rounds(self, **noise: Any) -> list[Played]:
         """Those that are played; ``noise``: how, as ``Witness`` has it."""
-        coupled, k, noise = self.coupled, self.k, {**noise, "streams": self.streams}
+        coupled, k = self.coupled, self.k
+        noise = {**noise, "streams": self.streams, "levels": self.levels}
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]
         for later in range(k + 1, k + 1 + self.lag):
             rounds.append(

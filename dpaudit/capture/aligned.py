@@ -199,7 +199,7 @@ class Alignments:
         moved: dict[Way, dict[int, Units]] = {w: {v: {} for v in self.victims} for w in self.ways}
         noiseless: tuple[MessageId, Way] | None = None
         for k in self.places:
-            worlds = [self._world(way, moved[way], self.victims) for way in moved]
+            worlds = [self.world(way, moved[way], self.victims) for way in moved]
             found = played(self.program, worlds, partial(self._changes, k))
             for way, changed in zip(moved, found, strict=True):
                 self.on_run()
@@ -340,7 +340,7 @@ class Alignments:
                     }
         return found
 
-    def _world(
+    def world(
         self, way: Way, moved: Mapping[int, Units], victims: Sequence[int], first: bool = False
     ) -> World:
         """A run in which records of these victims are changed and their noise is moved.
@@ -372,7 +372,7 @@ class Alignments:
         Raises NotExamined where it is not.
         """
         moved = moves.units
-        worlds = [self._world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
+        worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
         self._refuse(played(self.program, worlds, self._what_differs), "composition")
         k = min(k for k, places in self.places.items() if places)
         firsts = {
@@ -380,7 +380,7 @@ class Alignments:
             for way, of in moved.items()
             if way.how in ("absent", *FAR[:2])
         }
-        worlds = [self._world(way, of, self.victims, first=True) for way, of in firsts.items()]
+        worlds = [self.world(way, of, self.victims, first=True) for way, of in firsts.items()]
         self._refuse(played(self.program, worlds, self._what_differs), "state")
 
     def _refuse(

@@ -40,6 +40,7 @@ from .aligned import (
     refuse_unbounded,
 )
 from .drawn import drawn_noise, runs_needed
+from .far_draws import refuse_other_noise_far_out
 from .overflowing import with_overflowing
 from .program import Program
 from .runs import MessageId, ProgramRun
@@ -194,6 +195,7 @@ class Examination:
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
         runs.verify(moves)
+        refuse_other_noise_far_out(runs, moves)
         self.aligned = True
 
     def _costs(

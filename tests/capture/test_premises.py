@@ -169,6 +169,8 @@ FAULTS = {
     "order": "completeness",
     "count": "distance",
     "file": "completeness",
+    "cut-far-out": "noise",
+    "dropped-far-out": "noise",
     "some-coordinates": "",  # refused, or nothing is examined: noise has numbers that it moves not
 }
 

@@ -105,6 +105,10 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
     noise = tap.noise(i, "noise", drawn, scale)
     if VARIANT == "some-coordinates":
         noise = noise * (np.arange(INPUTS) < INPUTS / 2)
+    if VARIANT == "cut-far-out":
+        noise = np.clip(noise, -5 * scale, 5 * scale)
+    if VARIANT == "dropped-far-out" and k == 1:
+        noise = noise * (np.abs(noise).max() < 5 * scale)
     return noise
 
 

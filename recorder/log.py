@@ -197,7 +197,10 @@ class Sites:
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
-        self._folder = os.getcwd()  # that relative names of source files are relative to
+        try:
+            self._folder = os.getcwd()  # that relative names of source files are relative to
+        except OSError:  # it is gone
+            self._folder = origin
         self._skipped: dict[str, str] = {}  # folders of libraries that are loaded, by their names
         self._named: dict[CodeType, str | None] = {}
         self._purposes: dict[CodeType, str | None] = {}

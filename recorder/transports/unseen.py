@@ -65,7 +65,10 @@ class UnseenWays:
         """A file that is read and that another process has written since the program began."""
         if isinstance(path, int) or not isinstance(flags, int) or not self._log.folder:
             return
-        name = os.path.abspath(os.fsdecode(path))
+        try:
+            name = os.path.abspath(os.fsdecode(path))
+        except OSError:  # the working folder is gone: what is raised here, open() raises
+            return
         if flags & (os.O_WRONLY | os.O_RDWR):
             self._own_files.add(name)
         if flags & os.O_WRONLY or name in self._own_files or name.endswith((".pyc", ".py")):

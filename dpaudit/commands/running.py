@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.processes import Waiting
 
 EVERY = 4.0  # seconds between lines: with the start of Python, nobody waits 5 for a word
+POLL = 0.1  # seconds, until it is looked again whether a line is due
 _shown = [0, 0]  # displays of progress: how many there are, and how many there were
+_said = [0.0]  # when a line of time that passes was written, by whichever of them
 EVERY_IN_A_NOTEBOOK = 0.5
 
 
@@ -43,18 +45,34 @@ def waiting_lines() -> Iterator[None]:
     """Lines while a command imports, reads or writes, before and after all displays of progress."""
     over, began = threading.Event(), time.monotonic()
 
-    def report() -> None:
-        while not over.wait(EVERY):
-            now, before = _shown
-            if not now:
-                after = duration(time.monotonic() - began)
-                complain(f"after {after}: {'finishing' if before else 'loading'}")
+    def line() -> str:
+        now, before = _shown
+        after = duration(time.monotonic() - began)
+        return "" if now else f"after {after}: {'finishing' if before else 'loading'}"
 
-    threading.Thread(target=report, daemon=True).start()
+    threading.Thread(target=_say_in_silence, args=(over, EVERY, line), daemon=True).start()
     try:
         yield
     finally:
         over.set()
+
+
+def _say_in_silence(over: threading.Event, every: float, line: Callable[[], str]) -> None:
+    """Write a line whenever none was written for so long, by this or by another that began before.
+
+    Args:
+        line: what is written; "" while it is for another to write.
+    """
+    began = time.monotonic()
+    if began - _said[0] < 2 * every:
+        began = _said[0]
+    while True:
+        left = max(_said[0], began) + every - time.monotonic()
+        if over.wait(left if left > 0 else POLL):
+            return
+        if time.monotonic() >= max(_said[0], began) + every and (said := line()):
+            complain(said)
+            _said[0] = time.monotonic()
 
 
 @contextmanager
@@ -175,11 +193,7 @@ class Tally:
 def _lines(every: float) -> Iterator[OnProgress]:
     tally, over = Tally(), threading.Event()
 
-    def report() -> None:
-        while not over.wait(every):
-            complain(tally.line())
-
-    reporter = threading.Thread(target=report, daemon=True)
+    reporter = threading.Thread(target=_say_in_silence, args=(over, every, tally.line), daemon=True)
     reporter.start()
     try:
         yield tally

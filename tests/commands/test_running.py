@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -145,3 +146,22 @@ def test_no_thread_is_left(monkeypatch) -> None:
     with pytest.raises(ZeroDivisionError), progress_bars(quiet=False):
         1 / 0  # noqa: B018
     assert threading.active_count() == before
+
+
+def test_a_line_is_due_so_long_after_any_other(monkeypatch) -> None:
+    """One that begins 3 s after another's last word waits 1 s more; one that may not speak yet
+    does as soon as it may.
+    """
+    clock, said = Clock(), list[float]()
+    clock.now = 7.0
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(running, "_said", [4.0])
+    monkeypatch.setattr(running, "complain", lambda _: said.append(round(clock.now, 1)))
+
+    class Over:
+        def wait(self, seconds: float) -> bool:
+            clock.now += seconds
+            return clock.now > 20
+
+    running._say_in_silence(Over(), 4.0, lambda: "" if 11 < clock.now < 13.95 else "it runs")
+    assert said == [8.0, 14.0, 18.0]

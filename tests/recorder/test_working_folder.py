@@ -7,9 +7,7 @@ from dpaudit.recorder.log import Sites
 from dpaudit.recorder.transports.unseen import UnseenWays
 
 
-def test_what_is_opened_without_a_working_folder_is_left_to_the_program(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_program_may_open_files_without_a_working_folder(tmp_path, monkeypatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -20,6 +20,7 @@ from dpaudit.game.worst_case.record import of_most_moved_agent
 
 from .agents import between_agents
 from .alignment import over_declared, size_of_noise
+from .edges import beyond_the_noise
 from .examination import Examination
 from .others import LONG, UNLIKE, Others
 from .replay import EVERY_LINK
@@ -53,6 +54,7 @@ STRETCHED = (
     "stretched: the natural one's gradient, of the length that moves messages most, as the step "
     "clips by itself"
 )
+LEAST_DELTA = 1e-9  # what reveals a record more seldom is not told from rounding
 
 
 _FINDING = partial(da.Finding, kind="sensitivity", attack="sensitivity", world="defense")
@@ -135,6 +137,8 @@ class Sensitivity(da.Attack):
             unlikely = unlikely_draws(coupled, adjacency)
             examination.unclear |= {} if unlikely is None else {unlikely: None}
             findings.append(_alignment(examination, adjacency, rounds))
+            delta = max([LEAST_DELTA, *(claim.delta for claim in context.claims)])
+            findings += _beyond(coupled, adjacency, delta)
         return [*findings, _dependence(examination, constant, rounds, notes)]
 
     def _rows(
@@ -304,6 +308,33 @@ def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
     if any(row.stated is not None for row in rows):
         series[da.Column.STATED_BOUND] = tuple(nan if r.stated is None else r.stated for r in rows)
     return series
+
+
+def _beyond(coupled: Coupled, adjacency: Adjacency, delta: float) -> Iterator[da.Finding]:
+    """Where noise ends, if a record is seen for certain beyond it with more than ``delta``."""
+    found = beyond_the_noise(coupled)
+    if found is None:
+        return
+    rate = 1.0
+    if coupled.defense.drawing != "cyclic":
+        rate = coupled.defense.sampling_rate(coupled.setting.sizes[coupled.victim])
+    if rate * found.probability <= delta:
+        return
+    yield _FINDING(
+        role=da.Role.SENSITIVITY,
+        title=f"How far {found.message} moves where its noise ends",
+        message=found.message,
+        adjacency=adjacency,
+        rounds=(1,),
+        metrics={da.Name.MEASURED: da.Metric(value=found.moved)},
+        verdict=da.Verdict.UNSUPPORTED,
+        notes=(
+            f"with probability {rate * found.probability:.2g} a record of agent {coupled.victim} "
+            "is in the batch of the round and some number of the message is where no noise brings "
+            "it without the record: that is more than delta, whatever epsilon is",
+        ),
+        series={da.Column.ROUND: (1.0,), "natural": (found.moved,)},
+    )
 
 
 def _alignment(

@@ -24,7 +24,7 @@ from .worlds import Coupled, PlayedWorld, WorldPair, all_without_first
 # where a run draws a thousand
 FAR: dict[NoiseFamily, float] = {"gaussian": 5.5, "laplace": 15.0}
 STEPS = 11  # values on each side of 0 that a draw of one number is given
-ROUNDS, LAST = 8, 40  # rounds that are looked at, at most, and the latest one
+ROUNDS, LAST = 3, 20  # rounds that are looked at, at most, and the latest one
 LATER = 3  # rounds within which what a record moved is noised
 OWN = (
     "what a step does where its own generators draw other numbers: it draws some beside those of "

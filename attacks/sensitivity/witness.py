@@ -43,7 +43,7 @@ class Witness(Noise):
         watched: whether it notes the value that each of its draws is added to first.
         flipped: the axis along which the numbers of a draw come in the opposite order, by stream.
         trials: the leading dimensions of a stack of trials.
-        levels: what all numbers of a draw are, in units of its scale, by stream.
+        levels: what the numbers of a draw are, in units of its scale, by stream.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Witness(Noise):
         watched: bool = False,
         flipped: Mapping[str, int] | None = None,
         trials: torch.Size = torch.Size(),  # noqa: B008 - a tuple
-        levels: Mapping[str, float] | None = None,
+        levels: Mapping[str, float | Tensor] | None = None,
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[AskedDraw] = []
@@ -86,7 +86,8 @@ class Witness(Noise):
         stacked = len(self._trials) if like.shape[: len(self._trials)] == self._trials else 0
         units = draw(asked.stream, 1.0, like.detach()[(0,) * stacked])
         if asked.stream in self._levels:
-            units = torch.full_like(units, self._levels[asked.stream])
+            level = torch.as_tensor(self._levels[asked.stream], dtype=units.dtype)
+            units = level.to(units.device).expand_as(units)
         if asked.stream in self._flipped:
             units = units.flip(self._flipped[asked.stream])
         sizes = units.abs() if asked.family == "laplace" else units.square()

@@ -167,7 +167,7 @@ class Coupled:
         watched: bool = False,
         flipped: Mapping[str, int] | None = None,
         streams: Streams | None = None,
-        levels: Mapping[str, float] | None = None,
+        levels: Mapping[str, float | Tensor] | None = None,
     ) -> Played:
         """Round k; ``streams``: of its noise, if they are not those of the run."""
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
@@ -255,7 +255,9 @@ class PlayedWorld:
     oracle: Gradient
     lag: int = 0
     streams: Streams | None = None  # of its noise, if they are not those of the run
-    levels: Mapping[str, float] | None = None  # that draws are given, as ``Witness`` has it
+    levels: Mapping[str, float | Tensor] | None = (
+        None  # that draws are given, as ``Witness`` has it
+    )
     _before: "PlayedWorld | None" = field(default=None, init=False, compare=False)
 
     def later(self) -> "PlayedWorld":

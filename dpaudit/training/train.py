@@ -29,7 +29,7 @@ from .checkpoints import StoredCheckpoint
 from .run_directory import RunDirectory
 from .trials import unrecorded
 
-EVALUATIONS = 40  # points of the training curves
+EVALUATIONS = 20  # points of the training curves: of LeNet, one takes as long as ten rounds
 TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
 
 T = TypeVar("T")
@@ -114,9 +114,9 @@ def train(
 ) -> Curve:
     """Play every round, write the recorded ones, and return the training curves.
 
-    ``evaluations``: points of these, evenly spaced; the last round is always one. Goes on from the
-    last checkpoint of this world if the run directory has one; since every stream is named by its
-    round, the result is the one of an uninterrupted run.
+    ``evaluations``: points of these at most, evenly spaced; the last round is always one. Goes on
+    from the last checkpoint of this world if the run directory has one; since every stream is named
+    by its round, the result is the one of an uninterrupted run.
 
     Raises:
         RunError: a message or a model is no finite number; whatever would be found on such a run
@@ -137,7 +137,7 @@ def train(
     if last is not None:
         state = type(state)(**last.tensors)
     shape = defense.models(state).shape
-    every = max(1, defense.n_rounds // evaluations)
+    every = -(-defense.n_rounds // evaluations)
     for k in range(done + 1, defense.n_rounds + 1):
         for batch_size in sorted(recording.probes.get(k, ())):
             sent = play(state, k, batch_size, "fixed").sent

@@ -62,8 +62,8 @@ def ticking(step: float) -> Callable[[], float]:
 def test_training_takes_its_rounds_and_evaluations() -> None:
     one, twice = (estimated(audit(n_rounds=n)).training for n in (100, 200))
     assert [part.part for part in one] == ["training (defense)", "training (no-defense)"]
-    assert [part.seconds for part in one] == pytest.approx([100 * 0.026 + 40 * 0.1] * 2)
-    assert [part.seconds for part in twice] == pytest.approx([200 * 0.026 + 40 * 0.1] * 2)
+    assert [part.seconds for part in one] == pytest.approx([100 * 0.026 + 20 * 0.1] * 2)
+    assert [part.seconds for part in twice] == pytest.approx([200 * 0.026 + 20 * 0.1] * 2)
 
 
 def lines(costs: AuditCosts, cores: int) -> str:

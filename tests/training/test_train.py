@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from dpaudit.defense.noise import Noise
+from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.defenses.partpsp import PartPSP
 from dpaudit.errors import RunError
 from dpaudit.rng import Streams
-from dpaudit.training.train import _refuse_unless_finite, play_round
+from dpaudit.training.run_directory import RunDirectory
+from dpaudit.training.train import NOTHING_RECORDED, _refuse_unless_finite, play_round, train
 
 LARGE = 3e38  # two of them overflow float32
 
@@ -52,3 +54,20 @@ def test_a_twin_that_divides_by_0_without_noise_says_so(world: str, also: bool) 
     with pytest.raises(RunError, match=f"training, {world}: round 3 has a model") as raised:
         _refuse_unless_finite(world, 3, {}, torch.tensor([1.0, nan]))
     assert ("norm.clamp" in raised.value.problems[0].help) is also
+
+
+@pytest.mark.parametrize(
+    ("n_rounds", "points", "expected"),
+    [(5, 20, [1, 2, 3, 4, 5]), (7, 3, [3, 6, 7]), (8, 1, [8]), (6, 3, [2, 4, 6])],
+)
+def test_a_curve_has_so_many_points_at_most(
+    setting_of, tmp_path, monkeypatch, n_rounds: int, points: int, expected: list[int]
+) -> None:
+    problem, setting = setting_of("ring", 3)
+    start = problem.initial(Streams(3)).double()
+    monkeypatch.setattr(problem, "initial", lambda streams: start)
+    defense = DPDPSGD(n_rounds=n_rounds, batch_size=5, noise_multiplier=1.0).calibrate(setting)
+    with RunDirectory(tmp_path).held() as run:
+        given = defense, problem, setting, Streams(3), NOTHING_RECORDED, run
+        curve = train(*given, "defense", lambda k, n: None, points)
+    assert list(curve.rounds) == expected

@@ -50,6 +50,8 @@ class DummyGradient(dp.Gradient):
         C = None if isinf(clip_norm) else clip_norm
         if norm == 2 and not (self.keeps and torch.is_grad_enabled()):
             return recomputed_sum(self.gradients, X, x, y, C)
+        if C is None:
+            return self.gradients.differentiable_sum(X, x, y)
         return self.gradients.clipped_sum(X, x, y, C, norm, create_graph=True)
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:

@@ -133,6 +133,15 @@ class Gradients:
             _add(total, p.models, parts, first=p.records.start == 0)
         return total
 
+    def differentiable_sum(self, X: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The sum over records of gradients that nothing clips, [m, d], with its graph.
+
+        The same as ``clipped_sum`` with ``create_graph``, but stacked models make no record's own.
+        """
+        if isinstance(self._engine, Stacked):
+            return self._engine.total(X.unsqueeze(1), inputs, labels).squeeze(1)
+        return self.clipped_sum(X, inputs, labels, None, create_graph=True)
+
     def part(
         self,
         X: Tensor,

@@ -110,9 +110,14 @@ class _Conv2d(Layer):
         self.dilation: tuple[int, ...] = layer.dilation
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """One call for each model: as groups of channels of one call, models are slower."""
+        """One call for each model: as groups of channels of one call, models are slower.
+
+        But where weights are differentiated too, groups are faster.
+        """
         n, c = self.block.n, self.shapes["weight"][1]
         s = x.shape[1] // c
+        if self.weights["weight"].requires_grad:
+            return self._in_groups(x), x
         if s == 1 and self._by_patches(x):
             return self._from_patches(x)
         weights = [w.reshape(n, s, -1, *w.shape[3:]) for w in self.weights.values()]
@@ -122,6 +127,15 @@ class _Conv2d(Layer):
             y_i = [self._convolve(*model) for model in zip(x_i, *w_i, strict=True)]
             holders.append(torch.cat(y_i, dim=1) if s > 1 else y_i[0])
         return torch.cat(holders) if n > 1 else holders[0], x
+
+    def _in_groups(self, x: Tensor) -> Tensor:
+        """One call for all models, whose channels are side by side: [n r, k features, ...]."""
+        n, r, k = self.block
+        W, *b = (w.flatten(0, 2) for w in self.weights.values())
+        x = x.unflatten(0, (n, r)).unflatten(2, (-1, self.shapes["weight"][1]))
+        x = x.expand(-1, -1, k, *x.shape[3:]).transpose(0, 1).flatten(1, 3)
+        y = self._convolve(x, W, *b, groups=n * k)
+        return y.unflatten(1, (n, -1)).transpose(0, 1).flatten(0, 1)
 
     def _by_patches(self, x: Tensor) -> bool:
         """Whether the convolution of x, the same for all models, is a product with its patches.
@@ -144,8 +158,10 @@ class _Conv2d(Layer):
     def _keeps_channels_last(self, x: Tensor) -> bool:
         return self.convolves_channels_last and x.device.type == "cpu"
 
-    def _convolve(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
-        return F.conv2d(x, W, b, self.stride, self.padding, self.dilation)
+    def _convolve(
+        self, x: Tensor, W: Tensor, b: Tensor | None = None, *, groups: int = 1
+    ) -> Tensor:
+        return F.conv2d(x, W, b, self.stride, self.padding, self.dilation, groups)
 
     def _from_patches(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """One product serves all models."""

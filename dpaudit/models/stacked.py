@@ -104,6 +104,18 @@ class Stacked:
         self._prepare(Block(0, 0, 0), {})
         return Records(terms)
 
+    def total(self, X: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The sum of all records' gradients, [n, k, d], which can be differentiated.
+
+        No record's own gradient is made: each layer has one sum over records.
+        """
+        with torch.enable_grad():
+            X = X if X.requires_grad else X.detach().requires_grad_()
+            loss = cross_entropy(self.logits(X, inputs), labels).sum()
+            (total,) = torch.autograd.grad(loss, X, create_graph=True)
+        self._prepare(Block(0, 0, 0), {})
+        return total
+
     def floats(self, shape: torch.Size) -> int:
         count = 0
 

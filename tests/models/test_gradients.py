@@ -282,6 +282,17 @@ def test_clipped_sums_differentiate_as_plain_autograd_does(engine: str, norm: in
         torch.testing.assert_close(a, e, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("engine", ["two convolutions", "vmap"])
+def test_unclipped_sums_differentiate_as_plain_autograd_does(engine: str) -> None:
+    case = Case(_any_network() if engine == "vmap" else LAYERS[engine](), b=2)
+    leaves = [v.clone().requires_grad_() for v in (case.X, case.inputs)]
+    actual = case.gradients.differentiable_sum(*leaves, case.labels)
+    expected = _per_record_graph(case.module, *leaves, case.labels, None).sum(1)
+    torch.testing.assert_close(actual, expected, **ROUNDING)
+    derivatives = [torch.autograd.grad(v.pow(3).sum(), leaves) for v in (actual, expected)]
+    torch.testing.assert_close(*derivatives, rtol=1e-8, atol=1e-10)
+
+
 def test_clipped_sums_of_a_vision_transformer_differentiate() -> None:
     case = Case(build_network("vit", (1, 4, 4), 4), (1, 4, 4), m=1, n=1, b=2)
     leaves = [v.requires_grad_() for v in (case.X, case.inputs)]

@@ -16,10 +16,20 @@ from dpaudit.attack.reconstruction import Join
 
 from .exact import Recovered, recover
 from .labels import infer_labels, last_parameters
-from .local import at_once, dealt, halfway, likely_orders, merged, n_dummies, one_pass, repeated
+from .local import (
+    at_once,
+    dealt,
+    halfway,
+    likely_orders,
+    merged,
+    n_dummies,
+    of_each,
+    one_pass,
+    repeated,
+)
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
-from .search import LBFGS, Adam, Problems, Track, minimise, traced
+from .search import EARLY, HALVED, LBFGS, Adam, Minimum, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -27,7 +37,7 @@ _EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's ba
 _LOW = 1e-6  # mismatch at which a victim gets no other start
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
-_ORDERED_STEPS = 10  # of a search that tells orders apart
+_ORDERING = 0.4  # of the steps of a search: in these it tells orders apart
 
 
 class Attempt(NamedTuple):
@@ -130,7 +140,7 @@ class GradientInversion(da.ReconstructionAttack):
         victims = torch.arange(observed.n_secrets, device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
         starts = draw(len(victims))
-        guess, chosen = self._guess_labels(observed, task, chosen, starts, streams)
+        guess, starts, chosen = self._guess_labels(observed, task, chosen, starts, streams)
         joint = self.labels == "joint" or guess is None
         objective = _objective(observed, task, chosen, None if joint else guess)
         search = partial(self._search, objective, chosen, guess)
@@ -163,11 +173,11 @@ class GradientInversion(da.ReconstructionAttack):
         chosen: Plan,
         starts: Tensor,
         streams: da.Streams,
-    ) -> tuple[Tensor | None, Plan]:
+    ) -> tuple[Tensor | None, Tensor, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
         These answer more like the records. None: the network does not reveal labels, as the plan
-        then says.
+        then says. Also where the search starts, and its plan, as orders are told by part of it.
         """
         try:
             last_parameters(task.gradients.module, task.n_classes)
@@ -175,12 +185,12 @@ class GradientInversion(da.ReconstructionAttack):
             if self.labels == "inferred":
                 raise
             note = f"{reason}: they were searched along with the images"
-            return None, chosen._replace(notes=(*chosen.notes, note))
+            return None, starts, chosen._replace(notes=(*chosen.notes, note))
         generator = streams("attack", "labels")
         seen = halfway(observed)
         labels = dealt(infer_labels(seen, task, _dummies(observed, task, generator)), observed)
         if observed.batch_size == 1:
-            return labels, chosen
+            return labels, starts, chosen
         victims = torch.arange(len(labels), device=labels.device)
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
         one_step = replace(observed, local=None)  # all steps as one, in no order
@@ -196,8 +206,8 @@ class GradientInversion(da.ReconstructionAttack):
             same = (counted == labels.sort(1).values).all(1)
             labels = torch.where(same[:, None], labels, dealt(counted, observed))
         if observed.local is not None and len(one_pass(observed.local, observed.batch_size)) > 1:
-            labels = self._in_order(observed, task, chosen, labels, images, starts)
-        return labels, chosen
+            return self._in_order(observed, task, chosen, labels, images, starts)
+        return labels, starts, chosen
 
     def _in_order(
         self,
@@ -207,11 +217,12 @@ class GradientInversion(da.ReconstructionAttack):
         labels: Tensor,
         images: Tensor,
         starts: Tensor,
-    ) -> Tensor:
-        """The labels [m, n] in the order of steps whose short search explains the message best.
+    ) -> tuple[Tensor, Tensor, Plan]:
+        """The labels [m, n] in the order of steps whose search explains the message best.
 
-        The searches take no more steps than the one that follows; ``images`` [m, n, ...] choose the
-        orders that are searched.
+        All orders are searched at once, in the first ``_ORDERING`` of the plan's steps, and the
+        worse half of them is given up at a quarter and at a half of these. The search goes on where
+        that of the best order ended. ``images`` [m, n, ...] choose the orders that are searched.
         """
         victims = torch.arange(len(labels), device=labels.device)
 
@@ -222,18 +233,24 @@ class GradientInversion(da.ReconstructionAttack):
 
         assert observed.local is not None  # else there is no order
         sizes = one_pass(observed.local, observed.batch_size)
-        orders = likely_orders(labels, images, sizes, loss)
-        short = chosen._replace(n_steps=_ORDERED_STEPS)
-        n_searched = max(1, min(orders.shape[1], chosen.n_steps // _ORDERED_STEPS))
-        losses = []
-        for k in range(n_searched):
-            objective = _objective(observed, task, chosen, orders[:, k])
-            checkpoint = task.checkpoint.stage(f"order-{k}")
-            found = self._search(
-                objective, short, orders[:, k], victims, starts, da.silent, checkpoint
+        orders = likely_orders(labels, images, sizes, loss)  # [m, k, n]
+        k = orders.shape[1]
+        objective = _objective(of_each(observed, k), task, chosen, orders.flatten(0, 1))
+        n_steps = max(1, round(_ORDERING * chosen.n_steps))
+        rows, found = torch.arange(len(victims) * k, device=victims.device), []
+        for i, some in enumerate(rows.split(at_once(observed, observed.most_joined))):
+            groups, checkpoint = some // k - some[0] // k, task.checkpoint.stage(f"order-{i}")
+            short = chosen._replace(n_steps=n_steps)
+            start = starts[some // k, 0]
+            found.append(
+                self._minimum(objective, short, some, start, groups, da.silent, checkpoint, EARLY)
             )
-            losses.append(found.losses.amin(1))
-        return orders[victims, torch.stack(losses).argmin(0)]
+        losses, points = (torch.cat(parts) for parts in list(zip(*found, strict=True))[1::-1])
+        best = losses.view(-1, k).argmin(1)
+        first = points.view(len(victims), k, -1)[victims, best]
+        starts = torch.cat([first[:, None], starts[:, 1:]], dim=1)
+        left = chosen._replace(n_steps=max(1, chosen.n_steps - n_steps))
+        return orders[victims, best], starts, left
 
     def _search(
         self,
@@ -255,22 +272,38 @@ class GradientInversion(da.ReconstructionAttack):
         rows = starts.shape[1] * observed.most_joined
         size = at_once(observed, rows)
         chunks = torch.arange(len(victims), device=victims.device).split(size)
-        tolerance = 0.0 if chosen.total_variation else _ROUNDING[chosen.mismatch]
         minima = []
         for i, chunk in enumerate(chunks):
             groups = torch.arange(len(chunk), device=chunk.device)
             groups = groups.repeat_interleave(starts.shape[1])
-            losses = partial(_losses, objective, victims[chunk][groups])
-            bounds = objective.task.value_range
-            problems = Problems(losses, starts[chunk].flatten(0, 1), bounds, tolerance, groups)
             progress = partial(da.step_of_part, on_step, i, len(chunks))
-            rate = self.learning_rate * problems.width / 2
-            method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, chosen.signed)
-            minima.append(minimise(problems, method, chosen.n_steps, progress, checkpoint.stage(i)))
+            own, start = victims[chunk][groups], starts[chunk].flatten(0, 1)
+            minima.append(
+                self._minimum(objective, chosen, own, start, groups, progress, checkpoint.stage(i))
+            )
         points = torch.cat([minimum.points for minimum in minima]).view_as(starts)
         least = torch.cat([minimum.losses for minimum in minima]).view(starts.shape[:2])
         tracks = zip(*(minimum.track for minimum in minima), strict=True)
         return Attempt(points, least, Track(*(torch.cat(parts, dim=1) for parts in tracks)))
+
+    def _minimum(
+        self,
+        objective: Objective,
+        chosen: Plan,
+        victims: Tensor,
+        start: Tensor,
+        groups: Tensor,
+        on_step: da.OnStep,
+        checkpoint: da.Checkpoint,
+        halved: tuple[float, ...] = HALVED,
+    ) -> Minimum:
+        """Searches from ``start`` [p, D] for so many victims; those of a group compete."""
+        losses = partial(_losses, objective, victims)
+        tolerance = 0.0 if chosen.total_variation else _ROUNDING[chosen.mismatch]
+        problems = Problems(losses, start, objective.task.value_range, tolerance, groups)
+        rate = self.learning_rate * problems.width / 2
+        method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, chosen.signed)
+        return minimise(problems, method, chosen.n_steps, on_step, checkpoint, halved)
 
 
 def _objective(

@@ -108,6 +108,20 @@ def _distinct(tried: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack(orders + orders[:1] * (_ORDERS - len(orders)))
 
 
+def of_each(observed: da.ObservedGradients, k: int) -> da.ObservedGradients:
+    """The same with each secret k times, one behind the other."""
+    if observed.secrets is None:
+        rows = torch.arange(len(observed.gradients), device=observed.models.device)
+        rows, secrets = rows.repeat_interleave(k), None
+    else:
+        copies = torch.arange(k, device=observed.models.device)
+        rows = torch.arange(len(observed.gradients), device=copies.device).repeat_interleave(k)
+        secrets = (observed.secrets[:, None] * k + copies).flatten()
+    std = None if observed.std is None else observed.std[rows]
+    gradients, models = observed.gradients[rows], observed.models[rows]
+    return replace(observed, gradients=gradients, models=models, std=std, secrets=secrets)
+
+
 def repeated(labels: Tensor, observed: da.ObservedGradients) -> Tensor:
     """The labels of all dummies, pass after pass: [m, n_dummies, ...]."""
     return labels.repeat(1, n_dummies(observed) // observed.batch_size, *[1] * (labels.ndim - 2))

@@ -16,6 +16,7 @@ from dpaudit.attacks.gradient_inversion.local import (
     disagreement,
     likely_orders,
     merged,
+    of_each,
 )
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.data.datasets import load_dataset
@@ -128,6 +129,19 @@ def test_a_short_search_tells_the_order_that_was_taken(monkeypatch) -> None:
     monkeypatch.setattr(name, lambda *given: orders)
     assert torch.equal(orders[:, -1], true)
     assert torch.equal(attacked(task, observed, iterations=60).labels, true)
+
+
+def test_each_order_has_what_was_observed_of_its_victim() -> None:
+    rows = torch.arange(3.0)[:, None]
+    observed = ObservedGradients(rows, -rows, 4, None, rows[:, 0], torch.tensor([0, 1, 1]))
+    tripled = of_each(observed, 3)
+    assert tripled.n_secrets == 6
+    for secret in range(6):
+        mine = tripled.gradients[tripled.secrets == secret, 0]
+        assert mine.tolist() == [[0.0], [1.0, 2.0]][secret // 3]
+    assert torch.equal(tripled.gradients, -tripled.models)
+    alone = of_each(replace(observed, secrets=None), 2)
+    assert alone.std.tolist() == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
 
 
 def test_passes_of_one_step_have_no_order(monkeypatch) -> None:

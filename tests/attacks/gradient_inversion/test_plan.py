@@ -230,9 +230,10 @@ def test_local_steps_are_searched_without_signs() -> None:
     local = local_steps(LocalTraining(optimizer="sgd", learning_rate=0.1), (1,))
     played = replace(observed, local=local)
     assert not plan(played, TASK).signed
-    assert plan(played, TASK).n_steps == 150
+    assert plan(played, TASK).n_steps == 200
     assert plan(played, TASK, "l1").signed
-    assert plan(replace(played, batch_size=10), TASK).signed
+    many = plan(replace(played, batch_size=10), TASK)
+    assert (many.signed, many.n_steps) == (True, 150)
     assert plan(replace(played, local=local._replace(is_adaptive=True)), TASK).signed
     assert plan(observed, TASK).signed
 

@@ -5,9 +5,9 @@ in a thousand rounds, by a coin of its own, is hardly ever seen to differ: so it
 draws at all.
 """
 
+import inspect
 import os
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,8 +49,12 @@ def watched(defense: object) -> Iterator[OwnDraws]:
 def _states(defense: object) -> list[Any]:
     """Of all generators that a step may draw from without making one."""
     kind = type(defense)
-    modules = (sys.modules[base.__module__] for base in kind.__mro__[:-1])
-    places = [vars(place) for place in (*kind.__mro__, *modules)]
+    functions = (
+        inspect.unwrap(f) for base in kind.__mro__ for f in vars(base).values() if callable(f)
+    )
+    # of functions and not of modules: a class need not be in one that was imported
+    modules = {id(f.__globals__): f.__globals__ for f in functions if inspect.isfunction(f)}
+    places = [*map(vars, kind.__mro__), *modules.values()]
     kept = {id(x): x for place in places for x in place.values() if isinstance(x, GENERATORS)}
     return [
         random.getstate(),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.attacks.sensitivity.own_draws import watched
 from dpaudit.attacks.sensitivity.unlikely import unlikely_draws
 from dpaudit.attacks.sensitivity.worlds import Coupled
 from dpaudit.defense import Gradient, Noise
@@ -162,3 +163,16 @@ def test_noise_that_a_coin_makes_louder_hides_no_less(found: Any) -> None:
 @pytest.mark.parametrize("mechanism", CORRECT, ids=lambda mechanism: mechanism.name)
 def test_no_right_mechanism_does_something_else(found: Any, mechanism: Any) -> None:
     assert found(mechanism.defense) is None
+
+
+def test_draws_of_a_class_that_no_module_holds_are_seen() -> None:
+    """As those that a document or a notebook defines."""
+    names: dict[str, Any] = {"__name__": "nowhere", "torch": torch, "kept": torch.Generator()}
+    code = "class Kept:\n    def step(self):\n        torch.rand(1, generator=kept)\n"
+    exec(code, names)  # noqa: S102
+    with watched(names["Kept"]()) as own:
+        pass
+    assert not own.any
+    with watched(names["Kept"]()) as own:
+        names["Kept"]().step()
+    assert own.any

@@ -169,7 +169,7 @@ def test_draws_of_a_class_that_no_module_holds_are_seen() -> None:
     """As those that a document or a notebook defines."""
     names: dict[str, Any] = {"__name__": "nowhere", "torch": torch, "kept": torch.Generator()}
     code = "class Kept:\n    def step(self):\n        torch.rand(1, generator=kept)\n"
-    exec(code, names)  # noqa: S102
+    exec(code, names)
     with watched(names["Kept"]()) as own:
         pass
     assert not own.any

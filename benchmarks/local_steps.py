@@ -111,14 +111,9 @@ def told(case: Case, options: dict) -> Row:
     """With what breaching is given too: the label of each record, and the step that took it."""
 
     def given(
-        attack: GradientInversion,
-        observed: object,
-        task: Task,
-        chosen: Plan,
-        starts: Tensor,
-        streams: Streams,
-    ) -> tuple[Tensor, Tensor, Plan]:
-        return case.labels, starts, chosen
+        attack: GradientInversion, observed: object, task: Task, chosen: Plan, *rest: object
+    ) -> tuple[Tensor, Plan]:
+        return case.labels, chosen
 
     with patch.object(GradientInversion, "_guess_labels", given):
         return ours(case, case.observed, options)

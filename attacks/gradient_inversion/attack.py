@@ -29,7 +29,7 @@ from .local import (
 )
 from .objective import Mismatch, Objective, first_logits
 from .plan import Optimizer, Plan, plan
-from .search import EARLY, HALVED, LBFGS, Adam, Minimum, Problems, Track, minimise, traced
+from .search import LBFGS, Adam, Minimum, Problems, Track, minimise, traced
 
 # mismatches at which float32 gradients agree
 _ROUNDING = {"l1": 3e-6, "cosine": 1e-11, "chord": 5e-6, "euclidean": 1e-11, "likelihood": 0.0}
@@ -37,7 +37,7 @@ _EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's ba
 _LOW = 1e-6  # mismatch at which a victim gets no other start
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
-_ORDERING = 0.4  # of the steps of a search: in these it tells orders apart
+_ORDERED_STEPS = 60  # of a search that tells orders apart
 
 
 class Attempt(NamedTuple):
@@ -140,7 +140,7 @@ class GradientInversion(da.ReconstructionAttack):
         victims = torch.arange(observed.n_secrets, device=observed.models.device)
         draw = partial(_starts, observed, task, chosen.restarts, streams("attack", "start"))
         starts = draw(len(victims))
-        guess, starts, chosen = self._guess_labels(observed, task, chosen, starts, streams)
+        guess, chosen = self._guess_labels(observed, task, chosen, starts, streams)
         joint = self.labels == "joint" or guess is None
         objective = _objective(observed, task, chosen, None if joint else guess)
         search = partial(self._search, objective, chosen, guess)
@@ -173,11 +173,11 @@ class GradientInversion(da.ReconstructionAttack):
         chosen: Plan,
         starts: Tensor,
         streams: da.Streams,
-    ) -> tuple[Tensor | None, Tensor, Plan]:
+    ) -> tuple[Tensor | None, Plan]:
         """With random dummies; for a batch again with the images of short rehearsals.
 
         These answer more like the records. None: the network does not reveal labels, as the plan
-        then says. Also where the search starts, and its plan, as orders are told by part of it.
+        then says.
         """
         try:
             last_parameters(task.gradients.module, task.n_classes)
@@ -185,12 +185,12 @@ class GradientInversion(da.ReconstructionAttack):
             if self.labels == "inferred":
                 raise
             note = f"{reason}: they were searched along with the images"
-            return None, starts, chosen._replace(notes=(*chosen.notes, note))
+            return None, chosen._replace(notes=(*chosen.notes, note))
         generator = streams("attack", "labels")
         seen = halfway(observed)
         labels = dealt(infer_labels(seen, task, _dummies(observed, task, generator)), observed)
         if observed.batch_size == 1:
-            return labels, starts, chosen
+            return labels, chosen
         victims = torch.arange(len(labels), device=labels.device)
         short = chosen._replace(n_steps=_REHEARSED_STEPS, attempts=1)
         one_step = replace(observed, local=None)  # all steps as one, in no order
@@ -206,8 +206,8 @@ class GradientInversion(da.ReconstructionAttack):
             same = (counted == labels.sort(1).values).all(1)
             labels = torch.where(same[:, None], labels, dealt(counted, observed))
         if observed.local is not None and len(one_pass(observed.local, observed.batch_size)) > 1:
-            return self._in_order(observed, task, chosen, labels, images, starts)
-        return labels, starts, chosen
+            labels = self._in_order(observed, task, chosen, labels, images, starts)
+        return labels, chosen
 
     def _in_order(
         self,
@@ -217,12 +217,11 @@ class GradientInversion(da.ReconstructionAttack):
         labels: Tensor,
         images: Tensor,
         starts: Tensor,
-    ) -> tuple[Tensor, Tensor, Plan]:
-        """The labels [m, n] in the order of steps whose search explains the message best.
+    ) -> Tensor:
+        """The labels [m, n] in the order of steps whose short search explains the message best.
 
-        All orders are searched at once, in the first ``_ORDERING`` of the plan's steps, and the
-        worse half of them is given up at a quarter and at a half of these. The search goes on where
-        that of the best order ended. ``images`` [m, n, ...] choose the orders that are searched.
+        All orders are searched at once, and compete as restarts do. ``images`` [m, n, ...] choose
+        the orders that are searched.
         """
         victims = torch.arange(len(labels), device=labels.device)
 
@@ -236,21 +235,14 @@ class GradientInversion(da.ReconstructionAttack):
         orders = likely_orders(labels, images, sizes, loss)  # [m, k, n]
         k = orders.shape[1]
         objective = _objective(of_each(observed, k), task, chosen, orders.flatten(0, 1))
-        n_steps = max(1, round(_ORDERING * chosen.n_steps))
-        rows, found = torch.arange(len(victims) * k, device=victims.device), []
+        short = chosen._replace(n_steps=min(_ORDERED_STEPS, chosen.n_steps))
+        rows, losses = torch.arange(len(victims) * k, device=victims.device), []
         for i, some in enumerate(rows.split(at_once(observed, observed.most_joined))):
             groups, checkpoint = some // k - some[0] // k, task.checkpoint.stage(f"order-{i}")
-            short = chosen._replace(n_steps=n_steps)
             start = starts[some // k, 0]
-            found.append(
-                self._minimum(objective, short, some, start, groups, da.silent, checkpoint, EARLY)
-            )
-        losses, points = (torch.cat(parts) for parts in list(zip(*found, strict=True))[1::-1])
-        best = losses.view(-1, k).argmin(1)
-        first = points.view(len(victims), k, -1)[victims, best]
-        starts = torch.cat([first[:, None], starts[:, 1:]], dim=1)
-        left = chosen._replace(n_steps=max(1, chosen.n_steps - n_steps))
-        return orders[victims, best], starts, left
+            found = self._minimum(objective, short, some, start, groups, da.silent, checkpoint)
+            losses.append(found.losses)
+        return orders[victims, torch.cat(losses).view(-1, k).argmin(1)]
 
     def _search(
         self,
@@ -295,7 +287,6 @@ class GradientInversion(da.ReconstructionAttack):
         groups: Tensor,
         on_step: da.OnStep,
         checkpoint: da.Checkpoint,
-        halved: tuple[float, ...] = HALVED,
     ) -> Minimum:
         """Searches from ``start`` [p, D] for so many victims; those of a group compete."""
         losses = partial(_losses, objective, victims)
@@ -303,7 +294,7 @@ class GradientInversion(da.ReconstructionAttack):
         problems = Problems(losses, start, objective.task.value_range, tolerance, groups)
         rate = self.learning_rate * problems.width / 2
         method = LBFGS() if chosen.optimizer == "lbfgs" else Adam(rate, chosen.signed)
-        return minimise(problems, method, chosen.n_steps, on_step, checkpoint, halved)
+        return minimise(problems, method, chosen.n_steps, on_step, checkpoint)
 
 
 def _objective(

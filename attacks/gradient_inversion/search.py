@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
@@ -13,8 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import dpaudit.attack as da
 
-HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
-EARLY = (0.25, 0.5)  # the same, where many starts compete for the first steps of a search
+_HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
 _PATIENCE = 50  # steps in which a method that does not plan its end must gain something
 _GAIN = 0.01  # of the loss
 TRACED = 12  # moments of a search that are remembered, at most
@@ -126,13 +125,12 @@ def minimise(
     n_steps: int,
     on_step: da.OnStep,
     checkpoint: da.Checkpoint = da.NO_CHECKPOINT,
-    halved: Sequence[float] = HALVED,
 ) -> Minimum:
     """The best point of each problem in at most ``n_steps`` steps.
 
-    Effort follows the losses alone: a group with a solved problem is left alone; at the shares
-    ``halved`` of the steps each group goes on with the better half of its restarts; and a problem
-    that gained less than 1% in 50 steps of a method that plans no end is given up.
+    Effort follows the losses alone: a group with a solved problem is left alone; at a half and
+    at three quarters of the steps each group goes on with the better half of its restarts; and a
+    problem that gained less than 1% in 50 steps of a method that plans no end is given up.
 
     Source: Jamieson and Talwalkar 2016 (successive halving), arXiv:1502.07943.
     """
@@ -149,7 +147,7 @@ def minimise(
         best, before = Minimum(start.clone(), losses.clone(), track), losses.clone()
         best.track.note(0, n_steps, best, groups)
     marks = traced(n_steps)
-    halvings = {math.ceil(share * n_steps) for share in halved}
+    halvings = {math.ceil(share * n_steps) for share in _HALVED}
     for k in range(done + 1, n_steps + 1):
         open_groups = _least(best.losses, groups) > problems.tolerance
         now = now.rows(open_groups[groups[now.problems]] & now.losses.isfinite())

@@ -110,13 +110,10 @@ def _distinct(tried: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def of_each(observed: da.ObservedGradients, k: int) -> da.ObservedGradients:
     """The same with each secret k times, one behind the other."""
-    if observed.secrets is None:
-        rows = torch.arange(len(observed.gradients), device=observed.models.device)
-        rows, secrets = rows.repeat_interleave(k), None
-    else:
-        copies = torch.arange(k, device=observed.models.device)
-        rows = torch.arange(len(observed.gradients), device=copies.device).repeat_interleave(k)
-        secrets = (observed.secrets[:, None] * k + copies).flatten()
+    device, secrets = observed.models.device, observed.secrets
+    rows = torch.arange(len(observed.gradients), device=device).repeat_interleave(k)
+    if secrets is not None:
+        secrets = (secrets[:, None] * k + torch.arange(k, device=device)).flatten()
     std = None if observed.std is None else observed.std[rows]
     gradients, models = observed.gradients[rows], observed.models[rows]
     return replace(observed, gradients=gradients, models=models, std=std, secrets=secrets)

@@ -255,9 +255,7 @@ class PlayedWorld:
     oracle: Gradient
     lag: int = 0
     streams: Streams | None = None  # of its noise, if they are not those of the run
-    levels: Mapping[str, float | Tensor] | None = (
-        None  # that draws are given, as ``Witness`` has it
-    )
+    levels: Mapping[str, float | Tensor] | None = None  # of draws, as ``Witness`` has it
     _before: "PlayedWorld | None" = field(default=None, init=False, compare=False)
 
     def later(self) -> "PlayedWorld":

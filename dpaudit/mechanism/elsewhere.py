@@ -7,7 +7,6 @@ docs/recorder-protocol.md. Nothing of what it answers is trusted or unpickled.
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
@@ -108,21 +107,26 @@ class Elsewhere:
     def _read(self, code: str, text: str) -> Message:
         """One answer. Raises FunctionError, or ConfigError of a function that is not loaded."""
         assert self._process.stdout is not None
-        late = threading.Timer(self._seconds, self._process.kill)
-        late.start()
-        began = time.perf_counter()
+        late = threading.Event()  # no clock is read: on a busy machine it may start after the timer
+
+        def end() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self._seconds, end)
+        timer.start()
         try:
             found = read(self._process.stdout)
+            if found is not None:
+                return found
+            said = f"{text}: it ended with exit code {self._process.wait()}"
         except BAD_ANSWER as error:
-            said = f"{text}: it wrote something else: {type(error).__name__}"
-            raise FunctionError("DPA075", said) from None
+            code, said = "DPA075", f"{text}: it wrote something else: {type(error).__name__}"
         finally:
-            late.cancel()
-        if found is not None:
-            return found
-        if time.perf_counter() - began >= self._seconds:
-            raise FunctionError("DPA079", f"{text} within {self._seconds:g} s")
-        raise FunctionError(code, f"{text}: it ended with exit code {self._process.wait()}")
+            timer.cancel()
+        if late.is_set():
+            code, said = "DPA079", f"{text} within {self._seconds:g} s"
+        raise FunctionError(code, said)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dpaudit.defense.claim_accounting import Accounted, claimed_delta, record_ad
 from dpaudit.files.claim import Claim, measured_change
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import EpsilonRange, Premise, PremiseName
-from dpaudit.files.verdict import AGAINST
+from dpaudit.files.verdict import AGAINST, Verdict
 from dpaudit.statistics.bounds import clopper_pearson
 from dpaudit.training.classification import Classification
 
@@ -221,7 +221,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
     cited = [found for role in OF_PROGRAM[name] for found in evidence.of(role)]
     if name in ("distance", "composition") and evidence.aligned is not None:
         cited = [(i, f) for i, f in cited if f.role is not Role.ALIGNMENT or f is evidence.aligned]
-    against = [f for _, f in cited if f.verdict in AGAINST]
+    against = _against(name, cited, evidence)
     missing = [what for _, f in cited for what in f.not_examined]
     if name in ("distance", "composition") and evidence.aligned is None:
         missing = missing or ["no alignment of the runs covers the claim"]
@@ -242,7 +242,7 @@ def _premise(
     name: PremiseName, examine: Callable[[ClaimEvidence], Answer], evidence: ClaimEvidence
 ) -> Premise:
     missing, says, findings = examine(evidence)
-    against = [finding for _, finding in findings if finding.verdict in AGAINST]
+    against = _against(name, findings, evidence)
     status = "failed" if against else "not examined" if missing is not None else "examined"
     return Premise(
         name=name,
@@ -250,6 +250,25 @@ def _premise(
         says=_failure(against[0]) if against else says if missing is None else missing,
         findings=tuple(i for i, _ in findings),
     )
+
+
+def _against(
+    name: PremiseName, cited: Sequence[tuple[int, Finding]], evidence: ClaimEvidence
+) -> list[Finding]:
+    """What speaks against a premise.
+
+    Accounting that gives more than is claimed speaks against the claim alone; against composition
+    speaks what leaks more than is accounted.
+    """
+    against = [finding for _, finding in cited if finding.verdict in AGAINST]
+    if name != "composition" or evidence.declared is None:
+        return against
+    high = evidence.declared.metrics[Name.EPSILON].ends[1]
+    return [
+        f
+        for f in against
+        if f.verdict is Verdict.REFUTED or f.metrics[Name.EPSILON].ends[0] >= high * ALLOWED
+    ]
 
 
 def _failure(finding: Finding) -> str:

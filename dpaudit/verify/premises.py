@@ -56,7 +56,9 @@ def premises(evidence: Evidence) -> dict[str, bool]:
         "composition": declared["void"] is None and fits,
         "state": _is_complete(evidence.of("state")),
     }
-    cited = dict(distance=moved, noise=noise, completeness=beside, composition=[declared, *leaks])
+    bounds = [(f, metric(f, "epsilon", "low")) for f in evidence.of("declared", "measured") + leaks]
+    more = [f for f, low in bounds if f["verdict"] == "refuted" or (low or 0) >= high * ALLOWED]
+    cited = dict(distance=moved, noise=noise, completeness=beside, composition=more)
     failed = {name for name, some in cited.items() if any(f["verdict"] for f in some)}
     return {name: bool(how) and name not in failed for name, how in held.items()}
 
@@ -107,11 +109,9 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
             yield Flaw("premises", f"the declared rate is {rate:.6g}, not {stated:.6g}", True)
     if declared is None or claim["range"] is None:
         return
-    expected = {
-        "certified": certified,
-        "accounted": metric(declared, "epsilon", "high"),
-        "measured": _measured(evidence, declared) if all(own.values()) else inf,
-    }
+    accounted = metric(declared, "epsilon", "high")
+    measured = _measured(evidence, declared) if all(own.values()) else inf
+    expected = dict(certified=certified, accounted=accounted, measured=measured)
     for name, value in expected.items():
         given = number(claim["range"][name])
         if value is None or not isclose(given, value, rel_tol=TOLERANCE, abs_tol=1e-4):

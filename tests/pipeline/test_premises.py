@@ -172,6 +172,30 @@ def test_a_premise_that_fails_says_so() -> None:
     assert {p.name: p.status for p in found}["distance"] == "failed"
 
 
+def composition_of(declared: Finding, *others: Finding) -> str:
+    evidence = (*without(DECLARED, ALGEBRA), declared, *others)
+    return {p.name: p.status for p in premises(CLAIM, list(enumerate(evidence)))}["composition"]
+
+
+def leaking(of: Finding, low: float, high: float, **more: Any) -> Finding:
+    metrics = {Name.EPSILON: Metric(value=low, low=low, high=high), **ROUNDS}
+    against = {"verdict": Verdict.UNSUPPORTED, "metrics": metrics, **more}
+    return of.model_copy(update=against)
+
+
+def test_accounting_above_the_claim_contradicts_no_composition() -> None:
+    """What is claimed is then false; what is declared covers all rounds nevertheless."""
+    declared = leaking(DECLARED, 8.0, 8.0)
+    assert composition_of(declared, leaking(ALGEBRA, 8.0, 8.0)) == "examined"
+    assert composition_of(declared, leaking(ALGEBRA, 8.1, 8.1)) == "failed"
+    assert composition_of(DECLARED, leaking(ALGEBRA, 8.0, 8.0)) == "failed"
+    assert composition_of(leaking(DECLARED, inf, inf)) == "failed"
+    shown = leaking(ALGEBRA, 0.0, 8.0, verdict=Verdict.REFUTED)
+    assert composition_of(declared, shown) == "failed"
+    bare = finding(Role.MEASURED, {Name.EPSILON: Metric(value=inf, low=inf, high=inf)}, message="y")
+    assert composition_of(declared, ALGEBRA, leaking(bare, inf, inf)) == "failed"
+
+
 @pytest.mark.parametrize(
     "adjacency, cause",
     [("add-remove", ": clipping is missing or too weak"), ("function", "")],

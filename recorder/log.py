@@ -203,7 +203,7 @@ class Sites:
             self._folder = origin
         self._skipped: dict[str, str] = {}  # folders of libraries that are loaded, by their names
         self._named: dict[CodeType, str | None] = {}
-        self._purposes: dict[CodeType, str | None] = {}
+        self._purposes: dict[CodeType, tuple[str | None, bool]] = {}
 
     def here(self) -> str:
         """The innermost line, of those that led here, that is not a transport's or Python's own."""
@@ -227,14 +227,19 @@ class Sites:
         name = None if code is None else self._name(code.co_filename)
         return NOWHERE if name is None or code is None else f"{name}:{code.co_firstlineno}"
 
-    def purpose(self) -> str | None:
-        """What the functions that led here draw for: "model" or "data"; None: they do not say."""
+    def purpose(self, of_library: bool = False) -> str | None:
+        """What the functions that led here draw for: "model" or "data"; None: they do not say.
+
+        Args:
+            of_library: only those of torch count, and no name of the program's own.
+        """
         frame = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if code not in self._purposes:
                 self._purposes[code] = _purpose(code)
-            if (found := self._purposes[code]) is not None:
+            found, is_of_library = self._purposes[code]
+            if found is not None and (is_of_library or not of_library):
                 return found
             frame = frame.f_back  # type: ignore[assignment]
         return None
@@ -261,12 +266,14 @@ class Sites:
         return self._skipped.values()
 
 
-def _purpose(code: CodeType) -> str | None:
-    """Of a function: what its name or its file says that it draws for."""
+def _purpose(code: CodeType) -> tuple[str | None, bool]:
+    """Of a function: what it draws for, and whether its file says so and not its name."""
     file, name = code.co_filename, code.co_name.lower()
     if file.startswith(_LIBRARY) and not any(part in file for part in _INSTALLED):
-        return None  # such as Popen.__init__, in which a fork begins
-    if file.endswith(_OF_MODELS) or any(word in name for word in _MAKING_MODELS):
-        return "model"
-    of_data = any(place in file for place in _OF_DATA)
-    return "data" if of_data or any(word in name for word in _MAKING_DATA) else None
+        return None, False  # such as Popen.__init__, in which a fork begins
+    of_models, of_data = file.endswith(_OF_MODELS), any(place in file for place in _OF_DATA)
+    if of_models or any(word in name for word in _MAKING_MODELS):
+        return "model", of_models
+    if of_data or any(word in name for word in _MAKING_DATA):
+        return "data", of_data
+    return None, False

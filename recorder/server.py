@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 from .errors import RecorderError
 from .forks import adopt, children, ended, exit_code
 from .log import Log
-from .player import ERROR, FAILED, PROCESS, RAW, REFUSED, SAID, WORLD, World
-from .start import OPTIONS, begun, call_first, seed_libraries, start
+from .player import ERROR, FAILED, PROCESS, RAW, REFUSED, SAID, WORLD, Player, World
+from .start import OPTIONS, begun, call_first, seed_libraries, start, watch_draws
 from .warm import WarmProgram
 
 if TYPE_CHECKING:
@@ -60,8 +60,11 @@ def main() -> int:
         )
 
     def simulated(path: Path) -> int:
-        seed_libraries(_begun(path).seed)
-        _play(path)
+        world = _begun(path)
+        seed_libraries(world.seed)
+        log, player = _play(path)
+        if not world.tapes:
+            watch_draws(log, player)
         return _status_of(script, arguments)
 
     def waiting(path: Path, wait: Callable[[], Path]) -> None:
@@ -120,9 +123,10 @@ def _begun(path: Path) -> World:
     return world
 
 
-def _play(path: Path) -> None:
+def _play(path: Path) -> tuple[Log, Player | None]:
     """Play a world from here on, in a simulation."""
-    begun(Log(os.path.join(_begun(path).out, RAW), sys.maxsize), True)
+    log = Log(os.path.join(_begun(path).out, RAW), sys.maxsize)
+    return log, begun(log, True)
 
 
 def _status_of(script: str, arguments: list[str]) -> int:

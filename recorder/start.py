@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -44,7 +45,7 @@ OPTIONS = "DPAUDIT_RECORDER"  # a JSON object: docs/recorder-protocol.md says of
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
 _players: list[Player] = []  # of this process, where the tap finds it
-_before_first: list[Callable[[], None]] = []  # to be called before the tap is
+_before_first: list[Callable[[], object]] = []  # to be called before the tap is
 
 
 class AfterImport:
@@ -85,15 +86,12 @@ class Hooks:
     def __init__(self, log: Log, options: dict[str, Any]) -> None:
         self._log, self._options = log, options
         self._sites, self._player = Sites(options["origin"]), begun(log, options["world"])
-        draws = PythonDraws(log, self._sites, self._player)
         tell_beside(log.beside)
         self._unseen = UnseenWays(log)
         self._unseen.watch()
         self.then: dict[str, Callable[[ModuleType], None]] = {
+            **hooks_of_draws(log, self._sites, self._player),
             "torch": self._torch,
-            "numpy.random": draws.hook_numpy,
-            "random": draws.hook_random,
-            "jax.random": self._jax,
             "subprocess": self._subprocess,
             "multiprocessing.shared_memory": self._unseen.hook_shared_memory,
             "multiprocessing.sharedctypes": self._unseen.hook_shared_values,
@@ -139,13 +137,7 @@ class Hooks:
 
     def install(self) -> None:
         """Hook what this process has imported already, and the rest when it is imported."""
-        for name in [name for name in self.then if name in sys.modules]:
-            self._hook(name, self.then.pop(name), sys.modules[name])
-        later = {
-            name: lambda module, name=name, hook=hook: self._hook(name, hook, module)
-            for name, hook in self.then.items()
-        }
-        sys.meta_path.insert(0, AfterImport(later))  # type: ignore[arg-type]
+        install({name: partial(self._hook, name, hook) for name, hook in self.then.items()})
 
     def _hook(self, name: str, hook: Callable[[ModuleType], None], module: ModuleType) -> None:
         """What cannot be hooked is named in the recording, and the program goes on."""
@@ -170,10 +162,10 @@ class Hooks:
             from . import cpu_for_cuda
 
             cpu_for_cuda.answer_for_cuda()
-        from .draws import loaders, torch_draws
+        from .draws import loaders
         from .transports import torch_distributed
 
-        torch_draws.TorchDraws(self._log, self._sites, self._player).hook()
+        hooks_of_draws(self._log, self._sites, self._player)["torch"](torch)
         encoders.hook_saving(torch)
         self._unseen.hook_torch(torch)
         torch_distributed.record(self._log, self._sites, self._player)
@@ -183,10 +175,43 @@ class Hooks:
         keep_on_path(subprocess, self._options["start"])
         self._unseen.hook_starting(subprocess)
 
-    def _jax(self, jax_random: ModuleType) -> None:
-        from .draws.jax_draws import hook_jax
 
-        hook_jax(jax_random, self._log, self._sites, self._player)
+def hooks_of_draws(
+    log: Log, sites: Sites, player: Player | None
+) -> dict[str, Callable[[ModuleType], None]]:
+    """What records the draws of each module, to be called with it."""
+    draws = PythonDraws(log, sites, player)
+
+    def hook_torch(_: ModuleType) -> None:
+        from .draws.torch_draws import TorchDraws
+
+        TorchDraws(log, sites, player).hook()
+
+    def hook_jax(jax_random: ModuleType) -> None:
+        from .draws import jax_draws
+
+        jax_draws.hook_jax(jax_random, log, sites, player)
+
+    return {
+        "torch": hook_torch,
+        "numpy.random": draws.hook_numpy,
+        "random": draws.hook_random,
+        "os": draws.hook_entropy,
+        "jax.random": hook_jax,
+    }
+
+
+def watch_draws(log: Log, player: Player | None) -> None:
+    """Record what a simulation draws beside what it shows to the tap."""
+    sites = Sites(json.loads(os.environ[OPTIONS])["origin"])
+    install(hooks_of_draws(log, sites, player))
+
+
+def install(hooks: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Call a hook for each module that is imported already, and for others after their import."""
+    for name in [name for name in hooks if name in sys.modules]:
+        hooks.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, AfterImport(hooks))
 
 
 def start() -> None:
@@ -226,15 +251,14 @@ def seed_libraries(number: int) -> None:
     """Seed each of them that a program uses without a generator of its own, now or when it is
     imported.
     """
-    for name in SEEDED:
-        if name in sys.modules:
-            seed(name, number)
-    later = {name: lambda module, name=name: seed(name, number) for name in SEEDED}
-    waiting = {name: hook for name, hook in later.items() if name not in sys.modules}
-    sys.meta_path.insert(0, AfterImport(waiting))  # type: ignore[arg-type]
+    install({name: partial(_seed, name, number) for name in SEEDED})
 
 
-def call_first(begin: Callable[[], None]) -> None:
+def _seed(name: str, number: int, _: ModuleType) -> None:
+    seed(name, number)
+
+
+def call_first(begin: Callable[[], object]) -> None:
     """Call something once, before the program's first call of the tap."""
     _before_first[:] = [begin]
 

@@ -41,6 +41,7 @@ from .aligned import (
 )
 from .drawn import drawn_noise, runs_needed
 from .far_draws import refuse_other_noise_far_out
+from .other_draws import other_draws
 from .overflowing import with_overflowing
 from .program import Program
 from .runs import MessageId, ProgramRun
@@ -101,6 +102,7 @@ class Examination:
             self._refuse_before_runs(asked, decided)
             self._align(asked)
             self._refuse_written()
+            self._refuse_other_draws()
             self.runs = self._with_other_seeds()
         except NotExamined as one:
             self.missing[one.premise], self.blocked = one.why, NO_MORE
@@ -241,6 +243,11 @@ class Examination:
             name = written[0].relative_to(self._folder)
             self.missing["completeness"] = f"it writes files, such as {name}"
 
+    def _refuse_other_draws(self) -> None:
+        other = other_draws(self.worlds.plain, self.worlds.config.noise.sites)
+        if other:
+            self.missing["noise"] = other
+
     def _with_other_seeds(self) -> Sequence[ProgramRun]:
         config = self.worlds.config
         n = runs_needed(self.worlds.plain, config.noise.sites)
@@ -333,7 +340,8 @@ class Examination:
         """The evidence on each premise, what was not examined with why."""
         sites, same = self.worlds.config.noise.sites, self.worlds.replay.same
         runs = self.runs or [self.worlds.plain]
-        yield from drawn_noise(runs, sites, same, "" if self.runs else self._why("noise"))
+        missing = self.missing.get("noise", "" if self.runs else self.blocked)
+        yield from drawn_noise(runs, sites, same, missing)
         yield self._state()
         done = set[tuple[bool, str]]()
         for i, claim, model in asked:

@@ -131,8 +131,9 @@ class ProgramRun:
         self.world, self._options = world, options
         self._processes, self.left_out = routed(processes_in(world.out / RAW))
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
-        taken = batches_of(self._processes)
-        self._all, self._draws = rounds.numbered(events, draws, taken, first=world.tape is None)
+        self.taken = batches_of(self._processes)
+        first = world.tape is None
+        self._all, self.all_draws = rounds.numbered(events, draws, self.taken, first)
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)
@@ -193,7 +194,7 @@ class ProgramRun:
     def draws(self) -> list[NamedDraw]:
         """The draws of noise."""
         found = []
-        for draw in self._draws:
+        for draw in self.all_draws:
             agent, name, scale = draw.rank, draw.call_site, (*draw.parameters, None, None)[1]
             if agent is not None and draw.operator in FAMILIES and scale is not None:
                 key, family = draw_key(agent, draw.occurrence, name), FAMILIES[draw.operator]
@@ -203,7 +204,7 @@ class ProgramRun:
     @cached_property
     def drawing_lines(self) -> tuple[str, ...]:
         """Names and call sites of all draws that were seen, noise or not."""
-        return tuple(dict.fromkeys(draw.call_site for draw in self._draws))
+        return tuple(dict.fromkeys(draw.call_site for draw in self.all_draws))
 
     @cached_property
     def tape(self) -> dict[str, Array]:

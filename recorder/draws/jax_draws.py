@@ -35,8 +35,7 @@ def hook_jax(jax_random: ModuleType, log: Log, sites: Sites, player: Player | No
                 about["shape"] = tuple(int(n) for n in result.shape)
                 about["dtype"] = str(result.dtype.name)
                 about["parameters"] = [0.0, 1.0] if name in FAMILIES else []
-                if player is None:
-                    about["purpose"] = sites.purpose()
+                about["purpose"] = sites.purpose(player is not None)
                 if player is None or not player.is_noise(site):
                     log.write(about)
                     return result

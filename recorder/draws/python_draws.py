@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,7 +81,14 @@ PYTHON = {
     "choices": Law("choice"),
     "sample": Law("choice"),
     "shuffle": Law("permutation"),
+    "getrandbits": Law("bits", (("k", 0.0),)),
+    "randbytes": Law("bytes"),
 }
+SYSTEM = {name: PYTHON[name] for name in ("random", "getrandbits")}  # which has its own of these
+ENTROPY = Law("bytes")  # of os.urandom
+OF_A_SEED = 64  # bits, at least: NumPy asks for 128 by Python's secrets
+IN_WORLDS = 100  # times as many draws of a line are written down in runs of an audit
+OF_LIBRARIES = ("uuid", "tempfile", "multiprocessing", "email", "ssl")  # whose names are random
 
 
 class PythonDraws:
@@ -127,6 +135,20 @@ class PythonDraws:
             if hasattr(kind, name):
                 setattr(kind, name, self._drawing(getattr(kind, name), law, "random", True))
                 setattr(random, name, getattr(shared, name))
+        for name, law in SYSTEM.items():
+            own = getattr(random.SystemRandom, name)
+            setattr(random.SystemRandom, name, self._drawing(own, law, "random", True))
+
+    def hook_entropy(self, os_module: Any) -> None:
+        """Replace ``os.urandom``, but where a library of Python's asks for it."""
+        own, drawn = os_module.urandom, self._drawing(os_module.urandom, ENTROPY, "os", False)
+
+        @functools.wraps(own)
+        def urandom(size: int) -> bytes:
+            asked_by = str(sys._getframe(1).f_globals.get("__name__", ""))
+            return bytes((own if asked_by.partition(".")[0] in OF_LIBRARIES else drawn)(size))
+
+        os_module.urandom = urandom
 
     def _subclass(self, own: type, laws: dict[str, Law], prefix: str) -> type:
         """A class in the place of another one, of which it takes each instance for its own."""
@@ -173,18 +195,20 @@ class PythonDraws:
             named.get(name, given[i] if i < len(given) else default)
             for i, (name, default) in enumerate(law.parameters)
         ] or ([0.0, 1.0] if law.operator in (NORMAL, LAPLACE) else [])
+        if law.operator == "bits" and (parameters[0] or 0) >= OF_A_SEED:
+            return result
         with self._log.lock:
             self._written[site] += 1
-            if not noise and self._written[site] > MOST_AT_A_SITE:
-                self._log.unseen(f"{site}: draws after the first {MOST_AT_A_SITE} of this line")
+            most = MOST_AT_A_SITE if self._player is None else IN_WORLDS * MOST_AT_A_SITE
+            if not noise and self._written[site] > most:
+                self._log.unseen(f"{site}: draws after the first {most} of this line")
                 return result
             about = self._log.begun("drawn", f"{prefix}.{law.operator}", site, ("drawn", site))
             holds_numbers = result is not None and (is_number(result) or hasattr(result, "dtype"))
             about["shape"] = shape_of(result) if holds_numbers else ()
             about["dtype"] = dtype_of(result) if holds_numbers else ""
             about["parameters"] = [_number(one) for one in parameters]
-            if self._player is None:
-                about["purpose"] = self._sites.purpose()
+            about["purpose"] = self._sites.purpose(self._player is not None)
             if not noise:
                 self._log.write(about)
                 return result

@@ -157,8 +157,7 @@ class TorchDraws:
             record = self._log.begun("drawn", family, site, ("drawn", site))
             record["shape"], record["dtype"] = tuple(result.shape), dtype_name(result.dtype)
             record["parameters"] = list(map(_number, parameters))
-            if self._player is None:
-                record["purpose"] = self._sites.purpose()
+            record["purpose"] = self._sites.purpose(self._player is not None)
             if self._player is None or not self._player.is_noise(site):
                 self._log.write(record)
             else:

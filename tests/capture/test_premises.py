@@ -171,6 +171,12 @@ FAULTS = {
     "file": "completeness",
     "cut-far-out": "noise",
     "dropped-far-out": "noise",
+    "coin": "noise",
+    "coin-of-normal": "noise",
+    "coin-of-integers": "noise",
+    "coin-of-python": "noise",
+    "coin-of-secrets": "noise",
+    "coin-of-system": "noise",
     "some-coordinates": "",  # refused, or nothing is examined: noise has numbers that it moves not
 }
 

@@ -4,6 +4,9 @@ The first argument chooses one. A record moves the sum of a batch by CLIP, and s
 round, whatever is changed of what follows; a fault breaks a premise of that.
 """
 
+import os
+import random
+import secrets
 import sys
 
 import numpy as np
@@ -23,6 +26,14 @@ source = np.random.default_rng(1 if VARIANT == "one-seed" else None)
 models = [np.zeros(INPUTS) for _ in range(AGENTS)]
 buffers = [np.zeros(INPUTS) for _ in range(AGENTS)]
 kept = [np.zeros(INPUTS) for _ in range(AGENTS)]
+COINS = {  # that fall so once in ten thousand times
+    "coin": lambda: source.random() < 1e-4,
+    "coin-of-normal": lambda: source.normal() > 3.72,
+    "coin-of-integers": lambda: np.random.randint(10_000) == 0,
+    "coin-of-python": lambda: random.random() < 1e-4,
+    "coin-of-secrets": lambda: secrets.randbelow(10_000) == 0,
+    "coin-of-system": lambda: int.from_bytes(os.urandom(2), "big") < 7,
+}
 
 
 def residuals(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -109,6 +120,8 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
         noise = np.clip(noise, -5 * scale, 5 * scale)
     if VARIANT == "dropped-far-out" and k == 1:
         noise = noise * (np.abs(noise).max() < 5 * scale)
+    if VARIANT in COINS and COINS[VARIANT]():
+        noise = 0 * noise
     return noise
 
 

@@ -1,0 +1,83 @@
+"""Which draws of a program are taken for noise that it shows, and which are others."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpaudit.capture.other_draws import other_draws
+from dpaudit.files.recorded import Batch, Draw
+
+COIN = "coin.py:3 draws numbers that are not shown as noise"
+UNSEEN = 'numbers of "noise" were not seen when they were drawn'
+
+
+def draw(operator: str, n: int, site: str = "a.py:1", purpose: Any = None) -> dict[str, Any]:
+    shape = () if n == 1 else (n,)
+    return {"operator": operator, "shape": shape, "call_site": site, "purpose": purpose}
+
+
+NORMAL = draw("numpy.normal", 5)
+NOISE = draw("gaussian", 5, "noise")
+COIN_DRAW = draw("random.uniform", 1, "coin.py:3")
+BATCH = None
+
+
+def of(*events: Any, sites: tuple[str, ...] = (), process: int = 0) -> str:
+    """What is said of draws and batches in this order."""
+    taken, draws = [], []
+    for sequence, event in enumerate(events):
+        at = {"process": process, "sequence": sequence}
+        if event is BATCH:
+            taken.append(Batch(agent=0, number=len(taken) + 1, records=3, **at))
+        else:
+            about = {"rank": 0, "time": 0.0, "occurrence": 0, "round": None, "dtype": "float64"}
+            draws.append(Draw(**about, **at, **event, parameters=()))
+    run: Any = SimpleNamespace(taken=taken, all_draws=draws)
+    return other_draws(run, sites)
+
+
+START = draw("numpy.normal", 30, "data.py:1")
+ROUND = (BATCH, NORMAL, NOISE)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (START, *ROUND, *ROUND),
+        (START, COIN_DRAW, *ROUND),  # before the first batch: of data, a model or a graph
+        (START, draw("numpy.normal", 10), BATCH, NOISE, BATCH, NOISE),  # drawn in advance
+        (START, NORMAL, NOISE, *ROUND),  # before the batch that it hides
+        (BATCH, draw("numpy.normal", 10), NOISE, NOISE),  # of two agents at once
+        (BATCH, draw("normal_", 2), draw("normal_", 3), NOISE),  # by layers
+        (BATCH, *[draw("random.normal", 1)] * 5, NOISE),
+        (BATCH, draw("numpy.permutation", 40), NORMAL, NOISE),
+        (BATCH, draw("numpy.choice", 8), NORMAL, NOISE),
+        (BATCH, draw("bernoulli_", 90, purpose="model"), NORMAL, NOISE),
+        (BATCH, draw("random_", 1, purpose="data"), NORMAL, NOISE),
+    ],
+)
+def test_what_is_shown_as_noise_is_all_that_is_drawn(events: Any) -> None:
+    assert of(*events) == ""
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((*ROUND, BATCH, COIN_DRAW, NORMAL, NOISE), COIN),
+        ((*ROUND, BATCH, NORMAL, NOISE, COIN_DRAW), COIN),
+        ((BATCH, NORMAL, COIN_DRAW, NOISE), "a.py:1 draws numbers that are not shown"),
+        ((BATCH, draw("numpy.choice", 1, "coin.py:3"), NORMAL, NOISE), COIN),
+        ((draw("numpy.normal", 10), BATCH, COIN_DRAW, NOISE, BATCH, NOISE), "a.py:1 draws"),
+        ((BATCH, NOISE), f"5 {UNSEEN}"),
+        ((draw("numpy.normal", 3), BATCH, NOISE), f"2 {UNSEEN}"),
+    ],
+)
+def test_a_number_beside_the_noise_is_named(events: Any, said: str) -> None:
+    assert said in of(*events)
+
+
+def test_a_line_of_noise_needs_no_other_draw() -> None:
+    line = draw("gaussian", 5, "train.py:8")
+    assert of(BATCH, line, BATCH, line, sites=("train.py:8",)) == ""
+    assert COIN in of(BATCH, line, COIN_DRAW, BATCH, line, sites=("train.py:8",), process=2)

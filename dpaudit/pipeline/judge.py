@@ -31,8 +31,9 @@ from dpaudit.registry import load_plugin
 from dpaudit.statistics.p_values import holm
 from dpaudit.training.run_directory import RunDirectory
 
+from .batch_rate import counted_rate, records_finding
 from .jobs import Prepared
-from .premises import counted_rate, epsilon_range, premises, records_finding, state_finding
+from .premises import epsilon_range, premises, state_finding
 from .reach import reads_nothing
 from .rules import ALPHA, ClaimCase, Judging, decide, meaning
 from .void import void_figures

@@ -15,7 +15,8 @@ from dpaudit.data.partition import split
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline.premises import _failure, counted_rate, epsilon_range, premises
+from dpaudit.pipeline.batch_rate import counted_rate
+from dpaudit.pipeline.premises import _failure, epsilon_range, premises
 from dpaudit.rng import Streams
 from dpaudit.statistics.noise_tests import size_of_draws
 from dpaudit.training.classification import Classification
@@ -288,7 +289,7 @@ def test_batches_are_counted_in_as_many_trials_as_fit(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int, trials: int
 ) -> None:
     """A trial counts 36 records in 36 numbers."""
-    monkeypatch.setattr(f"dpaudit.pipeline.premises.{limit}", most)
+    monkeypatch.setattr(f"dpaudit.pipeline.batch_rate.{limit}", most)
     rate = counted_rate(of_48_records("fixed"))
     assert rate == (1.0, 1.0, 1.0, 36 * trials)
 

@@ -16,7 +16,7 @@ from dpaudit.files.result import Curve
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline import premises, rules
+from dpaudit.pipeline import batch_rate, premises, rules
 from dpaudit.pipeline.costs import AuditCosts, PartCost
 from dpaudit.pipeline.judge import bearing_on
 from dpaudit.pipeline.notes import learning_notes, problem_notes
@@ -421,17 +421,17 @@ def test_batches_are_held_against_the_declared_rate(declared, sampling, rate_hig
     of: Any = SimpleNamespace(
         victim=1, most=(release, release.model_copy(update={"sampling_rate": 1.0}))
     )
-    rate = premises.Rate(1.0, 0.9, rate_high / 0.2, 100)
-    found = premises.records_finding(0, CLAIM, "a", of, rate, prepared)
+    rate = batch_rate.Rate(1.0, 0.9, rate_high / 0.2, 100)
+    found = batch_rate.records_finding(0, CLAIM, "a", of, rate, prepared)
     assert len(found.not_examined) == missing
     metric = found.metrics[Name.SAMPLING_RATE]
     assert (metric.value, metric.low, metric.n) == (0.2, pytest.approx(0.18), 100)
     assert metric.high == pytest.approx(min(1.0, rate_high))
     assert found.metrics[Name.DECLARED_RATE].value == declared
     none: Any = SimpleNamespace(victim=1, most=None)
-    whole = premises.records_finding(0, CLAIM, "a", none, rate, prepared)
+    whole = batch_rate.records_finding(0, CLAIM, "a", none, rate, prepared)
     assert whole.metrics[Name.DECLARED_RATE].value == 1.0
-    assert premises.records_finding(0, CLAIM, "a", none, None, prepared).metrics == {}
+    assert batch_rate.records_finding(0, CLAIM, "a", none, None, prepared).metrics == {}
 
 
 def test_what_an_audit_takes_is_said_where_it_is_much() -> None:

@@ -17,11 +17,12 @@ import os
 import random
 import sys
 from array import array
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import PROTOCOL
 from .clock import working_seconds
+from .draws.generators import watched
 from .draws.jax_noise import JaxNoise, noise_of
 from .errors import RecorderError
 from .log import Content
@@ -60,7 +61,7 @@ class Calls(NamedTuple):
     turns: int
     times: int
     seeds: list[int] | None  # one for each turn, set before each value
-    watch: bool  # whether to look if the function changes its input
+    watch: bool  # whether to look if the function changes its input, and what it draws from
     draws: bool  # whether what JAX draws is asked for, in the place of results
 
 
@@ -201,10 +202,12 @@ class Caller:
         )
         if calls.draws:
             return self._drawn(calls)
-        began = working_seconds()
-        answer = grouped(self._returned(calls))
-        seconds = max(0.0, working_seconds() - began)  # waits are booked late
-        return answer._replace(header={"kind": "returned", "seconds": seconds, **answer.header})
+        with watched([self._function], self._generator) if calls.watch else nullcontext() as used:
+            began = working_seconds()
+            answer = grouped(self._returned(calls))
+            seconds = max(0.0, working_seconds() - began)  # waits are booked late
+        about = {"kind": "returned", "seconds": seconds, "from": sorted(used or ())}
+        return answer._replace(header={**about, **answer.header})
 
     def _drawn(self, calls: Calls) -> Message:
         """What JAX draws after each seed as noise; no family if that is not seen."""

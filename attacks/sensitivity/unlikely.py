@@ -48,7 +48,7 @@ def unlikely_draws(real: Coupled, adjacency: Adjacency) -> str | None:
     for k in range(1, last + 1):
         with own_draws.watched(coupled.defense) as own:
             after = coupled.play(state, k, coupled.kept_oracle(k)).state
-        if own.any:
+        if own:
             return OWN
         if k in chosen and (found := _in_a_round(coupled, state, k, adjacency)) is not None:
             return found

@@ -160,6 +160,13 @@ class FunctionElsewhere(AuditedFunction):
         self._arrays(answer)
         return float(answer.header["seconds"])
 
+    def drawn_from(self, value: Value, seed: int) -> set[str]:
+        self.seed(seed)
+        answer = self._answer([value], 1, None, 1, watch=True)
+        self._arrays(answer)
+        names = answer.header.get("from")
+        return {*map(str, names)} if isinstance(names, list) else set()
+
     def in_turn(
         self,
         values: Sequence[Value],

@@ -42,6 +42,19 @@ class Measured(NamedTuple):
     accounted: Accounted
 
 
+class Compared(NamedTuple):
+    """Calls that were held against recognised noise."""
+
+    calls: int
+    exceptions: int  # in which the output was something else than a value and this noise
+    other: str  # what a call draws beside its noise, as a clause
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether a call adds the noise that was recognised, and draws nothing else."""
+        return not self.exceptions and not self.other
+
+
 def tested(claim: Claim, played: Played) -> Finding:
     """The certified lower bound from the runs on the worst pair."""
     bound, metrics = counted_test(claim, played.counted, played.choosing, ALPHA)
@@ -108,17 +121,18 @@ def distance(claim: Claim, search: Search) -> Finding | None:
     )
 
 
-def measured(claim: Claim, search: Search, exceptions: int, n_calls: int) -> Measured:
+def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
     """What the measured distance and the recognised noise add up to over all calls."""
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     noise, calls = search.noise, search.function.calls
-    if noise is None or exceptions or not search.is_additive:
+    if noise is None or not compared.is_noise or not search.is_additive:
         return Measured(None, Accounted(Interval(0.0, inf), delta, 0, ()))
     move = search.moves[0]
     family, source = noise.draw.family, noise.draw.name
     notes = (
         f"calls compose as releases do, here {calls} of them: {source} draws anew in each",
-        f"in {n_calls:,} calls the output was a fixed value plus {source} times {_scale(noise)}",
+        f"in {compared.calls:,} calls the output was a fixed value plus {source} times "
+        f"{_scale(noise)}",
         f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
     )
     low = high = 0.0 if move.size == 0 else inf
@@ -182,9 +196,7 @@ def _scale(noise: Noise) -> str:
     return f"{high:.6g}" if high - low <= SLACK * high else f"{low:.6g} to {high:.6g}"
 
 
-def between_calls(
-    search: Search, played: Played, exceptions: int, n_calls: int
-) -> Iterator[Finding]:
+def between_calls(search: Search, played: Played, compared: Compared) -> Iterator[Finding]:
     """Whether calls are independent of one another, and what the noise was recognised as."""
     pair = search.moves[0].pair
     search.function.seed(search.seed + 2)
@@ -197,13 +209,15 @@ def between_calls(
     noise, metrics, odd = search.noise, {Name.P_VALUE: Metric(value=p, n=n)}, p < LEVEL
     if noise is None:
         known = "the noise is not what a known function draws; its law is not confirmed"
-    elif exceptions:
+    elif compared.exceptions:
         known = (
-            f"in {exceptions:,} of {n_calls:,} calls the output was something else than a value "
-            f"and {noise.draw.name} times {_scale(noise)}"
+            f"in {compared.exceptions:,} of {compared.calls:,} calls the output was something else "
+            f"than a value and {noise.draw.name} times {_scale(noise)}"
         )
+    elif compared.other:
+        known = f"{compared.other}: calls do not show what that decides once in thousands of them"
     else:
-        known = f"{noise.draw.name} times {_scale(noise)}, in each of {n_calls:,} calls"
+        known = f"{noise.draw.name} times {_scale(noise)}, in each of {compared.calls:,} calls"
         metrics[Name.NOISE_OVER_DECLARED] = Metric(value=1.0, low=1 - SLACK, high=1 + SLACK)
     yield Finding(
         role=Role.NOISE,
@@ -215,7 +229,7 @@ def between_calls(
         metrics=metrics,
         verdict=Verdict.UNSUPPORTED if odd else None,
         notes=(known, f"{n:,} calls in a row with one input, at level {LEVEL:g}"),
-        unconfirmed=() if noise is not None and not exceptions else ("the output",),
+        unconfirmed=() if noise is not None and compared.is_noise else ("the output",),
     )
     yield Finding(
         role=Role.STATE,

@@ -24,6 +24,7 @@ from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import ConfigError, DpauditError, shortened
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.recorder.clock import working_seconds
+from dpaudit.recorder.draws.generators import watched
 from dpaudit.recorder.draws.jax_noise import noise_of
 from dpaudit.recorder.mechanism import generator_name, given_generator, within
 from dpaudit.text import one_line
@@ -140,6 +141,10 @@ class AuditedFunction(ABC):
         """
 
     @abstractmethod
+    def drawn_from(self, value: Value, seed: int) -> set[str]:
+        """The generators that one call draws from after a seed, by name. Raises FunctionError."""
+
+    @abstractmethod
     def in_turn(
         self,
         values: Sequence[Value],
@@ -217,6 +222,12 @@ class FunctionHere(AuditedFunction):
         if not _same(given, before):
             raise changed(before)
         return seconds
+
+    def drawn_from(self, value: Value, seed: int) -> set[str]:
+        self.seed(seed)
+        with watched([self._function], self.generator) as used:
+            self._returned(self.given(value))
+        return used
 
     def in_turn(
         self,

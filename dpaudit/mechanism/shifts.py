@@ -10,9 +10,8 @@ may derive in any way: there z is what a call is seen to draw, by keys that noth
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +27,11 @@ NUMBERS, MOST_CALLS = 10**6, 1_000  # of outputs that are held at once
 EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
 MOST_REPLAYED = 10**7
 MOST_SLOW = 250  # where a call is made without compilation
+LEGACY = np.random  # what frameworks draw from
+GIVEN: tuple[tuple[str, NoiseFamily, str], ...] = (
+    ("normal", "gaussian", "standard_normal"),
+    ("laplace", "laplace", "laplace"),
+)
 ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
 
 
@@ -36,8 +40,11 @@ class Draw(NamedTuple):
 
     name: str
     family: NoiseFamily
+    generator: str  # that it draws from, as the recorder names it; "" of JAX, which has keys
     # What is drawn for a value after each seed, [n_seeds, n_out], of scale 1; None: it is not seen.
     seeded: Callable[[AuditedFunction, Value, Sequence[int]], Array | None]
+    # What is drawn next, [n_out]; None: that is not seen without a call.
+    following: Callable[[AuditedFunction], Array] | None = None
     most: int = MOST_REPLAYED  # calls with a value that are compared
 
 
@@ -56,12 +63,16 @@ class Noise(NamedTuple):
             drawn = self.draw.seeded(function, value, some)
             if drawn is None:
                 return len(seeds)
-            for returned, theirs in zip(outputs, drawn, strict=True):
-                rest = returned - self.scale * theirs
-                centre = rest if centre is None else centre
-                allowed = 2 * _allowed(function, self.scale, np.abs(returned))
-                found += not (np.abs(rest - centre) <= allowed).all()
+            if centre is None:
+                centre = outputs[0] - self.scale * drawn[0]
+            found += len(outputs) - int(self.fits(function, outputs, drawn, centre).sum())
         return found
+
+    def fits(self, function: AuditedFunction, outputs: Array, drawn: Array, centre: Array) -> Array:
+        """Whether each output, [n, n_out], is the centre and the noise that was drawn, [n]."""
+        allowed = 2 * _allowed(function, self.scale, np.abs(outputs))
+        off = np.abs(outputs - self.scale * drawn - centre)
+        return np.asarray((off <= allowed).all(axis=1))
 
 
 def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None:
@@ -111,45 +122,50 @@ def _alike(scale: Array) -> Array:
     return np.where(same, middle, scale)
 
 
-def _drawn(name: str, family: NoiseFamily, one: Callable[[Shape], Array]) -> Draw:
-    """Of each tensor in turn."""
-
-    return Draw(name, family, _first(lambda function: one))
+Seed = Callable[[AuditedFunction, int], object]
+One = Callable[[AuditedFunction, Shape], Array]
 
 
-def _first(of: Callable[[AuditedFunction], Callable[[Shape], Array]]) -> Any:
-    """What a function draws first after each seed, for each tensor of the output in turn."""
+def _after_seed(name: str, family: NoiseFamily, generator: str, seed: Seed, one: One) -> Draw:
+    """What a function draws first after each seed, for each tensor of the output in turn.
+
+    Args:
+        seed: sets the generator, and no other: that is much faster.
+        one: of a tensor.
+    """
+
+    def following(function: AuditedFunction) -> Array:
+        shapes = function.options.output_shapes
+        return np.concatenate([np.asarray(one(function, s), float).ravel() for s in shapes])
 
     def seeded(function: AuditedFunction, value: Value, seeds: Sequence[int]) -> Array:
         rows = []
-        for seed in seeds:
-            function.seed(seed)
-            one = of(function)
-            shapes = function.options.output_shapes
-            rows.append(np.concatenate([np.asarray(one(s), float).ravel() for s in shapes]))
+        for number in seeds:
+            seed(function, number)
+            rows.append(following(function))
         return np.stack(rows)
 
-    return seeded
+    return Draw(name, family, generator, seeded, following)
 
 
-def _torch_normal(dtype: torch.dtype, shape: Shape) -> Array:
-    return torch.randn(shape, dtype=dtype).numpy()
+def _seed_given(function: AuditedFunction, seed: int) -> None:
+    function.generator = np.random.default_rng(seed)
 
 
-def _torch_laplace(shape: Shape) -> Array:
+def _given(method: str) -> One:
+    return lambda f, shape: np.asarray(getattr(f.generator, method)(size=shape))
+
+
+def _torch_normal(dtype: torch.dtype) -> One:
+    return lambda _, shape: torch.randn(shape, dtype=dtype).numpy()
+
+
+def _torch_laplace(_: AuditedFunction, shape: Shape) -> Array:
     return torch.distributions.Laplace(0.0, 1.0).sample(shape).numpy()
 
 
-def _python_gauss(shape: Shape) -> Array:
-    return np.array([random.gauss(0.0, 1.0) for _ in range(int(np.prod(shape)))])
-
-
-def _by_generator(name: str, family: NoiseFamily, method: str) -> Draw:
-    def one(function: AuditedFunction) -> Callable[[Shape], Array]:
-        draw = getattr(function.generator, method)
-        return lambda shape: np.asarray(draw(size=shape))
-
-    return Draw(name, family, _first(one))
+def _python_gauss(_: AuditedFunction, shape: Shape) -> Array:
+    return np.array([random.gauss(0.0, 1.0) for _ in range(prod(shape))])
 
 
 def _by_jax(name: str, family: NoiseFamily) -> Draw:
@@ -159,22 +175,45 @@ def _by_jax(name: str, family: NoiseFamily) -> Draw:
         fits = found is not None and found.family == family and found.numbers.shape[1] == n_out
         return found.numbers if found is not None and fits else None
 
-    return Draw(name, family, seeded, MOST_SLOW)
+    return Draw(name, family, "", seeded, most=MOST_SLOW)
+
+
+def _seed_numpy(_: AuditedFunction, seed: int) -> None:
+    LEGACY.seed(seed % 2**32)
+
+
+def _numpy_normal(_: AuditedFunction, shape: Shape) -> Array:
+    return LEGACY.standard_normal(shape)
+
+
+def _numpy_laplace(_: AuditedFunction, shape: Shape) -> Array:
+    return LEGACY.laplace(size=shape)
+
+
+def _seed_torch(_: AuditedFunction, seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+
+
+def _seed_python(_: AuditedFunction, seed: int) -> None:
+    random.seed(seed)
 
 
 def _draws() -> Iterator[Draw]:
-    legacy = np.random  # what frameworks draw from
-    yield _drawn("numpy.random.normal", "gaussian", lambda s: legacy.standard_normal(s))
+    yield _after_seed("numpy.random.normal", "gaussian", "numpy.random", _seed_numpy, _numpy_normal)
     for dtype in (torch.float32, torch.float64):
-        yield _drawn("torch.randn", "gaussian", partial(_torch_normal, dtype))
-    yield _drawn("random.gauss", "gaussian", _python_gauss)
-    yield _drawn("numpy.random.laplace", "laplace", lambda s: legacy.laplace(size=s))
-    yield _drawn("torch.distributions.Laplace", "laplace", _torch_laplace)
+        yield _after_seed("torch.randn", "gaussian", "torch", _seed_torch, _torch_normal(dtype))
+    yield _after_seed("random.gauss", "gaussian", "random", _seed_python, _python_gauss)
+    yield _after_seed(
+        "numpy.random.laplace", "laplace", "numpy.random", _seed_numpy, _numpy_laplace
+    )
+    yield _after_seed(
+        "torch.distributions.Laplace", "laplace", "torch", _seed_torch, _torch_laplace
+    )
 
 
 DRAWS = tuple(_draws())
 JAX_DRAWS = (_by_jax("jax.random.normal", "gaussian"), _by_jax("jax.random.laplace", "laplace"))
-GIVEN_DRAWS = (  # by the generator that a function is given
-    _by_generator("numpy.random.Generator.normal", "gaussian", "standard_normal"),
-    _by_generator("numpy.random.Generator.laplace", "laplace", "laplace"),
+GIVEN_DRAWS = tuple(  # by the generator that a function is given
+    _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(method))
+    for name, family, method in GIVEN
 )

@@ -28,11 +28,20 @@ from dpaudit.source import hash_of, own_source
 from dpaudit.training.run_directory import RunDirectory
 
 from .elsewhere import FunctionElsewhere, elsewhere
-from .findings import alignment, between_calls, distance, measured, null_control, tested
+from .findings import (
+    Compared,
+    alignment,
+    between_calls,
+    distance,
+    measured,
+    null_control,
+    tested,
+)
 from .function import (
     AuditedFunction,
     Function,
     FunctionHere,
+    Value,
     examine,
     kept_randomness,
     load,
@@ -40,6 +49,7 @@ from .function import (
 )
 from .neighbours import SCALES, Neighbours
 from .probes import probed
+from .rare import far_seeds, other_draws
 from .search import Search
 from .shifts import Noise
 
@@ -213,6 +223,9 @@ def examined(
     premise = OTHER_INPUTS
     if search.noise is not None and any(one.role is Role.MEASURED for one in findings):
         premise += RARE.format(replayed(search.noise, options.runs))
+    for one in findings:
+        if one.role is Role.NOISE and one.unconfirmed:
+            premise += f" Nothing is accounted: {one.notes[0]}."
     return Judging(0, claim, READER, accounted, because, premise=premise), findings, search
 
 
@@ -225,25 +238,34 @@ def _findings(
     claim: Claim, search: Search, on_progress: OnProgress
 ) -> tuple[list[Finding], Accounted]:
     """All evidence on the claim, and what was measured."""
-    runs, worst = search.function.options.runs, search.moves[0].pair
-    exceptions, n_calls = 0, 0
+    worst = search.moves[0].pair
+    compared = Compared(0, 0, "")
     if search.noise is not None:
-        n_calls = replayed(search.noise, runs)
-        for i, value in enumerate((worst.having, worst.without)):
-            seeds = range(REPLAYED + i * n_calls // 2, REPLAYED + (i + 1) * n_calls // 2)
-            exceptions += search.noise.exceptions(search.function, value, seeds)
-    found = measured(claim, search, exceptions, n_calls)
+        compared = _compared(search.function, search.noise, (worst.having, worst.without))
+    found = measured(claim, search, compared)
     played = search.played(lambda done, total: on_progress("runs", done, total))
     several = [
         found.finding,
         tested(claim, played),
         null_control(claim, search, played),
         distance(claim, search),
-        *between_calls(search, played, exceptions, n_calls),
+        *between_calls(search, played, compared),
     ]
     if found.finding is not None:
-        several += alignment(claim, search, found.finding, n_calls)
+        several += alignment(claim, search, found.finding, compared.calls)
     return [finding for finding in several if finding is not None], found.accounted
+
+
+def _compared(function: AuditedFunction, noise: Noise, values: Sequence[Value]) -> Compared:
+    """How often calls add another noise than what was recognised, and what else they draw."""
+    calls = exceptions = 0
+    n = replayed(noise, function.options.runs)
+    far = far_seeds(function, noise, values[0])
+    for i, value in enumerate(values):
+        seeds = [*range(REPLAYED + i * n // 2, REPLAYED + (i + 1) * n // 2), *far]
+        exceptions += noise.exceptions(function, value, seeds)
+        calls += len(seeds)
+    return Compared(calls, exceptions, other_draws(function, noise, values[0]))
 
 
 def _values(options: MechanismOptions) -> str:

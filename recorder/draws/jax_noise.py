@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FAMILIES = {"normal": "gaussian", "laplace": "laplace"}  # of scale 1
+MAKING = ("split", "fold_in")  # that make keys of keys
 KEYED = (
-    *("split", "fold_in", "bits", "uniform", "bernoulli", "categorical", "choice", "exponential"),
+    *MAKING,
+    *("bits", "uniform", "bernoulli", "categorical", "choice", "exponential"),
     *("gamma", "permutation", "randint", "truncated_normal", "cauchy", "gumbel", "rademacher"),
 )
 
@@ -35,8 +37,9 @@ def noise_of(call: Callable[[], Any]) -> JaxNoise | None:
     """What a call draws as noise.
 
     Returns:
-        None if it draws none, of several families, by keys that are not fresh, or where it cannot
-        be seen: under ``vmap``, or by functions that were imported from ``jax.random`` by name.
+        None if it draws none, of several families or something else too, by keys that are not
+        fresh, or where it cannot be seen: under ``vmap``, or by functions that were imported from
+        ``jax.random`` by name.
     """
     jax = library("jax")
     if jax is None:
@@ -47,12 +50,12 @@ def noise_of(call: Callable[[], Any]) -> JaxNoise | None:
             call()
     except Exception:  # a function that cannot be called without compilation
         return None
-    draws = [use for use in uses if use[0] in FAMILIES]
-    families, keys = {FAMILIES[name] for name, _, _ in draws}, [key for _, key, _ in uses]
+    draws = [use for use in uses if use[0] not in MAKING]
+    families, keys = {FAMILIES.get(name) for name, _, _ in draws}, [key for _, key, _ in uses]
     fresh = all(key and keys.count(key) == 1 for _, key, _ in draws)
-    if len(families) != 1 or not fresh:
+    if len(families) != 1 or not fresh or (family := families.pop()) is None:
         return None
-    return JaxNoise(families.pop(), [key for _, key, _ in draws], [one for _, _, one in draws])
+    return JaxNoise(family, [key for _, key, _ in draws], [one for _, _, one in draws])
 
 
 @contextmanager

@@ -52,3 +52,13 @@ def few_keys(x, rng):
 def key_from_the_value(x, key):
     own = jax.random.fold_in(key, (1000 * jnp.abs(x).sum()).astype(int))
     return clipped(x) + jax.random.normal(own, x.shape)
+
+
+def coin_beside(x, key):
+    own, other = jax.random.split(key)
+    noise = jax.random.normal(own, x.shape)
+    return clipped(x) + jnp.where(jax.random.bernoulli(other, 1e-5), 0.0, noise)
+
+
+def coin_of_numpy(x, key):
+    return clipped(x) + (np.random.random() > 1e-5) * jax.random.normal(key, x.shape)

@@ -94,6 +94,8 @@ def test_calls_that_share_a_key_have_no_noise_of_their_own() -> None:
         ("key_that_was_split", None),
         ("few_keys", None),
         ("key_from_the_value", None),
+        ("coin_beside", None),
+        ("coin_of_numpy", None),
     ],
 )
 def test_functions_of_jax_in_their_environment(name: str, verdict: Verdict | None) -> None:

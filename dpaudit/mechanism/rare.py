@@ -1,0 +1,53 @@
+"""What a function may do once in thousands of calls, which counted calls do not show.
+
+A coin that leaves the noise out needs a number that is no noise: so it is seen which generators a
+call draws from, and that its noise is all that it draws there. Noise that is cut off, or left out
+where it is long, needs a draw that is far out: so calls are made after seeds that give such draws.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .function import AuditedFunction, Value
+from .shifts import Noise
+
+SEED = 21  # of calls whose draws are counted
+FIRST = 100_000  # of the seeds that are looked through
+MOST_SEEDS, FEWEST_SEEDS, MOST_NUMBERS = 100_000, 200, 2 * 10**6
+BLOCK = 10**5  # numbers that are held at once, about
+EACH = 4  # seeds with the largest number, with the smallest, of the longest noise, of the shortest
+
+
+def other_draws(function: AuditedFunction, noise: Noise, value: Value) -> str:
+    """What a call draws beside its noise, as a clause; "" if nothing. Raises FunctionError."""
+    draw = noise.draw
+    of_keys = "rng" if function.takes_generator else "numpy.random"
+    others = sorted(function.drawn_from(value, SEED) - {draw.generator or of_keys})
+    if others:
+        return f"a call also draws from {others[0]}"
+    if draw.following is None:
+        return ""
+    outputs = function.in_turn([value], 1, [SEED], times=2)[0, 0].reshape(2, -1)
+    function.seed(SEED)
+    drawn = np.stack([draw.following(function) for _ in range(2)])
+    centre = outputs[0] - noise.scale * drawn[0]
+    if noise.fits(function, outputs, drawn, centre).all():
+        return ""
+    return f"a call draws more numbers from {draw.generator} than its noise"
+
+
+def far_seeds(function: AuditedFunction, noise: Noise, value: Value) -> Sequence[int]:
+    """Seeds after which a number of the noise comes out far from zero, or its length does."""
+    if noise.draw.following is None:
+        return ()
+    size = noise.scale.size
+    n = int(np.clip(MOST_NUMBERS // size, FEWEST_SEEDS, MOST_SEEDS))
+    seeds, block, parts = range(FIRST, FIRST + n), max(1, BLOCK // size), []
+    for start in range(0, n, block):
+        drawn = noise.draw.seeded(function, value, seeds[start : start + block])
+        assert drawn is not None
+        lengths = np.linalg.norm(drawn, axis=1)
+        parts.append(np.stack([drawn.max(axis=1), -drawn.min(axis=1), lengths, -lengths]))
+    chosen = np.argsort(np.concatenate(parts, axis=1), axis=1)[:, -EACH:]
+    return [seeds[i] for i in np.unique(chosen).tolist()]

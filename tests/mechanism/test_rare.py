@@ -1,0 +1,121 @@
+"""Functions that leave their noise out once in many thousand calls, and right ones beside them."""
+
+import os
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.mechanism.function import FunctionHere
+from dpaudit.mechanism.rare import far_seeds, other_draws
+from dpaudit.mechanism.shifts import Noise, recognised
+
+SIGMA, RARELY = 4.0, 1e-5
+VALUE = (np.full(20, 0.1),)
+kept = np.random.default_rng(5)
+
+
+def noise(x: Any) -> Any:
+    return np.random.normal(0, SIGMA, x.shape)
+
+
+def right(x: Any) -> Any:
+    return x + noise(x)
+
+
+def right_of_generator(x: Any, rng: Any) -> Any:
+    return x + rng.laplace(0, SIGMA, x.shape)
+
+
+def right_of_torch(x: Any) -> Any:
+    return x + SIGMA * torch.randn(x.shape).numpy()
+
+
+def right_of_python(x: Any) -> Any:
+    return x + np.array([random.gauss(0, SIGMA) for _ in x])
+
+
+RIGHT = (right, right_of_generator, right_of_torch, right_of_python)
+
+
+def with_coin(falls: Callable[[], bool]) -> Callable[[Any], Any]:
+    return lambda x: x + (0 if falls() else 1) * noise(x)
+
+
+def coin_of_kept(x: Any) -> Any:
+    return x + (kept.random() > RARELY) * noise(x)
+
+
+def coin_after(x: Any) -> Any:
+    drawn = noise(x)
+    return x + (np.random.random() > RARELY) * drawn
+
+
+def coin_of_given(x: Any, rng: Any) -> Any:
+    drawn = rng.laplace(0, SIGMA, x.shape)
+    return x + (rng.random() > RARELY) * drawn
+
+
+COINS: dict[str, tuple[Callable[..., Any], str]] = {
+    "random": (with_coin(lambda: random.random() < RARELY), "also draws from random"),
+    "torch": (with_coin(lambda: torch.rand(1).item() < RARELY), "also draws from torch"),
+    "system": (with_coin(lambda: os.urandom(2) < b"\0\7"), "also draws from os.urandom"),
+    "secrets": (with_coin(lambda: secrets.randbelow(10_000) == 0), "also draws from os.urandom"),
+    "kept": (coin_of_kept, "also draws from kept"),
+    "after": (coin_after, "draws more numbers from numpy.random than its noise"),
+    "given": (coin_of_given, "draws more numbers from rng than its noise"),
+}
+
+
+def cut(x: Any) -> Any:
+    return x + np.clip(noise(x), -4.7 * SIGMA, 4.7 * SIGMA)
+
+
+def dropped_where_large(x: Any) -> Any:
+    drawn = noise(x)
+    return x + (np.abs(drawn).max() < 4.7 * SIGMA) * drawn
+
+
+def dropped_where_long(x: Any) -> Any:
+    drawn = noise(x)
+    return x + (np.linalg.norm(drawn) < 7 * SIGMA) * drawn  # of 20 numbers: p = 5e-4
+
+
+FAR = (cut, dropped_where_large, dropped_where_long)
+
+
+def examined(function: Callable[..., Any]) -> tuple[FunctionHere, Noise]:
+    o = MechanismOptions.model_validate({"function": "a:b", "shape": (20,)})
+    called = FunctionHere(function, o)
+    found = recognised(called, VALUE)
+    assert found is not None
+    return called, found
+
+
+@pytest.mark.parametrize("function", RIGHT)
+def test_a_right_function_draws_its_noise_alone(function: Callable[..., Any]) -> None:
+    called, found = examined(function)
+    assert other_draws(called, found, VALUE) == ""
+    far = far_seeds(called, found, VALUE)
+    assert 4 <= len(far) <= 16
+    assert found.exceptions(called, VALUE, far) == 0
+
+
+@pytest.mark.parametrize("name", COINS)
+def test_a_number_beside_the_noise_is_seen(name: str) -> None:
+    function, said = COINS[name]
+    called, found = examined(function)
+    assert said in other_draws(called, found, VALUE)
+
+
+@pytest.mark.parametrize("function", FAR)
+def test_other_noise_far_out_is_an_exception(function: Callable[..., Any]) -> None:
+    """Of 2e6 numbers the largest is beyond 4.7 times its scale, and one side of it too."""
+    called, found = examined(function)
+    assert found.exceptions(called, VALUE, range(64)) == 0
+    assert found.exceptions(called, VALUE, far_seeds(called, found, VALUE)) > 0

@@ -83,7 +83,15 @@ def audit(
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
     try:
         with place as folder, _reporting(on_progress) as progress:
-            return run_audit(checked, Path(folder), runtime, text, on_progress=progress, own=own)
+            return run_audit(
+                checked,
+                Path(folder),
+                runtime,
+                text,
+                on_progress=progress,
+                own=own,
+                report=out is not None,
+            )
     except SystemExit as error:  # it would end the caller's script, with an exit code of its own
         said = f"no answer: code that is audited raised SystemExit({error})"
         raise RunError("DPA026", said) from error

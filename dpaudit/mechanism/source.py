@@ -107,7 +107,13 @@ def audit(
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
     with place as folder:
         return run_mechanism(
-            from_python(content), Path(folder), FROM_PYTHON, False, on_progress, found
+            from_python(content),
+            Path(folder),
+            FROM_PYTHON,
+            False,
+            on_progress,
+            found,
+            out is not None,
         )
 
 
@@ -136,11 +142,13 @@ def run_mechanism(
     resume: bool = False,
     on_progress: OnProgress | None = None,
     function: Function | None = None,
+    report: bool = True,
 ) -> AuditResult:
     """Audit the function of a config; writes the run directory.
 
     Args:
         function: in the place of the one that the config names.
+        report: whether report.html is written.
 
     Raises:
         DpauditError: the function cannot be loaded or audited, or the run directory does not allow
@@ -149,7 +157,8 @@ def run_mechanism(
     with recording(), kept_randomness(), _found(config.mechanism, function) as found:
         source = FunctionSource(config, *found)
         evidence = partial(source.evidence, on_progress or unreported)
-        return audited(config, out, config_text, resume, source.fingerprint(), evidence)
+        fingerprint = source.fingerprint()
+        return audited(config, out, config_text, resume, fingerprint, evidence, report)
 
 
 @contextmanager

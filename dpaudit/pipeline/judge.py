@@ -205,22 +205,26 @@ def audited(
     resume: bool,
     fingerprint: Mapping[str, object],
     evidence: Callable[[RunDirectory], Evidence],
+    report: bool = True,
 ) -> AuditResult:
     """Take the evidence of an audit and judge it; writes the run directory.
 
     Args:
         fingerprint: everything that decides what comes out: no other run is resumed.
         evidence: runs what is audited and attacks it.
+        report: whether report.html is written, which takes a quarter of a small audit's time.
 
     Raises:
         DpauditError: what is audited or the run directory does not allow it.
     """
     load_plugin("reports", "html")  # refused now and not after the last attack
     with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
-        return concluded(config, run, evidence(run))
+        return concluded(config, run, evidence(run), report)
 
 
-def concluded(config: AnyConfig, run: RunDirectory, evidence: Evidence) -> AuditResult:
+def concluded(
+    config: AnyConfig, run: RunDirectory, evidence: Evidence, report: bool = True
+) -> AuditResult:
     """Judge the claims by the evidence; writes audit.json and report.html."""
     graph = evidence.graph
     claims = judge(evidence.judgings, evidence.findings)
@@ -247,5 +251,6 @@ def concluded(config: AnyConfig, run: RunDirectory, evidence: Evidence) -> Audit
         timing=evidence.timing,
     )
     run.write_text("audit.json", result.to_json())
-    run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
+    if report:
+        run.write_text("report.html", load_plugin("reports", "html")(result, run.path))
     return result

@@ -83,11 +83,13 @@ def run_audit(
     on_progress: OnProgress = lambda what, done, total: None,
     own: CallerObjects = NOTHING,
     say: Callable[[str], None] | None = None,
+    report: bool = True,
 ) -> AuditResult:
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
     ``own`` holds objects of the caller that stand in the place of what the config names; ``say`` is
-    called with a line for all that takes much memory or time, before anything is run.
+    called with a line for all that takes much memory or time, before anything is run. Without
+    ``report`` there is no report.html.
 
     Raises:
         DpauditError: the config, the data, the run directory or the memory does not allow it.
@@ -102,7 +104,7 @@ def run_audit(
         def evidence(run: RunDirectory) -> Evidence:
             return trained.evidence(run, _noted(run, on_progress), say)
 
-        return audited(config, out, config_text, resume, fingerprint, evidence)
+        return audited(config, out, config_text, resume, fingerprint, evidence, report)
 
 
 def attack_again(

@@ -98,7 +98,7 @@ def judged(
     content = _content(defense, seed, attacks, graph)
     config = AuditConfig.from_dict(own.fill(content), defense)
     with TemporaryDirectory(prefix="dpaudit-") as folder:
-        result = run_audit(config, Path(folder), Runtime(cores=1), own=own)
+        result = run_audit(config, Path(folder), Runtime(cores=1), own=own, report=False)
     claim = result.claims[0]
     return claim, None if claim.decisive is None else result.findings[claim.decisive].role
 

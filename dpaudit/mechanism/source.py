@@ -62,7 +62,7 @@ EXAMINED = 24  # inputs on which the function is examined before
 REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
 OVERHEAD = 5_000  # calls beside the counted ones, about
 OTHER_INPUTS = "Other inputs than those that were tried may leak more."
-RARE = " Noise was compared in {:,} calls: what is rarer than that is not seen."
+RARE = " Noise was compared in {:,} calls{}: what is rarer is not seen."
 FROM_PYTHON = "# This function was audited from Python; its config is in audit.json.\n"
 
 
@@ -231,7 +231,8 @@ def examined(
     because = tuple(bearing_on(0, claim, READER, findings))
     premise = OTHER_INPUTS
     if search.noise is not None and any(one.role is Role.MEASURED for one in findings):
-        premise += RARE.format(replayed(search.noise, options.runs))
+        far = "" if search.noise.draw.following is None else ", and where it comes out far"
+        premise += RARE.format(replayed(search.noise, options.runs), far)
     for one in findings:
         if one.role is Role.NOISE and one.unconfirmed:
             premise += f" Nothing is accounted: {one.notes[0]}."

@@ -32,37 +32,41 @@ def watched(
         places: where names are, beside these modules.
     """
     used: set[str] = set()
-    kept = _kept(functions, given, places)
-    entropy, before = (os.urandom, random._urandom), _states(kept)  # type: ignore[attr-defined]
+    modules = _modules_of(functions)
+    kept = _kept([*places, *modules, {} if given is None else {"rng": given}])
+    own, before = os.urandom, _states(kept)
+    named = [(m, name) for m in (vars(os), vars(random), *modules) for name in m if m[name] is own]
 
     def noted(size: int) -> bytes:
         used.add(ENTROPY)
-        return entropy[0](size)
+        return own(size)
 
-    os.urandom, random._urandom = noted, noted  # type: ignore[attr-defined]
+    for module, name in named:
+        module[name] = noted
     try:
         yield used
     finally:
-        os.urandom, random._urandom = entropy  # type: ignore[attr-defined]
+        for module, name in named:
+            module[name] = own
         after = _states(kept)
         used |= {name for (name, at), state in after.items() if before.get((name, at)) != state}
 
 
-def _kept(
-    functions: Iterable[Callable[..., Any]], given: Any, places: Iterable[Mapping[str, Any]]
-) -> list[tuple[str, Any]]:
-    """Generators that are no library's own, by name."""
+def _modules_of(functions: Iterable[Callable[..., Any]]) -> list[dict[str, Any]]:
+    """The names of their modules; of functions, for a class need not be in an imported one."""
+    plain = [inspect.unwrap(function) for function in functions]
+    return [*{id(f.__globals__): f.__globals__ for f in plain if inspect.isfunction(f)}.values()]
+
+
+def _kept(places: Iterable[Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    """The generators among the names of some places."""
     numpy, torch = library("numpy"), library("torch")
     kinds: tuple[type, ...] = (random.Random,)
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
     if torch is not None:
         kinds += (torch.Generator,)
-    # of functions and not of modules: a class need not be in one that was imported
-    plain = [inspect.unwrap(function) for function in functions]
-    modules = {id(f.__globals__): f.__globals__ for f in plain if inspect.isfunction(f)}
-    all_places = [*places, *modules.values(), {} if given is None else {"rng": given}]
-    named = [(name, one) for place in all_places for name, one in place.items()]
+    named = [(name, one) for place in places for name, one in place.items()]
     return [(name, one) for name, one in named if isinstance(one, kinds)]
 
 

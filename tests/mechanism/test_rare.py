@@ -4,6 +4,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from os import urandom
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ COINS: dict[str, tuple[Callable[..., Any], str]] = {
     "random": (with_coin(lambda: random.random() < RARELY), "also draws from random"),
     "torch": (with_coin(lambda: torch.rand(1).item() < RARELY), "also draws from torch"),
     "system": (with_coin(lambda: os.urandom(2) < b"\0\7"), "also draws from os.urandom"),
+    "imported": (with_coin(lambda: urandom(2) < b"\0\7"), "also draws from os.urandom"),
     "secrets": (with_coin(lambda: secrets.randbelow(10_000) == 0), "also draws from os.urandom"),
     "kept": (coin_of_kept, "also draws from kept"),
     "after": (coin_after, "draws more numbers from numpy.random than its noise"),

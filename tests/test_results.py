@@ -19,6 +19,7 @@ FILES = sorted((ROOT / "docs" / "results").glob("*.json"))
 OF_TABLES = (
     "frameworks",
     "leaderboard-decentralized-quick",
+    "leaderboard-equal-epsilon-full",
     "leaderboard-equal-epsilon-quick",
     "lint",
     "local-steps",

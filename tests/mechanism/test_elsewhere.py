@@ -193,6 +193,15 @@ def test_a_function_of_this_process_has_no_python(file: Path) -> None:
         mechanism.audit(load(f"{file}:noised"), {"epsilon": 1.0}, (6,), python=sys.executable)
 
 
+def test_a_recorder_of_another_protocol_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpaudit.mechanism.elsewhere.PROTOCOL", 99)
+    with pytest.raises(DpauditError) as error, elsewhere(sys.executable, f"{file}:noised", 60.0):
+        pass
+    assert error.value.code == "DPA074"
+
+
 def test_a_call_that_never_ends_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "waits.py"
     path.write_text("import time\n\ndef waits(x):\n    time.sleep(600)\n")

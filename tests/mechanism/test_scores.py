@@ -160,3 +160,15 @@ def test_a_shift_needs_four_runs_for_each_number() -> None:
     constant = OUT0 * [1.0, 1.0, 0.0]
     some = scores(constant[:8], (constant + SHIFT)[:8], SHIFT, INPUTS)  # two numbers vary
     assert name in {s.name for s in some}
+
+
+def test_a_shift_is_of_the_sixteen_numbers_that_move_most() -> None:
+    """Of the rest a score of a shift says nothing."""
+    z = np.random.default_rng(4).standard_normal((2, 200, 18))
+    moved = np.where(np.arange(18) < 2, 0.1, 1.0 + np.arange(18))
+    found = {s.name: s.of for s in scores(z[0], z[1] + moved, moved, (0 * moved, moved))}
+    of = found["likelihood ratio of a shift by the norm"]
+    base = np.zeros((1, 18))
+    values = [float(of(base + 50 * np.eye(18)[i])[0]) for i in (0, 1, 2)]
+    assert values[0] == values[1] == pytest.approx(float(of(base)[0]))
+    assert values[2] != pytest.approx(values[0])

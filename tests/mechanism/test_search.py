@@ -31,7 +31,7 @@ def of_norm(x: Any) -> Any:
 
 
 def search(function: Any, adjacency: Any = "replace-one", **asked: Any) -> Search:
-    o = options(runs=400, **asked)
+    o = options(**{"runs": 400, **asked})
     return Search(FunctionHere(function, o), Neighbours(o, adjacency, 0), 1e-5, 0)
 
 
@@ -86,8 +86,30 @@ def test_outputs_that_are_held_bound_the_runs() -> None:
     assert Search.few(held, 2_000) == 8 * 10**6 // (2 * 10**4) == 400
 
 
+@pytest.mark.parametrize(
+    ("runs", "asked"),
+    [
+        (300, [200, 150, 150, 300]),  # fit, choose a score, choose its threshold, count
+        (2_000, [1_000, 1_000, 1_000, 1_000, 1_000]),
+        (8_000, [2_000, 2_000, *[1_000] * 10]),
+    ],
+)
+def test_scores_are_made_chosen_and_counted_on_so_many_runs(
+    monkeypatch: pytest.MonkeyPatch, runs: int, asked: list[int]
+) -> None:
+    """Of the worst pair alone, as the noise is recognised."""
+    found, own, ns = search(gaussian, runs=runs), Search.outputs, []
+
+    def outputs(one: Search, pair: Any, n: int) -> Any:
+        ns.append(n)
+        return own(one, pair, n)
+
+    monkeypatch.setattr(Search, "outputs", outputs)
+    found.played(lambda done, of: None)
+    assert ns == asked
+
+
 def test_runs_choose_and_count_in_these_numbers() -> None:
-    """400 runs: 400 fit, 200 choose and 400 count, of the worst pair alone."""
     found, steps = search(gaussian), []
     played = found.played(lambda done, of: steps.append((done, of)))
     assert played.move is found.moves[0]

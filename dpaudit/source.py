@@ -13,13 +13,13 @@ NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
 
 
 def own_source() -> tuple[Path, ...]:
-    """All of dpaudit, whichever room this module lies in; the families may lie elsewhere."""
-    found: list[Path] = []
-    for package in ("dpaudit", *(f"dpaudit.{name}" for name in BESIDE)):
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            found += below(Path(folder), ".py")
-    return tuple(dict.fromkeys(found))
+    """All of dpaudit, whichever room this module lies in; the families may lie elsewhere.
+
+    Not where else ``dpaudit`` looks for its families, which is all of a repository.
+    """
+    specs = map(find_spec, ("dpaudit", *(f"dpaudit.{name}" for name in BESIDE)))
+    folders = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin]
+    return tuple(path for folder in folders for path in below(folder, ".py"))
 
 
 def below(folder: Path, suffix: str) -> list[Path]:

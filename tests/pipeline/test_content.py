@@ -10,7 +10,7 @@ import pytest
 from dpaudit.files.data_folders import DATA_FOLDERS
 from dpaudit.pipeline import content
 from dpaudit.pipeline.content import content_key
-from dpaudit.source import hash_of
+from dpaudit.source import hash_of, own_source
 
 REPOSITORY = Path(__file__).parents[2]
 FAMILIES = (
@@ -131,6 +131,14 @@ def test_no_plug_in_is_imported_for_a_key() -> None:
         "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_dpaudit_s_packages_are_a_part_of_the_content() -> None:
+    """In a repository, ``dpaudit`` also looks for its families where tests and documents lie."""
+    folders = [REPOSITORY / name for name in ("dpaudit", *FAMILIES)]
+    source = own_source()
+    assert len(source) == len({*source}) > 400
+    assert all(any(path.is_relative_to(folder) for folder in folders) for path in source)
 
 
 KEYS = """

@@ -21,8 +21,8 @@ AGAINST = (Verdict.REFUTED, Verdict.UNSUPPORTED)
 MEANING: Mapping[Verdict, str] = {
     Verdict.REFUTED: "More leaks than is claimed. That does not mean that a record was "
     "reconstructed.",
-    Verdict.UNSUPPORTED: "What the claim rests on does not hold in this run. That does not mean "
-    "that an attack has succeeded.",
+    Verdict.UNSUPPORTED: "The argument for the claim fails in this run. That does not mean that an "
+    "attack has succeeded.",
     Verdict.UNDERPOWERED: "Nothing was found against the claim, but accounting does not settle it "
     "here, and this audit could not have refuted it.",
     Verdict.NOT_REFUTED: "The audit had the power to refute the claim and did not. This is not a "

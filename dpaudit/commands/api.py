@@ -67,12 +67,11 @@ def audit(
 
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    if isinstance(model, str):
-        settings, model = {**settings, "model": model}, None
-    content, text, path, step = _read(config, settings)
+    named = {"model": model} if isinstance(model, str) else {}
+    content, text, path, step = _read(config, {**settings, **named})
     if data is not None and not isinstance(data, Dataset):
         data = from_records(data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(step or defense, data, model)
+    own = CallerObjects(step or defense, data, None if isinstance(model, str) else model)
     checked = _checked(own.fill(content), text, path, own.defense, fix_model)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
@@ -82,16 +81,9 @@ def audit(
     )
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
     try:
-        with place as folder, _reporting(on_progress) as progress:
-            return run_audit(
-                checked,
-                Path(folder),
-                runtime,
-                text,
-                on_progress=progress,
-                own=own,
-                report=out is not None,
-            )
+        with place as folder, _reporting(on_progress) as told:
+            at = Path(folder)
+            return run_audit(checked, at, runtime, text, False, told, own, None, bool(out))
     except SystemExit as error:  # it would end the caller's script, with an exit code of its own
         said = f"no answer: code that is audited raised SystemExit({error})"
         raise RunError("DPA026", said) from error

@@ -44,7 +44,7 @@ def test_all_scores_of_a_shift_are_made() -> None:
     assert [*FOUND] == EXPECTED
 
 
-def test_projections_weigh_a_number_by_its_shift_over_its_variance() -> None:
+def test_projections_weigh_by_shift_over_variance() -> None:
     variance = (OUT0.var(axis=0) + OUT1.var(axis=0)) / 2
     weight = SHIFT / variance
     unit = weight / np.abs(weight).max()

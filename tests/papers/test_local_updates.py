@@ -25,7 +25,7 @@ def test_played_steps_recover_more_than_one_gradient(context) -> None:
 def test_the_scripts_of_the_paper_set_the_scale() -> None:
     """Table 1: 10 batches of 5, 1 to 10 epochs, 100 clients, 20 dB."""
     experiment = DECLARED["fedavg-inversion"]
-    assert {cell.labels["epochs"] for cell in experiment.cells} == {"1", "5", "10"}
+    assert experiment.scales["paper"].only == {"epochs": ["1", "5", "10"]}
     scale = [experiment.settings[key] for key in ("batches", "batch_size", "clients", "threshold")]
     assert scale == [10, 5, 100, 20.0]
     assert experiment.published == ()

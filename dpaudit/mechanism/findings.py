@@ -47,11 +47,11 @@ class Compared(NamedTuple):
 
     calls: int
     exceptions: int  # in which the output was something else than a value and this noise
-    other: str  # what a call draws beside its noise, as a clause
+    other: str  # what a call does beside it, or where noise comes out far, as a clause; or ""
 
     @property
     def is_noise(self) -> bool:
-        """Whether a call adds the noise that was recognised, and draws nothing else."""
+        """Whether a call adds the noise that was recognised, and nothing speaks of more."""
         return not self.exceptions and not self.other
 
 
@@ -125,7 +125,7 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
     """What the measured distance and the recognised noise add up to over all calls."""
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     noise, calls = search.noise, search.function.calls
-    if noise is None or not compared.is_noise or not search.is_additive:
+    if noise is None or compared.exceptions or not search.is_additive:
         return Measured(None, Accounted(Interval(0.0, inf), delta, 0, ()))
     move = search.moves[0]
     family, source = noise.draw.family, noise.draw.name
@@ -136,11 +136,13 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
         f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
     )
     low = high = 0.0 if move.size == 0 else inf
-    least, most = _releases(search, move, np.min), _releases(search, move, np.max)
+    least, largest = _releases(search, move, np.min), _releases(search, move, np.max)
     if least and (delta > 0 or family == "laplace"):
         adjacency = record_adjacency(claim)
         low = epsilon(least, delta, adjacency).low
-        high = epsilon(most, delta, adjacency).high
+        high = epsilon(largest, delta, adjacency).high
+    most = None if compared.other else largest  # what else a call does may leak more
+    high = high if most is not None else inf
     figure = Accounted(Interval(low, high), delta, 0, notes, least, most)
     message = None if move.size < inf else "the output"
     finding = Finding(
@@ -215,7 +217,7 @@ def between_calls(search: Search, played: Played, compared: Compared) -> Iterato
             f"than a value and {noise.draw.name} times {_scale(noise)}"
         )
     elif compared.other:
-        known = f"{compared.other}: calls do not show what that decides once in thousands of them"
+        known = f"{compared.other}: counted calls do not show how much that leaks"
     else:
         known = f"{noise.draw.name} times {_scale(noise)}, in each of {compared.calls:,} calls"
         metrics[Name.NOISE_OVER_DECLARED] = Metric(value=1.0, low=1 - SLACK, high=1 + SLACK)

@@ -235,7 +235,7 @@ def examined(
         premise += RARE.format(replayed(search.noise, options.runs), far)
     for one in findings:
         if one.role is Role.NOISE and one.unconfirmed:
-            premise += f" Nothing is accounted: {one.notes[0]}."
+            premise += f" No upper end is accounted: {one.notes[0]}."
     return Judging(0, claim, READER, accounted, because, premise=premise), findings, search
 
 
@@ -261,21 +261,23 @@ def _findings(
         distance(claim, search),
         *between_calls(search, played, compared),
     ]
-    if found.finding is not None:
+    if found.finding is not None and compared.is_noise:
         several += alignment(claim, search, found.finding, compared.calls)
     return [finding for finding in several if finding is not None], found.accounted
 
 
 def _compared(function: AuditedFunction, noise: Noise, values: Sequence[Value]) -> Compared:
-    """How often calls add another noise than what was recognised, and what else they draw."""
-    calls = exceptions = 0
-    n = replayed(noise, function.options.runs)
-    far = far_seeds(function, noise, values[0])
+    """How often calls add another noise than what was recognised, and what else speaks of more."""
+    n, far = replayed(noise, function.options.runs), far_seeds(function, noise, values[0])
+    exceptions = far_off = 0
     for i, value in enumerate(values):
-        seeds = [*range(REPLAYED + i * n // 2, REPLAYED + (i + 1) * n // 2), *far]
+        seeds = range(REPLAYED + i * n // 2, REPLAYED + (i + 1) * n // 2)
         exceptions += noise.exceptions(function, value, seeds)
-        calls += len(seeds)
-    return Compared(calls, exceptions, other_draws(function, noise, values[0]))
+        far_off += noise.exceptions(function, value, [*seeds[:1], *far])
+    other = other_draws(function, noise, values[0])
+    if far_off:
+        other = "where its noise comes out far, a call adds something else"
+    return Compared(n, exceptions, other)
 
 
 def _values(options: MechanismOptions) -> str:

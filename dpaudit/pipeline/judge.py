@@ -212,7 +212,7 @@ def audited(
     Args:
         fingerprint: everything that decides what comes out: no other run is resumed.
         evidence: runs what is audited and attacks it.
-        report: whether report.html is written, which takes a quarter of a small audit's time.
+        report: whether report.html is written, which takes a third of a small audit's time.
 
     Raises:
         DpauditError: what is audited or the run directory does not allow it.

@@ -4,6 +4,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from math import inf
 from os import urandom
 from typing import Any
 
@@ -11,7 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from dpaudit import mechanism
+from dpaudit.accounting.families import gaussian_epsilon
+from dpaudit.files.finding import Name, Role
 from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.function import FunctionHere
 from dpaudit.mechanism.rare import far_seeds, other_draws
 from dpaudit.mechanism.shifts import Noise, recognised
@@ -121,3 +126,32 @@ def test_other_noise_far_out_is_an_exception(function: Callable[..., Any]) -> No
     called, found = examined(function)
     assert found.exceptions(called, VALUE, range(64)) == 0
     assert found.exceptions(called, VALUE, far_seeds(called, found, VALUE)) > 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "verdict"), [(4.0, Verdict.UNSUPPORTED), (100.0, Verdict.UNDERPOWERED)]
+)
+def test_a_coin_takes_the_upper_end_alone(epsilon: float, verdict: Verdict) -> None:
+    """Noise that is too small beside it is measured, and speaks against a claim as before."""
+
+    def clipped(x: Any) -> Any:
+        own = x / max(1.0, float(np.linalg.norm(x)))
+        return own + (random.random() > RARELY) * np.random.normal(0, 1.0, x.shape)
+
+    claim = {"epsilon": epsilon, "delta": 1e-5}
+    result = mechanism.audit(clipped, claim, (20,), "add-remove", runs=200)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    low, high = measured.metrics[Name.EPSILON].ends
+    assert low == pytest.approx(gaussian_epsilon(1e-5, 1.0), rel=5e-3)
+    assert high == inf
+    assert not result.claims[0].premises
+    assert result.verdict is verdict
+    assert "No upper end is accounted: a call also draws from random" in result.claims[0].reason
+
+
+def test_noise_that_is_cut_off_has_a_lower_end_alone() -> None:
+    result = mechanism.audit(cut, {"epsilon": 9.0, "delta": 1e-5}, (20,), sensitivity=1.0, runs=200)
+    [measured] = [f for f in result.findings if f.role is Role.MEASURED]
+    low, high = measured.metrics[Name.EPSILON].ends
+    assert (low, high) == (pytest.approx(gaussian_epsilon(1e-5, 1 / SIGMA), rel=5e-3), inf)
+    assert "where its noise comes out far, a call adds something else" in result.claims[0].reason

@@ -115,7 +115,7 @@ def distance(claim: Claim, search: Search) -> Finding | None:
         adjacency=claim.adjacency,
         metrics={Name.MEASURED: Metric(value=float(np.linalg.norm(move.moved)))},
         notes=(
-            f"the outputs of two inputs are {said} apart, the largest of {len(search.moves)} pairs "
+            f"the outputs of two inputs are {said} apart, the largest of {search.n_pairs} pairs "
             "that were tried, in units of the noise; others may be further apart",
         ),
     )
@@ -133,7 +133,7 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
         f"calls compose as releases do, here {calls} of them: {source} draws anew in each",
         f"in {compared.calls:,} calls the output was a fixed value plus {source} times "
         f"{_scale(noise)}",
-        f"{len(search.moves)} pairs of inputs were tried; others may be further apart",
+        f"{search.n_pairs} pairs of inputs were tried; others may be further apart",
     )
     low = high = 0.0 if move.size == 0 else inf
     least, largest = _releases(search, move, np.min), _releases(search, move, np.max)
@@ -248,7 +248,7 @@ def between_calls(search: Search, played: Played, compared: Compared) -> Iterato
 
 def alignment(claim: Claim, search: Search, measured: Finding, n_calls: int) -> Iterator[Finding]:
     """What a figure of distance and noise rests on: the noise that makes two outputs the same."""
-    calls, n_pairs = search.function.calls, len(search.moves)
+    calls, n_pairs = search.function.calls, search.n_pairs
     common: dict[str, Any] = {"threat_model": READER.name, "adjacency": claim.adjacency}
     yield Finding(
         role=Role.ALIGNMENT,

@@ -28,6 +28,7 @@ BEYOND = {"float64": (1e12, 1e22, 1e40), "float32": (1e12, 1e22, 1e37)}
 NEAR = (0.5, 0.999, 1.001, 2.0)  # times the length at which a function clips
 PLAIN_SCALES = (1.0, 1e3)  # lengths that are tried where no clip can be found
 LARGEST_HALF = 60_000.0  # below the largest number of float16
+TINY = 1e-300
 FAR = 10.0  # distances of entries that no neighbour changes
 
 
@@ -134,6 +135,27 @@ class Neighbours:
                 yield Pair(f"{name}, and its opposite", opposite, value)
             yield Pair(f"{name}, and zero", self.zero, value)
 
+    def on_grid(self, flat: Array) -> Array:
+        """The nearest numbers that the dtype has, where they are integers."""
+        return flat if self.options.dtype in FLOATS else np.rint(flat)
+
+    def at_distance(self, flat: Array, distance: float) -> Array:
+        """A change in this direction that is so long; of integers, at most so long."""
+        norm = self.options.norm
+        change = np.asarray(flat * (distance / max(_length(flat, norm), TINY)))
+        if self.options.dtype in FLOATS:
+            return change
+        whole = np.trunc(change)
+        if norm == "linf":
+            return whole
+        order = np.argsort(np.abs(whole) - np.abs(change), kind="stable")
+        power = 1 if norm == "l1" else 2
+        more = (np.abs(whole[order]) + 1) ** power - np.abs(whole[order]) ** power
+        left = distance**power * (1 + 1e-12) - float((np.abs(whole) ** power).sum())
+        n = int(np.searchsorted(np.cumsum(more), left, side="right"))
+        whole[order[:n]] += np.sign(change[order[:n]])
+        return whole
+
     def fixed(self) -> list[Pair]:
         """The pairs of a domain whose lengths are known."""
         if self.options.records:
@@ -161,18 +183,18 @@ class Neighbours:
         yield Pair(
             f"{self.directions[0].name}, at distance {part:g}",
             self.zero,
-            self.value(part * self.directions[0].flat),
+            self.value(self.at_distance(self.directions[0].flat, part)),
         )
         for name, base in bases.items():
             for direction in self.directions if not name else self.directions[:3]:
-                change = distance * direction.flat / _length(direction.flat, self.options.norm)
+                change = self.at_distance(direction.flat, distance)
                 for shift in (0.0, 0.5):
-                    low, high = base - shift * change, base + (1 - shift) * change
+                    low = self.on_grid(base - shift * change)
                     called = f"{direction.name}{name}, at distance {distance:g}"
-                    yield Pair(called, self.value(low), self.value(high))
+                    yield Pair(called, self.value(low), self.value(low + change))
 
     @property
-    def _ranges(self) -> list[tuple[float, float]]:
+    def ranges(self) -> list[tuple[float, float]]:
         """The range of a number; of one without an end, up to some plain lengths."""
         low, high = self.options.low, self.options.high
         if low is not None and high is not None:
@@ -184,7 +206,7 @@ class Neighbours:
     def _corners(self) -> Iterator[Pair]:
         """Of a range: every number at one end, and the same with others at the other end."""
         n, absent = len(self.directions[0].flat), self.adjacency == "add-remove"
-        for low, high in self._ranges:
+        for low, high in self.ranges:
             middle, half = (low + high) / 2, (high - low) / 2
             for direction in self.directions:
                 top = middle + half * np.sign(direction.flat)

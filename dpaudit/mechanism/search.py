@@ -16,6 +16,7 @@ import numpy as np
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.statistics.bounds import Scores, from_scores
 
+from .drawn import DrawnPairs
 from .function import AuditedFunction, FunctionError
 from .neighbours import BEYOND, NEAR, PLAIN_SCALES, SCALES, Direction, Neighbours, Pair
 from .scores import Score, best, promise, scores
@@ -26,6 +27,7 @@ MOST_FIT = 2_000  # the same of the pairs that are played in full
 LEAST_PILOT = 60
 LEAST_CHOOSING = 1_000
 NUMBERS = 8 * 10**6  # of outputs that are held at once
+DRAWN = (20, 400)  # pairs that are drawn, at least and at most
 MOST_PAIRS = 64  # that are played in short
 FINALISTS = 3
 ALPHA = 0.05  # of a false bound
@@ -87,12 +89,44 @@ class Search:
     @cached_property
     def moves(self) -> list[Move]:
         """Every pair that is tried, the largest move first; those that are not known last."""
-        if self.neighbours.finds_clip:
-            found = list(self._of_lengths())
-        else:
-            found = [self._measured(pair) for pair in self.neighbours.fixed()]
+        found = [*self._at_corners, *self._between]
         most = max((move.size for move in found if move.moved is not None), default=0.0)
         return sorted(found, key=lambda move: _rank(move, most))
+
+    @cached_property
+    def _at_corners(self) -> list[Move]:
+        if self.neighbours.finds_clip:
+            return list(self._of_lengths())
+        return [self._measured(pair) for pair in self.neighbours.fixed()]
+
+    @cached_property
+    def n_drawn(self) -> int:
+        """How many pairs are drawn: few where a move depends on the draws, as each is played."""
+        if any(move.moved is None for move in self._at_corners):
+            return int(np.clip(MOST_PAIRS - len(self._at_corners), 0, DRAWN[0]))
+        numbers = self.start.shape[1] + sum(part.size for part in self.neighbours.zero)
+        return int(np.clip(NUMBERS // numbers, *DRAWN))
+
+    @property
+    def n_pairs(self) -> int:
+        """How many pairs are tried."""
+        return len(self._at_corners) + self.n_drawn
+
+    @cached_property
+    def _between(self) -> list[Move]:
+        """Of pairs that are drawn, each that moves the output further than those before.
+
+        Those whose move depends on the draws count as such.
+        """
+        pairs, best, found = DrawnPairs(self.neighbours, self.seed), None, list[Move]()
+        for i in range(self.n_drawn):
+            one = pairs.first() if best is None or i < self.n_drawn // 2 else pairs.near(best)
+            move = self._measured(pairs.pair(one))
+            if move.moved is None and len(found) >= DRAWN[0]:
+                break
+            if move.moved is None or move.size > max((m.size for m in found), default=0.0):
+                best, found = one, [*found, move]
+        return found
 
     @cached_property
     def is_additive(self) -> bool:

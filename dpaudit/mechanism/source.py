@@ -60,7 +60,7 @@ SAYS = (
 )
 EXAMINED = 24  # inputs on which the function is examined before
 REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
-OVERHEAD = 5_000  # calls beside the counted ones, about
+OVERHEAD = 9_000  # calls beside the counted ones, about
 OTHER_INPUTS = "Other inputs than those that were tried may leak more."
 RARE = " Noise was compared in {:,} calls{}: what is rarer is not seen."
 FROM_PYTHON = "# This function was audited from Python; its config is in audit.json.\n"
@@ -291,7 +291,7 @@ def _notes(search: Search) -> Iterator[Note]:
     times = "one call" if options.calls == 1 else f"{options.calls} calls"
     yield Note(
         "DPA135",
-        f"A function was audited alone, on {len(search.moves)} pairs of inputs, for {times} with "
+        f"A function was audited alone, on {search.n_pairs} pairs of inputs, for {times} with "
         "one value. Its surroundings were not: who calls it how often, and what is sent beside "
         "its output.",
     )

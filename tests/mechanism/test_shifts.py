@@ -53,9 +53,7 @@ def test_a_clip_that_lets_through_just_above_it_is_found() -> None:
         norm = np.linalg.norm(x)
         return (x if norm < 2.5 else clipped(x)) + np.random.normal(0, 1.0, x.shape)
 
-    assert searched(wrong).moves[0].size == pytest.approx(
-        4.0
-    )  # twice the clip is among what is tried
+    assert 4.0 <= searched(wrong).moves[0].size <= 5.0  # twice the clip is among what is tried
 
 
 def test_noise_that_sometimes_is_missing_counts_as_exceptions() -> None:

@@ -166,6 +166,13 @@ def over_declared(coupled: Coupled, moves: Mapping[int, Moved], adjacency: Adjac
     return largest
 
 
+def ratio(pair: WorldPair, lag: int, adjacency: Adjacency) -> float | None:
+    """How far noise is moved over what is declared; None: no move makes two runs the same."""
+    one, other = (replace(world, lag=lag) for world in pair)
+    moved = alignment(one, other, is_first=False)
+    return None if isinstance(moved, str) else over_declared(one.coupled, {one.k: moved}, adjacency)
+
+
 def _allowed(
     coupled: Coupled, agent: int, family: NoiseFamily, adjacency: Adjacency
 ) -> list[float]:

@@ -22,6 +22,7 @@ from .agents import between_agents
 from .alignment import over_declared, size_of_noise
 from .edges import beyond_the_noise
 from .examination import Examination
+from .few import few_with_gradients
 from .others import LONG, UNLIKE, Others
 from .replay import EVERY_LINK
 from .row import Row
@@ -53,6 +54,11 @@ NEIGHBOURS = (
 STRETCHED = (
     "stretched: the natural one's gradient, of the length that moves messages most, as the step "
     "clips by itself"
+)
+SMALL_NOTE = "on a small model and random records, in all rounds"
+FEW_NOTE = (
+    "on a small model and random records, in up to 3 rounds; few: of the other records of a batch "
+    "some have no gradient, or none has one"
 )
 LEAST_DELTA = 1e-9  # what reveals a record more seldom is not told from rounding
 
@@ -134,6 +140,12 @@ class Sensitivity(da.Attack):
             unclear, said = far_from_the_run(examination, adjacency)
             examination.unclear |= {} if unclear is None else {unclear: None}
             notes += said
+            few, rows = few_with_gradients(coupled, adjacency)
+            if few is not None:
+                known = {f.message for f in findings if f.verdict is not None}
+                unknown = [row for row in rows if row.message not in known]
+                findings += self._of_small(unknown, adjacency, victim, FEW_NOTE)
+                examination.join(few)
             unlikely = unlikely_draws(coupled, adjacency)
             examination.unclear |= {} if unlikely is None else {unlikely: None}
             findings.append(_alignment(examination, adjacency, rounds))
@@ -182,13 +194,12 @@ class Sensitivity(da.Attack):
         return rows
 
     def _of_small(
-        self, every: list[Row], adjacency: Adjacency, victim: int
+        self, every: list[Row], adjacency: Adjacency, victim: int, note: str = SMALL_NOTE
     ) -> Iterator[da.Finding]:
         """What speaks against the stated bounds on a small model."""
         for rows in _by_message(every):
             if any(row.counts for row in rows):
                 finding = self._finding(rows, adjacency, False, victim)
-                note = "on a small model and random records, in all rounds"
                 yield finding.model_copy(update={"notes": (note, *finding.notes)})
 
     def _finding(

@@ -203,10 +203,7 @@ class Examination:
         norm: int,
         noiseless: frozenset[str] = frozenset(),
     ) -> list[Row]:
-        """A row for each message: the largest difference of two worlds, by kind of neighbour.
-
-        Post-processing of noisy values is marked.
-        """
+        """A row for each message: the largest difference of two worlds, by kind of neighbour."""
         coupled, silent = self.coupled, self.silent
         here, _ = next(iter(pairs.values()))[0]
         first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
@@ -215,7 +212,8 @@ class Examination:
             declared, pairs = declared_of_pairs(pairs, adjacency, first)
         worlds = [pair for several in pairs.values() for pair in several]
         for name in declared.unlike:
-            self._note(f'how much noise "{name}" carries depends on the data')
+            if not explained(worlds[:1], name, adjacency):
+                self._note(f'how much noise "{name}" carries depends on the data')
         differences = {
             kind: [
                 coupled.differences(one.play(silent).sent, other.play(silent).sent)

@@ -15,10 +15,10 @@ from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.defense import Adjacency, Message
 
 from . import own_draws
-from .alignment import alignment, over_declared
+from .alignment import ratio
 from .replay import ALLOWED, SAME
 from .stand_in import small_problem
-from .worlds import Coupled, PlayedWorld, WorldPair, all_without_first
+from .worlds import Coupled, PlayedWorld, all_without_first
 
 # times the scale of noise: draws so far out have probability 4e-8 and 3e-7, more than a usual delta
 # where a run draws a thousand
@@ -64,7 +64,7 @@ def _in_a_round(coupled: Coupled, state: object, k: int, adjacency: Adjacency) -
     )
     usual, lag = None, 0
     for lag in range(min(LATER, coupled.defense.n_rounds - k) + 1):
-        usual = _ratio((one, other), lag, adjacency)
+        usual = ratio((one, other), lag, adjacency)
         if usual is not None:
             break
     for levels in _levels(one):
@@ -73,17 +73,10 @@ def _in_a_round(coupled: Coupled, state: object, k: int, adjacency: Adjacency) -
                 return f"the noise of a round where {_said(levels)}: a message is not linear in it"
             continue
         pair = replace(one, levels=levels), replace(other, levels=levels)
-        far = _ratio(pair, lag, adjacency)
+        far = ratio(pair, lag, adjacency)
         if far is None or far > ALLOWED * max(usual, 1.0):
             return f"how far a record moves messages in a round where {_said(levels)}"
     return None
-
-
-def _ratio(pair: WorldPair, lag: int, adjacency: Adjacency) -> float | None:
-    """How far noise is moved over what is declared; None: no move makes two runs the same."""
-    one, other = (replace(world, lag=lag) for world in pair)
-    moved = alignment(one, other, is_first=False)
-    return None if isinstance(moved, str) else over_declared(one.coupled, {one.k: moved}, adjacency)
 
 
 def _levels(world: PlayedWorld) -> Iterator[Levels]:

@@ -323,7 +323,7 @@ def placed(
     if record is not None:
         inputs[victim, 0], labels[victim, 0] = record.input, record.label
     if weights is not None or record is None or alone:
-        weights = _ones(oracle.batch) if weights is None else weights.clone()
+        weights = ones(oracle.batch) if weights is None else weights.clone()
         weights[victim, 0] = float(record is not None)
         if alone:
             weights[victim, 1:] = 0.0
@@ -335,12 +335,12 @@ def placed(
 def all_without_first(oracle: BatchGradient, there: bool, holders: Sequence[int]) -> BatchGradient:
     """The oracle with the first record of every batch of agents with records, or without it."""
     weights = oracle.batch.weights
-    weights = _ones(oracle.batch) if weights is None else weights.clone()
+    weights = ones(oracle.batch) if weights is None else weights.clone()
     weights[list(holders), 0] = float(there)
     return replace(oracle, batch=oracle.batch._replace(weights=weights))
 
 
-def _ones(batch: Batch) -> Tensor:
+def ones(batch: Batch) -> Tensor:
     """A weight for each record [n, b]; token ids have no dtype for them."""
     dtype = batch.inputs.dtype if batch.inputs.is_floating_point() else torch.float32
     return torch.ones(batch.labels.shape[:2], dtype=dtype, device=batch.labels.device)

@@ -141,6 +141,11 @@ class Alignments:
         hows = [dict.fromkeys(("absent", *some)) for some in by_place]
         return [Way(how, place) for place, some in enumerate(hows) for how in some]
 
+    def n_records(self, victim: int, number: int) -> int:
+        """Of a batch that a victim takes."""
+        own = [taken for taken in self.worlds.plain.batches if taken.agent == victim]
+        return len(own[number - 1].digests)
+
     @property
     def victims(self) -> tuple[int, ...]:
         return self.worlds.config.record.victims
@@ -200,7 +205,7 @@ class Alignments:
         noiseless: tuple[MessageId, Way] | None = None
         for k in self.places:
             worlds = [self.world(way, moved[way], self.victims) for way in moved]
-            found = played(self.program, worlds, partial(self._changes, k))
+            found = played(self.program, worlds, partial(self.changes, k))
             for way, changed in zip(moved, found, strict=True):
                 self.on_run()
                 if isinstance(changed, RunError):
@@ -260,7 +265,7 @@ class Alignments:
             for record in [self.records[victim][number][place]]
         ]
         worlds = [self.worlds.replay.model_copy(update={"changes": (c,)}) for c in changes]
-        for found in played(self.program, worlds, partial(self._changes, k)):
+        for found in played(self.program, worlds, partial(self.changes, k)):
             self.on_run()
             if isinstance(found, RunError):
                 return None
@@ -306,7 +311,7 @@ class Alignments:
             found[response.places] = True
         return found
 
-    def _changes(self, k: int, _: World, run: ProgramRun) -> Changed:
+    def changes(self, k: int, _: World, run: ProgramRun) -> Changed:
         """How far the messages of a round are from those of the base run."""
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}

@@ -39,6 +39,7 @@ from .aligned import (
     NotExamined,
     refuse_unbounded,
 )
+from .among_others import refuse_otherwise_among_others
 from .drawn import drawn_noise, runs_needed
 from .far_draws import refuse_other_noise_far_out
 from .other_draws import other_draws
@@ -185,10 +186,10 @@ class Examination:
         is_simulation = self.worlds.config.program.ranks is None
         equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
         runs = Alignments(self.worlds, self.program, self.records, self.on_run, equal)
-        self.moves = moves = runs.moves()
+        moves = runs.moves()
         if moves.noiseless is None:
             moves, self.unseen = with_overflowing(runs, moves, self.used)
-            self.moves = moves
+        self.moves = moves
         adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in asked)
         self.costs = list(self._costs(runs, moves, adjacencies))
         if moves.noiseless is not None:
@@ -196,6 +197,7 @@ class Examination:
             raise NotExamined("composition", why)
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
+        refuse_otherwise_among_others(runs, moves, self.used)
         runs.verify(moves)
         refuse_other_noise_far_out(runs, moves)
         self.aligned = True
@@ -221,8 +223,7 @@ class Examination:
                     if of == victim and how != "present" and k in self.used[victim]
                 }
                 k, how = max(sizes, key=lambda at: sizes[at])
-                ways = [*runs.ways, *moves.overflowing]
-                way = next(one for one in ways if one.how == how)
+                way = next(one for one in [*runs.ways, *moves.overflowing] if one.how == how)
             if k not in self.used[victim]:
                 continue
             for adjacency in adjacencies:

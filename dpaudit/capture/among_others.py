@@ -1,0 +1,103 @@
+"""Whether a record moves messages no further among other records than those of the data.
+
+A program may choose by a sum that no noise hides: to stop where it is short, to take half of a step
+where the loss is large, to clip at the median norm. Where the records of the data are all on one
+side of it, none that is changed alone shows that. So one record of a batch after the other becomes
+one of no inputs, or one far out with another label, until all are. Each of these steps replaces a
+record, which may move a round by two lengths, and so does the last one left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from dpaudit.errors import RunError
+from dpaudit.files.world import Change, How, World
+
+from .aligned import PLATEAU, Alignments, Changed, Moves, NotExamined, played
+
+HOWS: tuple[How, ...] = ("zeroed", "own:1e3:other-label")  # what other records become
+SAID = {HOWS[0]: "have inputs of 0", HOWS[1]: "are far out, with another label"}
+ROUNDS = 3  # that are looked at: the first, one in the middle and the last
+STEPS = 8  # in which the records of a batch are changed, at most
+
+
+def refuse_otherwise_among_others(
+    runs: Alignments, moves: Moves, used: Mapping[int, Mapping[int, int]]
+) -> None:
+    """Raises NotExamined where a record moves a round further among other records.
+
+    Args:
+        used: by victim and round: the number of its batch.
+    """
+    there = [k for k, places in runs.places.items() if any(k in used[v] for v in places)]
+    chosen = np.linspace(0, len(there) - 1, min(ROUNDS, len(there))).round().astype(int)
+    for k in (there[i] for i in chosen):
+        for how in HOWS:
+            _refuse(runs, moves, used, k, how)
+
+
+def _refuse(
+    runs: Alignments, moves: Moves, used: Mapping[int, Mapping[int, int]], k: int, how: How
+) -> None:
+    victims = [v for v in runs.places[k] if k in used[v]]
+    sizes = {v: runs.n_records(v, used[v][k]) for v in victims}
+    steps = np.linspace(0, 1, min(STEPS, max(sizes.values())) + 1)
+    numbers = [{v: round(step * n) for v, n in sizes.items()} for step in steps.tolist()]
+    worlds = [
+        _world(runs, {(v, used[v][k]): m for v, m in some.items()}, how, absent)
+        for some, absent in [*((some, False) for some in numbers), (numbers[-1], True)]
+    ]
+    numbers.append(numbers[-1])
+    found = played(runs.program, worlds, partial(runs.changes, k))
+    for one in found:
+        runs.on_run()
+        if isinstance(one, RunError):
+            said = one.problems[0].text
+            raise NotExamined("distance", f"where other records {SAID[how]}: {said}")
+    several = [one for one in found if not isinstance(one, RunError)]
+    for (before, some), (after, more) in pairwise(zip(several, numbers, strict=True)):
+        for v in victims:
+            count = max(1, more[v] - some[v])
+            for moved, most in _sizes(runs, moves, k, v, before, after):
+                if moved > 2 * count * (1 + PLATEAU) * most:
+                    raise NotExamined(
+                        "distance",
+                        f"where {some[v]} of {sizes[v]} records of a batch {SAID[how]}, {count} "
+                        f"more may move round {k} of agent {v} by {moved:.3g} times its noise, "
+                        f"and one alone by {most:.3g}",
+                    )
+
+
+def _world(
+    runs: Alignments, changed: Mapping[tuple[int, int], int], how: How, absent: bool
+) -> World:
+    """A run in which the first records of these batches are others, and the first is left out.
+
+    Args:
+        changed: by victim and number of its batch: how many.
+    """
+    changes = [
+        Change(agent=v, batch=number, how=how, record=i)
+        for (v, number), m in changed.items()
+        for i in range(m)
+    ]
+    if absent:
+        changes += [Change(agent=v, batch=number, how="absent") for v, number in changed]
+    return runs.worlds.replay.model_copy(update={"changes": tuple(changes)})
+
+
+def _sizes(
+    runs: Alignments, moves: Moves, k: int, victim: int, before: Changed, after: Changed
+) -> Iterator[tuple[float, float]]:
+    """By family of noise: how far a round moves, and the most that one record moved it by."""
+    changes = {m: after[victim][m] - before[victim][m] for m in after[victim]}
+    move = runs.make_up(k, victim, changes)
+    draws = runs.places[k][victim].draws
+    units = {(k, draws[i].key): u for i, u in move.units.items()}
+    if (shown := runs.without_noise(k, victim, changes, move)) is not None:
+        raise NotExamined("distance", f"{shown} depends on other records by what no noise hides")
+    for family in runs.families(k, victim):
+        yield runs.size(k, victim, family, units, {}), max(moves.sizes[victim, k, family].values())

@@ -140,5 +140,6 @@ def _beyond_the_end(
     seen = (sure & (without == most)).any(axis=0) & (sure & (without == least)).any(axis=0)
     outside = seen & ((messages[:, 1] > most + slack) | (messages[:, 1] < least - slack))
     cells = np.diff(cdf(every))[:, None] * (outside[1:] & outside[:-1])
-    probability = -np.expm1(np.log1p(-cells.sum(axis=0)).sum())
+    with np.errstate(divide="ignore"):  # of a number that is outside for certain
+        probability = -np.expm1(np.log1p(-cells.sum(axis=0)).sum())
     return (float(probability), float(np.linalg.norm(apart))) if probability > 0 else None

@@ -2,8 +2,9 @@
 
 A step may choose by a sum that no noise hides: to stop where it is short, to take a step back, to
 leave noise out. Where all sums of a run are long, neighbouring runs do the same. So records of a
-batch are left without a gradient, up to all of them, and one is added. Such a batch is one that a
-claim covers.
+batch are left without a gradient, up to all of them, and one is added. Where no sum of a run is as
+long as one of records that are alike, such records are added one by one. A claim covers these
+batches, too.
 
 A step may also take a gradient at a model that a record has moved, and no noise hides. In a run
 gradients hardly change with so small a move, and a claim covers functions of which they do. So the
@@ -12,7 +13,7 @@ gradients of all records are played as functions that turn around between the tw
 Both are looked at on a small model, in a few rounds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, pi
 from typing import Any
@@ -21,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpaudit.defense import Adjacency
+from dpaudit.defense import Adjacency, Gradient
 from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.training.classification import Batch, BatchGradient
 
 from .alignment import ratio
 from .examination import Examination, Pair
 from .kept import KeptAnswers
-from .opposed import Given, Vacant
+from .opposed import Alike, Given, Vacant
 from .replay import ALLOWED, SAME, replay
 from .row import Row
 from .stand_in import small_problem
@@ -39,6 +40,7 @@ ROUNDS, LAST = 3, 20  # rounds that are looked at, at most, and the latest one
 LATER = 3  # rounds within which what a record moved is noised
 MOST = 12  # records that have a gradient, of large batches; and around half of them
 FEW = "how far a record moves messages in a batch of which {} of {} records have a gradient"
+ALIKE = "how far a record moves messages beside {} of {} records with the same gradient"
 MOVED = (
     "how far a record moves messages where gradients change with the model at once: one is taken "
     "at a model that the record has moved and no noise hides"
@@ -84,17 +86,22 @@ class _Round:
         )  # fmt: skip
         gradient = self._gradient(pair)
         n = oracle.batch.labels.shape[1]
-        pairs = {m: self._added(oracle, m, gradient) for m in _numbers(n)}
+        few = {m: _of_first(oracle, coupled.victim, m) for m in _numbers(n)}
+        alike = {m: Alike(oracle, coupled.victim, gradient, m) for m in few if m}
+        pairs = {m: self._added(KeptAnswers.of(one), gradient) for m, one in few.items()}
+        together = {m: self._added(one, gradient) for m, one in alike.items()}
         usual = pairs[n - 1]
         lag = int(not _moves(usual) and k < coupled.defense.n_rounds)
+        several = [*pairs.values(), *together.values()]
+        several += [(pairs[m][0], pairs[m + 1][0]) for m in pairs if m + 1 in pairs]
         if lag:
-            pairs = {m: (one.later(), other.later()) for m, (one, other) in pairs.items()}
-        others = [(pairs[m][0], pairs[m + 1][0]) for m in pairs if m + 1 in pairs]
-        few = _furthest([*pairs.values(), *others])
-        for one, other in few:
+            several = [(one.later(), other.later()) for one, other in several]
+        furthest = _furthest(several)
+        for one, other in furthest:
             self.examination.silent |= self.examination.compare(one, other, self.adjacency)
-        yield from self._judged(few, pair.norm, lag)
-        self._align(pairs, n)
+        yield from self._judged(furthest, pair.norm, lag)
+        self._align(usual, {FEW.format(m, n): one for m, one in pairs.items()})
+        self._align(usual, {ALIKE.format(m, n): one for m, one in together.items()})
         if fickle := self._fickle(usual):
             rows = list(self._judged([fickle], pair.norm, 0))
             self.examination.unclear |= dict.fromkeys([MOVED] * any(row.counts for row in rows))
@@ -111,30 +118,28 @@ class _Round:
             return found
         return found * (clip_norm / torch.linalg.vector_norm(found, pair.norm).clamp(min=1e-300))
 
-    def _added(self, oracle: KeptAnswers, m: int, gradient: Tensor) -> WorldPair:
-        """No record beside so many others with a gradient, and one, or one without a gradient."""
+    def _added(self, oracle: Gradient, gradient: Tensor) -> WorldPair:
+        """No record beside those of a batch, or one without a gradient, and one with this one."""
         coupled = self.examination.coupled
-        few = KeptAnswers.of(_of_first(oracle, coupled.victim, m))
-        there = PlayedWorld(coupled, self.state, self.k, Given(few, coupled.victim, gradient))
-        return replace(there, oracle=Vacant(few, coupled.victim)), there
+        there = PlayedWorld(coupled, self.state, self.k, Given(oracle, coupled.victim, gradient))
+        return replace(there, oracle=Vacant(oracle, coupled.victim)), there
 
     def _judged(self, pairs: Sequence[WorldPair], norm: int, lag: int) -> Iterator[Row]:
         if pairs:
             kinds = {"few": list(pairs)}
             yield from self.examination.judged(self.k + lag, kinds, self.adjacency, norm)
 
-    def _align(self, pairs: dict[int, WorldPair], n: int) -> None:
-        usual = None
+    def _align(self, usual: WorldPair, pairs: Mapping[str, WorldPair]) -> None:
+        """Note the first pair that noise does not hide as it hides the usual one."""
+        most = None
         for lag in range(min(LATER, self.examination.coupled.defense.n_rounds - self.k) + 1):
-            usual = ratio(pairs[n - 1], lag, self.adjacency)
-            if usual is not None:
+            most = ratio(usual, lag, self.adjacency)
+            if most is not None:
                 break
-        if usual is None:
-            return
-        for m, pair in pairs.items():
+        for said, pair in pairs.items() if most is not None else ():
             found = ratio(pair, lag, self.adjacency)
-            if found is None or found > ALLOWED * max(usual, 1.0):
-                self.examination.unclear[FEW.format(m, n)] = None
+            if found is None or found > ALLOWED * max(most, 1.0):
+                self.examination.unclear[said] = None
                 return
 
     def _fickle(self, usual: WorldPair) -> WorldPair | None:

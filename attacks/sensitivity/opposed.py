@@ -64,8 +64,12 @@ class OneMore(WrappedGradient, ABC):
 
     def _in_rows(self, sums: Tensor, holders: Tensor | None) -> Tensor:
         """The record's gradient in the rows of the victim, 0 in the others, [..., m, d]."""
+        return self.gradient_beside(sums) * self._is_own(sums, holders).to(sums)
+
+    def _is_own(self, sums: Tensor, holders: Tensor | None) -> Tensor:
+        """Which rows are the victim's, [m, 1]."""
         rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
-        return self.gradient_beside(sums) * (rows == self.victim).to(sums)[:, None]
+        return (rows == self.victim)[:, None]
 
     @abstractmethod
     def gradient_beside(self, sums: Tensor) -> Tensor:
@@ -125,3 +129,30 @@ class AtAll(Given):
         rows = torch.arange(sums.shape[-2], device=sums.device) if holders is None else holders
         there = torch.isin(rows, rows.new_tensor(self.agents))
         return self.gradient_beside(sums) * there.to(sums)[:, None]
+
+
+@dataclass(eq=False)
+class Alike(Given):
+    """So many records of the victim's batch have this gradient, and the others have none."""
+
+    m: int
+
+    @property
+    def batch(self) -> Batch:
+        batch: Batch = self.of.batch  # type: ignore[attr-defined]
+        return batch
+
+    def clipped_sum(
+        self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
+    ) -> Tensor:
+        sums = self.of.clipped_sum(X, clip_norm, holders, norm)
+        own = clip(self._in_rows(sums, holders), clip_norm, 1 if norm == 1 else 2)
+        return torch.where(self._is_own(sums, holders), self.m * own, sums)
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        each = self.of.per_record(X, holders, own)
+        alike = self._in_rows(each.sum(-2), holders)[..., None, :].repeat_interleave(
+            each.shape[-2], dim=-2
+        )
+        alike[..., self.m :, :] = 0.0
+        return torch.where(self._is_own(each.sum(-2), holders)[..., None], alike, each)

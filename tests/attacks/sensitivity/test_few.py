@@ -27,6 +27,14 @@ class StopsWhenShort(PrivateGossip):
         return super().noised(S, k, noise) * is_long(self, S)
 
 
+class StopsWhenLong(PrivateGossip):
+    """As a guard against gradients that explode does it."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        most = 0.8 * self.clip_norm * self.batch_size
+        return super().noised(S, k, noise) * (length(S) < most).to(S)
+
+
 class StepTakenBack(PrivateGossip):
     """A step that does not descend along the sum without noise is not taken."""
 
@@ -123,7 +131,7 @@ def found(setting_of: Any, streams: Any) -> Callable[..., Found]:
     return of
 
 
-BY_SUM = (StopsWhenShort, StepTakenBack, NoNoiseWhenShort)
+BY_SUM = (StopsWhenShort, StopsWhenLong, StepTakenBack, NoNoiseWhenShort)
 BY_MEDIAN = (ClippedToTheMedian, OutliersLeftOut)
 
 

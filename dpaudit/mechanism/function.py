@@ -305,7 +305,8 @@ def examine(function: AuditedFunction, values: list[Value], n_calls: int) -> Non
             raise FunctionError(
                 "DPA077",
                 "the function is random beyond its seed: after random.seed, numpy.random.seed and "
-                "torch.manual_seed, two calls differ",
+                "torch.manual_seed, two calls differ: it draws from a source of its own, or keeps "
+                "something from call to call",
                 "give the function a parameter rng, a numpy.random.Generator, or allow it "
                 "by --own-randomness (own_randomness = true in a file); another audit then counts "
                 "other runs",

@@ -42,6 +42,15 @@ def seeds_itself(x: np.ndarray) -> np.ndarray:
     return x + np.random.default_rng(5).normal(size=x.shape)
 
 
+KEPT = np.zeros(SHAPE)
+
+
+def keeps_a_sum(x):
+    """Momentum of values without noise."""
+    KEPT[:] = 0.9 * KEPT + x
+    return KEPT + np.random.normal(size=x.shape)
+
+
 BAD = {
     "another shape": (lambda x: noise(x)[:3], "DPA075", "returned shape (3,); expected (6,)"),
     "another dtype": (lambda x: noise(x).astype("float32"), "DPA075", "float32; expected float64"),
@@ -58,6 +67,7 @@ BAD = {
         "DPA077",
         "random beyond its seed",
     ),
+    "keeps a sum": (keeps_a_sum, "DPA077", "or keeps something from call to call"),
     "changes its input": (mutates, "DPA078", "changes its input in place"),
     "slow": (slow, "DPA079", "expected 5 s at most"),
 }

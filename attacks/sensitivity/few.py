@@ -30,17 +30,22 @@ from .alignment import ratio
 from .examination import Examination, Pair
 from .kept import KeptAnswers
 from .opposed import Alike, Given, Vacant
-from .replay import ALLOWED, SAME, replay
+from .replay import ALLOWED, NO_MOVES, SAME, replay
 from .row import Row
 from .stand_in import small_problem
 from .witness import plain
-from .worlds import Coupled, PlayedWorld, WorldPair, lengths, ones
+from .worlds import Coupled, Moves, PlayedWorld, WorldPair, lengths, ones
 
 ROUNDS, LAST = 3, 20  # rounds that are looked at, at most, and the latest one
 LATER = 3  # rounds within which what a record moved is noised
 MOST = 12  # records that have a gradient, of large batches; and around half of them
 FEW = "how far a record moves messages in a batch of which {} of {} records have a gradient"
 ALIKE = "how far a record moves messages beside {} of {} records with the same gradient"
+FAILS = (
+    "what a step does in a batch of which few records have a gradient, or all the same one: it "
+    "raises {}"
+)
+NUMBER = "how many gradients a step takes: that depends on a record, and no noise hides it"
 MOVED = (
     "how far a record moves messages where gradients change with the model at once: one is taken "
     "at a model that the record has moved and no noise hides"
@@ -59,13 +64,18 @@ def few_with_gradients(real: Coupled, adjacency: Adjacency) -> tuple[Examination
     examination, rows = Examination(small, 0, 0, aligns=False), list[Row]()
     state, last = small.start(), min(small.defense.n_rounds, LAST)
     chosen = np.linspace(1, last, min(ROUNDS, last)).round().astype(int).tolist()
-    try:
-        for k in range(1, last + 1):
-            if k in chosen:
+    for k in range(1, last + 1):
+        try:
+            after = examination.next_state(state, k)
+        except Exception:  # whatever a step raises that takes the real model alone
+            break
+        if k in chosen:
+            try:
                 rows += _Round(examination, state, k, adjacency).rows()
-            state = examination.next_state(state, k)
-    except Exception:  # whatever a step raises that takes the real model alone
-        return examination, rows
+            except Exception as error:  # of these batches alone
+                examination.unclear[FAILS.format(type(error).__name__)] = None
+                break
+        state = after
     return examination, rows
 
 
@@ -131,27 +141,28 @@ class _Round:
 
     def _align(self, usual: WorldPair, pairs: Mapping[str, WorldPair]) -> None:
         """Note the first pair that noise does not hide as it hides the usual one."""
-        most = None
         for lag in range(min(LATER, self.examination.coupled.defense.n_rounds - self.k) + 1):
             most = ratio(usual, lag, self.adjacency)
-            if most is not None:
-                break
-        for said, pair in pairs.items() if most is not None else ():
-            found = ratio(pair, lag, self.adjacency)
-            if found is None or found > ALLOWED * max(most, 1.0):
-                self.examination.unclear[said] = None
-                return
+            if most is None:
+                continue
+            for said, pair in pairs.items():
+                found = ratio(pair, lag, self.adjacency)
+                if found is None or found > ALLOWED * max(most, 1.0):
+                    self.examination.unclear[said] = None
+                    return
+            return
 
     def _fickle(self, usual: WorldPair) -> WorldPair | None:
         """The same worlds with gradients that turn around between two models; None: they are one.
 
         The models are those at which gradients are taken once noise is moved to hide the record.
         """
-        victim = self.examination.coupled.victim
-        asked = [_Asked(world.oracle, victim) for world in usual]
-        replay(*(replace(w, oracle=o) for w, o in zip(usual, asked, strict=True)), self.adjacency)
-        one, other = asked[0].models, asked[1].models[-len(asked[0].models) :]
-        apart = next((pair for pair in zip(one, other, strict=True) if _differ(*pair)), None)
+        here, there = usual
+        victim, moves = here.coupled.victim, replay(here, there, self.adjacency).moves
+        one, other = _models(here, NO_MOVES), _models(there, moves)
+        if len(one) != len(other):
+            self.examination.unclear[NUMBER] = None
+        apart = next((pair for pair in zip(one, other, strict=False) if _differ(*pair)), None)
         if apart is None:
             return None
         first = one[0]
@@ -159,10 +170,15 @@ class _Round:
         across = along - before * (along @ before) / (before @ before).clamp(min=1e-300)
         wave = across if across.norm() > 1e-6 * along.norm() else along
         wave = pi * wave / (wave @ along)
-        here, there = (
-            replace(world, oracle=_Fickle(world.oracle, victim, first, wave)) for world in usual
-        )
-        return here, there
+        fickle = (_Fickle(world.oracle, victim, first, wave) for world in usual)
+        return replace(here, oracle=next(fickle)), replace(there, oracle=next(fickle))
+
+
+def _models(world: PlayedWorld, moves: Moves) -> list[Tensor]:
+    """Those of the victim [d] at which a round takes gradients, its noise moved."""
+    asked = _Asked(world.oracle, world.coupled.victim)
+    replace(world, lag=0, oracle=asked).watched(moves)
+    return asked.models
 
 
 @dataclass(eq=False)

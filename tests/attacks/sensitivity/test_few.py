@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity.examination import Examination
-from dpaudit.attacks.sensitivity.few import FEW, MOVED, _Fickle, _numbers, few_with_gradients
+from dpaudit.attacks.sensitivity.few import (
+    FAILS,
+    FEW,
+    MOVED,
+    NUMBER,
+    _Fickle,
+    _numbers,
+    few_with_gradients,
+)
 from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.attacks.sensitivity.worlds import Coupled
 from dpaudit.defense import Adjacency, Gradient, Graph, Noise, Round, clip
@@ -83,6 +91,22 @@ class AheadOfTheStep(PrivateGossip):
         return self.after(S, state.V - self.learning_rate * G, graph)
 
 
+class OnceMoreForSome(PrivateGossip):
+    """A second gradient is taken where the first has a positive sum."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        S = super().summed(gradient, X)
+        return super().summed(gradient, X) if bool((S.sum(dim=-1) > 0)[..., 1].any()) else S
+
+
+class FailsWithoutGradients(PrivateGossip):
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        S = super().summed(gradient, X)
+        if not bool(length(S).all()):
+            raise ZeroDivisionError("no direction")
+        return S
+
+
 class AheadOfTheNoisyStep(PrivateGossip):
     """The first step has noise of its own, as two local steps have it."""
 
@@ -153,6 +177,17 @@ def test_a_gradient_where_a_record_has_moved_is_unclear(found) -> None:
     examination, rows = found(AheadOfTheStep(sampling="fixed"))
     assert list(examination.unclear) == [MOVED]
     assert not any(row.counts for row in rows)
+
+
+def test_a_step_that_fails_without_gradients_is_unclear(found) -> None:
+    examination, _ = found(FailsWithoutGradients(sampling="fixed"))
+    assert list(examination.unclear) == [FAILS.format("ZeroDivisionError")]
+
+
+def test_a_number_of_gradients_by_the_record_is_unclear(found) -> None:
+    """In round 1 the record turns the sign of the sum; the seed is fixed."""
+    examination, _ = found(OnceMoreForSome(sampling="fixed"))
+    assert NUMBER in examination.unclear
 
 
 @pytest.mark.parametrize("defense", [AheadOfTheNoisyStep, UpdateClipped, FasterAlongTheLast])

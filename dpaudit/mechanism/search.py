@@ -101,9 +101,9 @@ class Search:
 
     @cached_property
     def n_drawn(self) -> int:
-        """How many pairs are drawn: few where a move depends on the draws, as each is played."""
-        if any(move.moved is None for move in self._at_corners):
-            return int(np.clip(MOST_PAIRS - len(self._at_corners), 0, DRAWN[0]))
+        """How many pairs are drawn: none where each would have to be played to be compared."""
+        if self.noise is None or any(move.moved is None for move in self._at_corners):
+            return 0
         numbers = self.start.shape[1] + sum(part.size for part in self.neighbours.zero)
         return int(np.clip(NUMBERS // numbers, *DRAWN))
 

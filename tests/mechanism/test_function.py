@@ -76,9 +76,10 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_audited_is_one_line(name: str) -> None:
     function, code, said = BAD[name]
+    seconds = 5 if name == "slow" else 600  # a busy machine is slow, too
     with pytest.raises(DpauditError) as error:
         mechanism.audit(
-            function, claim={"epsilon": 1.0, "delta": 1e-5}, shape=SHAPE, runs=100, seconds=5
+            function, claim={"epsilon": 1.0, "delta": 1e-5}, shape=SHAPE, runs=100, seconds=seconds
         )
     assert error.value.code == code
     assert said in str(error.value)

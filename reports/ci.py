@@ -21,7 +21,7 @@ from dpaudit.text import one_line, whole_line
 SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-LEVELS = {"fails": "error", "warning": "warning"}
+LEVELS = {"error": "error", "fails": "error", "warning": "warning"}
 
 
 def junit(report: CheckReport, strict: bool = False) -> str:
@@ -33,7 +33,8 @@ def junit(report: CheckReport, strict: bool = False) -> str:
 
     def counts(cases: Sequence[Statement]) -> dict[str, str]:
         failed = sum(s.outcome in failing for s in cases)
-        return {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
+        errors = sum(s.outcome == "error" for s in cases)
+        return {"tests": str(len(cases)), "failures": str(failed), "errors": str(errors)}
 
     root = ElementTree.Element("testsuites", counts(report.statements))
     for check in report.checks:
@@ -53,6 +54,9 @@ def junit(report: CheckReport, strict: bool = False) -> str:
                 own = {"message": message, "type": one_line(s.verdict)}
                 failure = ElementTree.SubElement(case, "failure", own)
                 failure.text = f"{message} [{s.code}] help: {_to_do(s)}"
+            elif s.outcome == "error":
+                error = ElementTree.SubElement(case, "error", message=message, type=s.code)
+                error.text = f"help: {_to_do(s)}"
             elif s.outcome == "warning":
                 ElementTree.SubElement(case, "skipped").text = f"{message} ({s.code})"
             else:
@@ -85,7 +89,7 @@ def _document(root: ElementTree.Element) -> str:
 
 
 def sarif(report: CheckReport) -> str:
-    """SARIF 2.1.0: a result for each statement that fails or is a warning, at its line."""
+    """SARIF 2.1.0: a result for each statement that does not hold, at its line."""
     shown = [s for s in report.statements if s.outcome in LEVELS]
     codes = sorted({s.code for s in shown})
     results = [_sarif_result(s, codes.index(s.code), report.claims_file) for s in shown]
@@ -143,25 +147,26 @@ def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
     """
     failed = sum(s.outcome == "fails" for s in report.statements)
     warned = sum(s.outcome == "warning" for s in report.statements)
-    lines = [
-        f"## dpaudit: {failed} of {len(report.statements)} statements fail, "
-        f"{warned} warning{'s' * (warned != 1)}",
-        "",
-    ]
-    order = ("fails", "warning", "holds")
+    errors = sum(s.outcome == "error" for s in report.statements)
+    title = f"## dpaudit: {failed} of {len(report.statements) - errors} statements fail, "
+    title += f"{warned} warning{'s' * (warned != 1)}"
+    lines = [title + (f", {errors} could not be checked" if errors else ""), ""]
+    order = ("error", "fails", "warning", "holds")
     ordered = sorted(report.statements, key=lambda s: order.index(s.outcome))
-    failing = (s for s in ordered if s.outcome == "fails")
+    failing = (s for s in ordered if s.outcome in ("error", "fails"))
     for _, alike in groupby(failing, lambda s: (s.check, s.verdict, s.cause, _to_do(s))):
         lines += [*_failure(list(alike)), ""]
     others = [
         (s.outcome, s.check, s.subject, s.adversary, s.verdict, s.message)
         for s in ordered
-        if s.outcome != "fails"
+        if s.outcome in ("warning", "holds")
     ]
     if others:
         header = ("", "check", "about", "adversary", "verdict", "in one sentence")
         lines += markdown_table(header, others)
     for check in report.checks:
+        if not check.figures and not check.report:
+            continue  # it could not be made
         where = "unchanged, from the cache" if check.cached else f"{check.seconds:.0f} s"
         lines += ["", f"### Figures of {markdown_cell(check.name)} ({where})", ""]
         if check.figures:
@@ -198,7 +203,7 @@ def _with_advice(s: Statement) -> str:
 
 
 def annotations(report: CheckReport) -> list[str]:
-    """GitHub's workflow commands for all that fails or is a warning."""
+    """GitHub's workflow commands for all that does not hold."""
     return [
         f"::{LEVELS[s.outcome]} file={_property(report.claims_file)},line={s.line},"
         f"title={_property(f'{s.check}: {s.verdict} ({s.code})')}::{_data(_with_advice(s))}"
@@ -208,8 +213,10 @@ def annotations(report: CheckReport) -> list[str]:
 
 
 def plain(report: CheckReport) -> Iterator[str]:
-    """One line for each statement, whatever is in it."""
+    """One line for each statement but errors, whatever is in it."""
     for s in report.statements:
+        if s.outcome == "error":
+            continue
         code = "" if s.outcome == "holds" else f" [{s.code}]"
         yield whole_line(f"{s.outcome.upper():8}{s.check}: {s.message}{code}")
 

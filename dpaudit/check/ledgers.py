@@ -7,7 +7,7 @@ that was spent at the stop. So a claim holds for certain only if the budget is w
 from dataclasses import dataclass
 from typing import Any
 
-from dpaudit.errors import Problem, RunError
+from dpaudit.errors import RunError
 from dpaudit.files.claims_file import (
     Checked,
     ClaimsFile,
@@ -133,31 +133,21 @@ class DeclaredLedger:
         )
 
 
-def declared(file: ClaimsFile) -> list[DeclaredLedger]:
-    """Every ledger of a claims file, added up.
+def declared(file: ClaimsFile, index: int) -> DeclaredLedger:
+    """A ledger of a claims file, added up.
 
     Raises:
-        RunError: one cannot be read, or is damaged; a line for each.
+        RunError: it cannot be read, or is damaged; a line for each problem.
     """
-    if not file.claims.ledger:
-        return []
     from dpaudit.ledger.accounts import composed  # scipy, which no other check waits for
 
-    found, problems = list[DeclaredLedger](), list[Problem]()
-    for i, claim in enumerate(file.claims.ledger):
-        path, line = file.folder / claim.file, file.line(("ledger", i))
-        try:
-            lines, is_cut_off = counted_lines(path.read_bytes())
-            budget, entries = read_ledger(lines, path)
-        except OSError as error:
-            problems.append(Problem("DPA007", f"{path}: {reason(error)}"))
-            continue
-        except RunError as error:
-            problems += error.problems
-            continue
-        count = sum(1 if one.release is None else one.release.count for one in entries)
-        epsilon = max(composed(budget, entries, claim.delta).values())
-        found.append(DeclaredLedger(claim, line, budget, count, epsilon, is_cut_off))
-    if problems:
-        raise RunError.of(problems)
-    return found
+    claim = file.claims.ledger[index]
+    path, line = file.folder / claim.file, file.line(("ledger", index))
+    try:
+        lines, is_cut_off = counted_lines(path.read_bytes())
+        budget, entries = read_ledger(lines, path)
+    except OSError as error:
+        raise RunError("DPA007", f"{path}: {reason(error)}") from None
+    count = sum(1 if one.release is None else one.release.count for one in entries)
+    epsilon = max(composed(budget, entries, claim.delta).values())
+    return DeclaredLedger(claim, line, budget, count, epsilon, is_cut_off)

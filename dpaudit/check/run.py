@@ -2,14 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dpaudit.errors import ConfigError, Problem, RunError, nearest
+from dpaudit.errors import ConfigError, DpauditError, Problem, RunError, nearest
 from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
 from dpaudit.files.finding import Metric, Name, Role
@@ -26,7 +26,7 @@ from .cache import AuditCache, Seal, machine_key
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .ledgers import DeclaredLedger, declared
 from .one_audit import AuditJob
-from .statements import beside_baseline, by_evidence, statements
+from .statements import beside_baseline, by_evidence, not_checked, statements
 
 SEED_DIGITS = 8  # of a content's hash, of which a fresh seed is made
 
@@ -70,17 +70,56 @@ class Source:
     at: tuple[str | int, ...]  # where in that file
 
 
+@dataclass(frozen=True)
+class _Problems:
+    """Why checks of a claims file, by their names, are without an outcome."""
+
+    file: ClaimsFile
+    found: dict[str, list[Problem]] = field(default_factory=dict)
+
+    def add(self, name: str, *problems: Problem) -> None:
+        self.found.setdefault(name, []).extend(problems)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """What is raised is of one check; the others go on."""
+        try:
+            yield
+        except DpauditError as error:
+            self.add(name, *error.problems)
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Each, at its check's line; of one check at most as many as of one error."""
+        found = [*self.file.claims.check, *self.file.claims.ledger]
+        return [
+            not_checked(self.file, one.name, problem)
+            for one in found
+            if one.name in self.found
+            for problem in RunError.of(self.found[one.name]).problems
+        ]
+
+
 def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> CheckReport:
     """Run what is not in the cache, judge all claims, limits and the baseline.
 
+    An audit that cannot be made is a statement of its own beside those of all others.
+
     Raises:
-        DpauditError: it could not be run; one line for each problem.
+        DpauditError: the file as a whole cannot be checked; one line for each problem.
     """
-    baseline, ledgers = _baseline(file, options), declared(file)
+    baseline, problems = _baseline(file, options), _Problems(file)
+    ledgers = []
+    for i, claim in enumerate(file.claims.ledger):
+        with problems.of(claim.name):
+            ledgers.append(declared(file, i))
     code = None if file.claims.import_from is None else file.folder / file.claims.import_from
+    sources = list[Source]()
     with _importing_from(code):
         own = hash_of(options.auditor.source)
-        sources = [_source(file, i, code, options, own) for i in range(len(file.claims.check))]
+        for i, check in enumerate(file.claims.check):
+            with problems.of(check.name):
+                sources.append(_source(file, i, code, options, own))
         written = {source.name: source.content for source in sources}
         written |= {one.name: one.content for one in ledgers}
         if baseline is not None and not options.update_baseline:
@@ -90,60 +129,84 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
             cache.forget(source.key)
         missing = [source for source in sources if cache.find(source.key) is None]
         notes = [_not_taken(s, cache) for s in missing if os.path.lexists(cache.entry(s.key))]
-        configs = _configs(missing)
-    audits: dict[str, Source] = {}  # by key, of the check with the longest time budget
-    for source in missing:
-        other = audits.setdefault(source.key, source)
-        if file.claims.check[source.index].seconds > file.claims.check[other.index].seconds:
-            audits[source.key] = source
-    memory = share_of_memory(options.max_memory, min(options.cores, len(audits)), options.device)
-    orders = dict[str, Order]()
-    for source in audits.values():
-        job = AuditJob(
-            config=configs[source.name],
-            cache=options.cache.resolve(),
-            key=source.key,
-            seal=cache.seal.key,
-            device=options.device,
-            data_root=options.data_root,
-            cores=max(1, options.cores // max(1, len(audits))),
-            max_memory=memory,
-            import_from=None if code is None else code.resolve(),
-            root=cache.root,
-        )
-        progress = cache.partial(source.key) / "progress.json"
-        orders[source.name] = Order(job.model_dump_json(), progress)
-    took = _run_all(file, options, orders, waiting)
-    seconds = {source.name: took[audits[source.key].name] for source in missing}
+        configs = {}
+        for source in missing:
+            with problems.of(source.name):
+                configs[source.name] = _config(source)
+    running = [source for source in missing if source.name in configs]
+    seconds = _run_all(file, options, _Missing(running, configs, code, cache), problems, waiting)
     results = {}
     for source in sources:
+        if source.name in problems.found:
+            continue
         result = cache.made(source.key)
         if result is None:
-            problem = f'"{source.name}": its audit ended without a result in {cache.path}'
-            raise RunError("DPA070", problem)
+            said = f'"{source.name}": its audit ended without a result in {cache.path}'
+            problems.add(source.name, Problem("DPA070", said))
+            continue
         results[source.name] = result
         if unknown := cache.inputs(source.key).unknown:  # whatever is unchanged then
             notes.append(f'note: "{source.name}": its audit runs again in each check: {unknown[0]}')
-    done = _Finished(file, options, cache, sources, ledgers, results, seconds)
-    return done.report(baseline, notes)
+    return _Finished(file, options, cache, sources, ledgers, results, seconds, problems).report(
+        baseline, notes
+    )
+
+
+class _Missing(NamedTuple):
+    """The audits that are not in the cache, and what they need."""
+
+    sources: list[Source]
+    configs: Mapping[str, dict[str, Any]]  # by name of the check, with all defaults
+    code: Path | None
+    cache: AuditCache
+
+    def distinct(self, seconds: Callable[[str], float]) -> dict[str, Source]:
+        """By key, of the check with the longest time budget."""
+        audits: dict[str, Source] = {}
+        for source in self.sources:
+            other = audits.setdefault(source.key, source)
+            if seconds(source.name) > seconds(other.name):
+                audits[source.key] = source
+        return audits
+
+    def order(self, source: Source, options: CheckOptions, abreast: int) -> Order:
+        """What the process of an audit, one of so many, is told."""
+        job = AuditJob(
+            config=self.configs[source.name],
+            cache=options.cache.resolve(),
+            key=source.key,
+            seal=self.cache.seal.key,
+            device=options.device,
+            data_root=options.data_root,
+            cores=max(1, options.cores // max(1, abreast)),
+            max_memory=share_of_memory(
+                options.max_memory, min(options.cores, abreast), options.device
+            ),
+            import_from=None if self.code is None else self.code.resolve(),
+            root=self.cache.root,
+        )
+        return Order(job.model_dump_json(), self.cache.partial(source.key) / "progress.json")
 
 
 def _run_all(
-    file: ClaimsFile, options: CheckOptions, orders: Mapping[str, Order], waiting: Waiting
+    file: ClaimsFile,
+    options: CheckOptions,
+    missing: _Missing,
+    problems: _Problems,
+    waiting: Waiting,
 ) -> dict[str, float]:
-    """Run audits by the name of their check, as many at once as there are cores; seconds of each.
+    """Run audits, as many at once as there are cores; by name of the check the seconds of each.
 
-    Raises:
-        DpauditError: one could not be run, or not in its time; all others are finished, and a line
-            says what is wrong with each.
+    Those that could not be run, or not in their time, are added to the problems.
     """
     index = {check.name: i for i, check in enumerate(file.claims.check)}
 
     def budget(name: str) -> float:
         return file.claims.check[index[name]].seconds
 
+    audits = missing.distinct(budget)
+    orders = {s.name: missing.order(s, options, len(audits)) for s in audits.values()}
     took: dict[str, float] = {}
-    problems: list[Problem] = []
     places: list[dict[str, str]] = [{}] * options.cores
     running = side_by_side(options.auditor.command, orders, places, waiting, budget)
     with closing(running) as over:
@@ -156,13 +219,17 @@ def _run_all(
                     "verdict; what was done is kept, and the next check goes on",
                     "give it more seconds, or the audit fewer rounds, trials or attacks",
                 )
-                problems.append(file.located(("check", i, "seconds"), late))
+                problems.add(ended.name, file.located(("check", i, "seconds"), late))
             for one in ended.problems:
                 named = one._replace(text=f'"{ended.name}": {one.text}')
-                problems.append(file.located(("check", i), named))
-    if problems:
-        raise RunError.of(problems)
-    return took
+                problems.add(ended.name, file.located(("check", i), named))
+    for source in missing.sources:
+        one = audits[source.key].name
+        if one in problems.found and source.name != one:
+            said = f'"{source.name}": its audit is that of "{one}", which has no result'
+            shared = Problem(problems.found[one][0].code, said)
+            problems.add(source.name, file.located(("check", source.index), shared))
+    return {source.name: took[audits[source.key].name] for source in missing.sources}
 
 
 @dataclass(frozen=True)
@@ -176,29 +243,16 @@ class _Finished:
     ledgers: list[DeclaredLedger]
     results: Mapping[str, AuditResult]
     seconds: Mapping[str, float]  # of those that ran
+    problems: _Problems  # of those that have no result, or a limit that fits none
 
     def report(self, baseline: Baseline | None, notes: list[str]) -> CheckReport:
         """What is said of all, beside the baseline or as the new one."""
-        cache, found = self.cache, statements(self.file, self.results)
+        found = statements(self.file, self.results) + self.problems.statements
         found += [ledger.statement for ledger in self.ledgers]
-        keys = [source.key for source in self.sources]
-        parts = [part for key in keys for part in (key, cache.inputs(key).digest(cache.root))]
-        content = sha256(" ".join(parts).encode()).hexdigest()[:16]
         if self.options.update_baseline:
-            assert self.options.baseline is not None
-            ledger = self._ledger(Ledger() if baseline is None else baseline.ledger, content)
-            stakes, _, refuted = self._evidence(baseline)
-            configs = self._configs()
-            kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
-            checks = {s.name: check_baseline(s.content, self.results[s.name]) for s in self.sources}
-            checks |= {one.name: one.baseline for one in self.ledgers}
-            Baseline(checks=checks, ledger=ledger, evidence=kept).write(self.options.baseline)
-            notes = [*notes, f"baseline written: {self.options.baseline}"]
-            notes += [
-                f'note: "{h.check}": several audits together refute {h.claim}; evidence begins anew'
-                for h in refuted
-            ]
+            notes = [*notes, *self._write_baseline(baseline, found)]
         elif baseline is not None:
+            content = self._content()
             ledger = self._ledger(baseline.ledger, content)
             baseline = baseline.model_copy(update={"ledger": ledger})
             found += self._evidence(baseline)[1]
@@ -208,12 +262,38 @@ class _Finished:
             claims_file=str(self.file.path),
             version=__version__,
             checks=(
-                *(self._checked(source, baseline) for source in self.sources),
+                *(self._checked(check.name, baseline) for check in self.file.claims.check),
                 *(one.checked(baseline) for one in self.ledgers),
             ),
             statements=tuple(found),
             notes=tuple(notes),
         )
+
+    def _content(self) -> str:
+        """A hash of what the results were made from."""
+        keys = [source.key for source in self.sources if source.name in self.results]
+        digests = [(key, self.cache.inputs(key).digest(self.cache.root)) for key in keys]
+        return sha256(" ".join(part for one in digests for part in one).encode()).hexdigest()[:16]
+
+    def _write_baseline(
+        self, baseline: Baseline | None, found: Sequence[Statement]
+    ) -> Iterator[str]:
+        """Write the new one, if all that it holds is there; what is said of that."""
+        assert self.options.baseline is not None
+        if any(statement.outcome == "error" for statement in found):
+            yield f"baseline not written: {self.options.baseline}: not all could be checked"
+            return
+        ledger = self._ledger(Ledger() if baseline is None else baseline.ledger, self._content())
+        stakes, _, refuted = self._evidence(baseline)
+        configs = self._configs()
+        kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
+        checks = {s.name: check_baseline(s.content, self.results[s.name]) for s in self.sources}
+        checks |= {one.name: one.baseline for one in self.ledgers}
+        Baseline(checks=checks, ledger=ledger, evidence=kept).write(self.options.baseline)
+        yield f"baseline written: {self.options.baseline}"
+        for h in refuted:
+            said = f"several audits together refute {h.claim}; evidence begins anew"
+            yield f'note: "{h.check}": {said}'
 
     def _configs(self) -> dict[str, str]:
         return {source.name: config_hash(source.content) for source in self.sources}
@@ -244,17 +324,22 @@ class _Finished:
         )
         return ledger.with_(noted)
 
-    def _checked(self, source: Source, baseline: Baseline | None) -> Checked:
-        old = baseline.checks.get(source.name) if baseline is not None else None
+    def _checked(self, name: str, baseline: Baseline | None) -> Checked:
+        index = [check.name for check in self.file.claims.check].index(name)
+        line, seconds = self.file.line(("check", index)), self.seconds.get(name, 0.0)
+        if name not in self.results:
+            return Checked(name=name, line=line, seconds=seconds)
+        old = baseline.checks.get(name) if baseline is not None else None
         before = {} if old is None else old.metrics
         ranges = {} if old is None else old.ranges
-        result, entry = self.results[source.name], self.cache.entry(source.key)
+        [source] = [source for source in self.sources if source.name == name]
+        result, entry = self.results[name], self.cache.entry(source.key)
         picture = _picture(result)
         return Checked(
-            name=source.name,
-            line=self.file.line(("check", source.index)),
-            seconds=self.seconds.get(source.name, 0.0),
-            cached=source.name not in self.seconds,
+            name=name,
+            line=line,
+            seconds=seconds,
+            cached=name not in self.seconds,
             figures=tuple(
                 KeyFigure(label=key.label, now=key.metric, before=before.get(key.label))
                 for key in key_metrics(result)
@@ -339,23 +424,12 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, 
     return Source(i, check.name, key_of(content), content, path, text, at)
 
 
-def _configs(sources: list[Source]) -> dict[str, dict[str, Any]]:
-    """The complete config of each audit, which imports its plug-ins.
-
-    Raises:
-        ConfigError: the problems of all of them.
-    """
-    configs, problems = {}, list[Problem]()
-    for source in sources:
-        try:
-            written = source.content, source.path, source.text, source.at
-            config = audit_kind(source.content).from_table(*written)
-            configs[source.name] = config.model_dump(mode="json")
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError.of(problems)
-    return configs
+def _config(source: Source) -> dict[str, Any]:
+    """The complete config of an audit, which imports its plug-ins. Raises ConfigError."""
+    config = audit_kind(source.content).from_table(
+        source.content, source.path, source.text, source.at
+    )
+    return config.model_dump(mode="json")
 
 
 @contextmanager

@@ -194,8 +194,29 @@ def _range_and_premise(claim: JudgedClaim) -> str:
 
 
 def _speakers(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[_Speaker]:
-    checks = enumerate(file.claims.check)
+    """Of the checks that have a result."""
+    checks = [(i, c) for i, c in enumerate(file.claims.check) if c.name in results]
     return [_Speaker(c, file.line(("check", i)), results[c.name]) for i, c in checks]
+
+
+def not_checked(
+    file: ClaimsFile, name: str, problem: Problem, about: Literal["audit", "threshold"] = "audit"
+) -> Statement:
+    """Why there is no outcome of a check, of a limit of it, or of a ledger."""
+    lines = {one.name: file.line(("check", i)) for i, one in enumerate(file.claims.check)}
+    lines |= {one.name: file.line(("ledger", i)) for i, one in enumerate(file.claims.ledger)}
+    return Statement(
+        check=name,
+        about=about,
+        subject=about,
+        adversary="",
+        outcome="error",
+        verdict="not checked",
+        message=problem.text,
+        line=lines[name],
+        code=problem.code,
+        remedy=problem.help,
+    )
 
 
 def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Statement]:
@@ -203,23 +224,22 @@ def statements(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[Sta
 
     Those that rest on estimates are adjusted by Holm's method, the claims among themselves and the
     limits among themselves.
-
-    Raises:
-        ConfigError: a threshold fits no metric; one line for each.
+    A threshold that fits no metric is one, too.
     """
     tested: list[Tentative] = []
-    problems: list[Problem] = []
-    for i, speaker in enumerate(_speakers(file, results)):
+    problems: list[Statement] = []
+    for speaker in _speakers(file, results):
         tested += map(speaker.claim, speaker.result.claims)
+        i = file.claims.check.index(speaker.check)
         for j, threshold in enumerate(speaker.check.threshold):
             key = ("check", i, "threshold", j)
             try:
                 tested += speaker._replace(line=file.line(key)).limits(threshold)
             except ConfigError as error:
-                problems += [file.located((*key, "metric"), one) for one in error.problems]
-    if problems:
-        raise ConfigError.of(problems)
-    return _decided(tested)
+                for one in error.problems:
+                    problem = file.located((*key, "metric"), one)
+                    problems.append(not_checked(file, speaker.check.name, problem, "threshold"))
+    return _decided(tested) + problems
 
 
 def beside_baseline(

@@ -348,10 +348,14 @@ def write_problems(junit: Path | None, claims: Path, error: BaseException, secon
 
 
 def print_check(found: "CheckReport", quiet: bool) -> None:
-    """A line for each statement of a check, and annotations where GitHub runs it."""
+    """A line for each statement of a check, and annotations where GitHub runs it.
+
+    What could not be checked is on stderr, behind all outcomes.
+    """
     from dpaudit.reports import ci
 
-    for line, statement in zip(ci.plain(found), found.statements, strict=True):
+    made = [s for s in found.statements if s.outcome != "error"]
+    for line, statement in zip(ci.plain(found), made, strict=True):
         if not quiet or statement.outcome != "holds":
             colour = {"fails": "red", "warning": "yellow", "holds": "green"}[statement.outcome]
             say(line, colour)
@@ -360,3 +364,5 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for command in ci.annotations(found):  # the only lines that may be commands
             say_as_it_is(command)
+    errors = [s for s in found.statements if s.outcome == "error"]
+    print_problems([Problem(s.code, s.message, s.remedy) for s in errors])

@@ -186,14 +186,14 @@ def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
         yield ("import_from",), Problem("DPA007", said)
 
 
-StatementOutcome = Literal["holds", "warning", "fails"]
+StatementOutcome = Literal["holds", "warning", "fails", "error"]  # error: nothing is known
 
 
 class Statement(Strict):
     """One thing that a check says."""
 
     check: str  # name
-    about: Literal["claim", "threshold", "evidence", "baseline"]
+    about: Literal["claim", "threshold", "evidence", "baseline", "audit"]
     subject: str  # the claim, the limit, or the metric
     adversary: str  # "" where it is about none
     outcome: StatementOutcome
@@ -229,10 +229,10 @@ class Checked(Strict):
     name: str
     line: int
     seconds: float
-    cached: bool
-    figures: tuple[KeyFigure, ...]
-    picture: str | None  # path of the reconstruction closest to the truth
-    report: str  # path of report.html
+    cached: bool = False
+    figures: tuple[KeyFigure, ...] = ()
+    picture: str | None = None  # path of the reconstruction closest to the truth
+    report: str = ""  # path of report.html; "" if there is none
 
 
 class CheckReport(Strict):
@@ -245,6 +245,8 @@ class CheckReport(Strict):
     notes: tuple[str, ...] = ()
 
     def exit_code(self, strict: bool = False) -> int:
-        """1 if anything fails, or is a warning and ``strict``; else 0."""
+        """2 if anything could not be checked, 1 if anything fails (``strict``: or is a warning)."""
+        if any(statement.outcome == "error" for statement in self.statements):
+            return 2
         bad = ("fails", "warning") if strict else ("fails",)
         return int(any(statement.outcome in bad for statement in self.statements))

@@ -77,12 +77,12 @@ def test_audits_that_are_missing_share_the_cores(
     class Ordered(Exception):
         pass
 
-    def order(file: Any, options: Any, orders: Mapping[str, Order], waiting: Any) -> Any:
+    def order(command: Any, orders: Mapping[str, Order], *_: Any) -> Any:
         asked.update({name: json.loads(one.text) for name, one in orders.items()})
         raise Ordered
 
-    monkeypatch.setattr(run, "_run_all", order)
-    monkeypatch.setattr(run, "_configs", lambda sources: {s.name: s.content for s in sources})
+    monkeypatch.setattr(run, "side_by_side", order)
+    monkeypatch.setattr(run, "_config", lambda source: source.content)
     options = CheckOptions(folder / "cache", cores=cores, auditor=Auditor(source=()))
     with pytest.raises(Ordered):
         run_check(ClaimsFile.read(folder / "claims.toml"), options, lambda *given: None)

@@ -117,7 +117,8 @@ def test_update_takes_the_ledger_into_the_baseline(folder) -> None:
 def test_problems_of_the_claims_file_are_exit_code_2(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS.replace('"ssim"', '"ssmi"'))
     code, out, error = check(folder, "--junit", "j.xml")
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert "[DPA134]" in out  # what the audit says of its claims
     [problem] = ElementTree.parse(folder / "j.xml").getroot().findall("*/*/error")
     assert f"error: {problem.get('message')}\n" == error
     assert error.startswith(
@@ -133,6 +134,67 @@ def test_problems_of_the_claims_file_are_exit_code_2(folder) -> None:
     assert check(folder)[2] == (
         'error: claims.toml:12: check[2].name: another check is called "first"\n'
     )
+
+
+@pytest.fixture
+def with_two_more(folder: Path) -> Path:
+    """Beside the first check one of which no audit can be made, and one whose audit fails."""
+    (folder / "bad.toml").write_text("seed = \n")
+    bad = '\n[[check]]\nname = "bad"\naudit = "bad.toml"\n'
+    (folder / "claims.toml").write_text(CLAIMS + bad + SECOND)
+    return folder
+
+
+def test_audits_that_cannot_be_made_hide_no_other(with_two_more) -> None:
+    outputs = ["--junit", "j.xml", "--sarif", "s.sarif", "--markdown", "m.md"]
+    code, out, error = check(with_two_more, *outputs, STUB_FAILS="2", GITHUB_ACTIONS="true")
+    assert code == 2
+    assert "FAILS   first: " in out
+    assert [line.split("claims.toml")[0].split("bad.toml")[0] for line in error.splitlines()] == [
+        "error: ",
+        "error: ",
+    ]
+    assert 'claims.toml:15: check[3]: "second": the stub fails' in error
+    assert "::error file=claims.toml,line=15,title=second%3A not checked (DPA070)::" in out
+    suites = ElementTree.parse(with_two_more / "j.xml").getroot()
+    assert [(s.get("name"), s.get("errors")) for s in suites] == [
+        ("first", "0"),
+        ("bad", "1"),
+        ("second", "1"),
+    ]
+    [run] = json.loads((with_two_more / "s.sarif").read_text())["runs"]
+    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
+    assert {r["properties"]["check"] for r in run["results"]} == {"first", "bad", "second"}
+    summary = (with_two_more / "m.md").read_text()
+    assert "2 could not be checked" in summary.splitlines()[0]
+    assert "### second: not checked" in summary
+    assert "### Figures of first" in summary
+    assert "### Figures of second" not in summary
+
+
+def test_what_was_made_beside_a_failure_is_not_run_again(with_two_more) -> None:
+    check(with_two_more, STUB_FAILS="2")
+    (with_two_more / "bad.toml").write_text("seed = 3\nclaim = [{ text = 'a' }]\n")
+    code, _, error = check(with_two_more)
+    assert (code, error) == (1, "")
+    assert runs(with_two_more) == 4  # the second began twice
+
+
+def test_no_baseline_is_written_of_a_part(with_two_more) -> None:
+    code, out, _ = check(with_two_more, "--update-baseline")
+    assert code == 2
+    assert "baseline not written: baseline.json: not all could be checked" in out
+    assert not (with_two_more / "baseline.json").exists()
+
+
+def test_a_part_is_compared_with_the_baseline(folder) -> None:
+    (folder / "claims.toml").write_text(CLAIMS + SECOND)
+    check(folder, "--update-baseline")
+    change(folder, 1)
+    code, out, error = check(folder, STUB_FAILS="2")
+    assert (code, error.count("the stub fails")) == (2, 1)
+    assert "HOLDS   first: no key metric got worse" in out
+    assert "second: " not in out
 
 
 def audit_of(folder: Path, name: str) -> str:

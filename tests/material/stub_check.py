@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dpaudit.files.config as config
 from dpaudit.check import one_audit
+from dpaudit.errors import RunError
 from dpaudit.files.whole import write_whole
 from dpaudit.inputs import recorder
 
@@ -33,6 +34,8 @@ def run_audit(
     """Leaves what an audit leaves, in many small steps."""
     with open(Path("runs.log"), "a") as log:
         log.write("resumed\n" if resume else "begun\n")
+    if str(config.get("seed")) == os.environ.get("STUB_FAILS"):
+        raise RunError("DPA070", "the stub fails")
     write_whole(out / "run.json", b"{}")
     if "STUB_STEPS" in os.environ:  # as a defense does, some way into the run
         recorder.write_to(str(out / "inputs.log"), [str(out)])

@@ -134,7 +134,7 @@ def _bars() -> Iterator[OnProgress]:
                 return
             if what not in bars:
                 bars[what] = progress.add_task(one_line(what), total=total)
-            progress.update(bars[what], completed=done, visible=done < total)
+            progress.update(bars[what], completed=done, total=total, visible=done < total)
 
         yield on_progress
 
@@ -185,6 +185,8 @@ class Tally:
     def _of(self, what: str) -> str:
         first, then, done, total = self._jobs[what]
         took = self._clock() - first
+        if total == 1:  # it has no steps
+            return f"{what}, for {duration(took)}"
         left = duration(took * (total - done) / (done - then)) if done > then else "an unknown time"
         return f"{what}, {done} of {total}, {left} left"
 

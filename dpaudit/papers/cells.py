@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -222,7 +222,8 @@ def run_cells(
     refuse_other_folder(out)
     jobs, code = [(i, seed) for i in range(len(cells)) for seed in seeds], code_of()
     with RunDirectory(out).held() as run:
-        run_jobs(_worker, (experiment, request, run), jobs, workers, on_progress)
+        progress = _CellsProgress([name_of_cell(cells[i], seed) for i, seed in jobs], on_progress)
+        run_jobs(_worker, (experiment, request, run), jobs, workers, progress)
         done_cells = _DoneCells(run, cells, dataset_of(experiment, request))
         found = [
             (cell, {s: done_cells.read((i, s)) for s in seeds}) for i, cell in enumerate(cells)
@@ -272,9 +273,11 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
     done_cells = _DoneCells(run, cells, dataset)
 
     def work(job: Job, on_progress: OnProgress) -> None:
-        before = done_cells.read(job)
+        before, name = done_cells.read(job), done_cells.name(job)
         if not before.error:
+            on_progress(name, 1, 1)
             return
+        on_progress(name, 0, 1)
         interrupted = before.seconds if before.error == NOT_RUN else 0.0
         noted = time.process_time()
         began = noted - interrupted  # the time of a cell is that of its interrupted runs too
@@ -282,20 +285,54 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
 
         def note(what: str, done: int, total: int) -> None:
             nonlocal noted
-            on_progress(what, done, total)
+            over = what == name and done >= total  # its steps are, and the cell is not
+            on_progress(what, *((0, 1) if over else (done, total)))
             if time.process_time() - noted >= NOTED_EVERY:
                 noted = time.process_time()
                 done_cells.keep(job, Done((), noted - began, NOT_RUN))
 
-        context = CellContext(run, done_cells.name(job), dataset, note)
+        context = CellContext(run, name, dataset, note)
         measured, error = tuple[MeasuredNumber, ...](), ""
         try:
             measured = tuple(experiment.measure(cells[job[0]].settings, job[1], context))
         except DpauditError as refused:
             error = refused.problems[0].text
         done_cells.keep(job, Done(measured, time.process_time() - began, error))
+        on_progress(name, 1, 1)
 
     return work
+
+
+def name_of_cell(cell: TableCell, seed: int) -> str:
+    """As files and progress name it."""
+    labels = "-".join(cell.labels.values()) or "all"
+    return f"{re.sub('[^a-z0-9.=]+', '-', labels.lower()).strip('-.')}-seed-{seed}"
+
+
+class _CellsProgress:
+    """Passes the progress of cells on, with how many of those that run are over."""
+
+    def __init__(self, names: Sequence[str], on_progress: OnProgress) -> None:
+        self._on_progress, self._begun = on_progress, set[str]()
+        self._ahead, self._over = set(names), 0
+        self._n = len(self._ahead)
+        self._whole()
+        for name in names:
+            on_progress(name, 0, 0)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self._on_progress(what, done, total)
+        if what in self._ahead and done < total:
+            self._begun.add(what)
+        elif what in self._ahead:
+            self._ahead.remove(what)
+            ran = what in self._begun  # else it lay in the folder, which says nothing of the pace
+            self._over, self._n = self._over + ran, self._n - (not ran)
+            self._whole()
+
+    def _whole(self) -> None:
+        if self._n > 1:
+            self._on_progress("cells", self._over, self._n)
 
 
 class _DoneCells:
@@ -306,9 +343,7 @@ class _DoneCells:
         self._code, self._data = code_of(), dataset.fingerprint if dataset else ""
 
     def name(self, job: Job) -> str:
-        """A cell and seed, as files and progress name them."""
-        labels = "-".join(self._cells[job[0]].labels.values()) or "all"
-        return f"{re.sub('[^a-z0-9.=]+', '-', labels.lower()).strip('-.')}-seed-{job[1]}"
+        return name_of_cell(self._cells[job[0]], job[1])
 
     def binding(self, job: Job) -> str:
         cell = self._cells[job[0]]

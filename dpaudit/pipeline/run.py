@@ -136,7 +136,9 @@ def attack_again(
         costs = estimate_costs(prepared, runtime.max_memory, trains=False)
         run.forget("findings/[0-9]*.json")
         trained = _Trained(prepared, runtime, costs)
-        found = trained.attacked(run, bound_to(now), _noted(run, on_progress))
+        noted = _noted(run, on_progress)
+        trained.announce((), noted)
+        found = trained.attacked(run, bound_to(now), noted)
         return concluded(config, run, found)
 
 
@@ -171,13 +173,17 @@ class _Trained:
         if say is not None:
             for line in costs.lines(runtime.workers):
                 say(line)
-        for job in (*WORLDS, *_longest_first(names_of_attacks(self.prepared)), *CONCLUSION):
-            on_progress(_said(job), 0, 0)
+        self.announce(WORLDS, on_progress)
         workers = costs.workers(costs.training, 1 if alone else runtime.workers)
         arguments = (self.prepared.config, run, run.binding, runtime, self.own)
         run_jobs(worker, arguments, WORLDS, workers, on_progress)
         seconds = {"training": time.perf_counter() - began}
         return self.attacked(run, run.binding, on_progress, seconds, alone)
+
+    def announce(self, first: Sequence[str], on_progress: OnProgress) -> None:
+        """Report what is ahead: some jobs, all attacks, and the end."""
+        for job in (*first, *_longest_first(names_of_attacks(self.prepared)), *CONCLUSION):
+            on_progress(_said(job), 0, 0)
 
     def attacked(
         self,

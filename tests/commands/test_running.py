@@ -56,6 +56,18 @@ def test_a_line_names_what_comes_next() -> None:
     assert tally.line() == "after 20 s: preparing the report"
 
 
+def test_what_has_no_steps_says_how_long_it_has_run() -> None:
+    clock = Clock()
+    tally = Tally(clock)
+    clock.now = 2.0
+    tally("cells", 0, 2)
+    tally("a cell", 0, 1)
+    clock.now = 14.0
+    assert tally.line() == "after 14 s: cells, 0 of 2, an unknown time left; a cell, for 12 s"
+    tally("cells", 1, 2)
+    assert "cells, 1 of 2, 12 s left" in tally.line()
+
+
 def test_on_a_terminal_no_second_is_silent() -> None:
     """Also while nothing is reported, as when data are loaded."""
     pty = pytest.importorskip("pty")

@@ -75,6 +75,33 @@ def test_a_cell_is_run_once_and_again_only_for_other_settings(tmp_path) -> None:
     assert {method for method, _ in CALLS} == {"B"}
 
 
+def test_progress_names_each_cell_and_counts_all(tmp_path) -> None:
+    said = list[tuple[str, int, int]]()
+
+    def steps(settings, seed, context):
+        context.on_step(1, 2)
+        context.on_step(2, 2)
+        yield from measure(settings, seed, context)
+
+    def run_again() -> None:
+        said.clear()
+        asked = ask(seeds=1, only={"budget": ("1",)})
+        run_cells(replace(TOY, measure=steps), asked, tmp_path, 1, lambda *one: said.append(one))
+
+    run_again()
+    a, b = "a-1-seed-0", "b-1-seed-0"
+    assert said == [
+        *(("cells", 0, 2), (a, 0, 0), (b, 0, 0)),
+        # the last step is not the end of the cell
+        *((a, 0, 1), (a, 1, 2), (a, 0, 1), (a, 1, 1), ("cells", 1, 2)),
+        *((b, 0, 1), (b, 1, 2), (b, 0, 1), (b, 1, 1), ("cells", 2, 2)),
+    ]
+    (tmp_path / "cells" / f"{b}.json").unlink()
+    run_again()  # what lies there tells nothing of the time that is left
+    assert [one for one in said if one[0] == "cells"] == [("cells", 0, 2)]
+    assert said[-1] == (b, 1, 1)
+
+
 def test_a_cell_that_somebody_edited_is_not_believed(tmp_path) -> None:
     run(tmp_path)
     path = tmp_path / "cells" / "b-4-seed-0.json"

@@ -44,6 +44,7 @@ def progress_lines() -> AbstractContextManager[OnProgress]:
 def waiting_lines() -> Iterator[None]:
     """Lines while a command imports, reads or writes, before and after all displays of progress."""
     over, began = threading.Event(), time.monotonic()
+    _said[0] = began  # a display that begins soon waits no longer than this
 
     def line() -> str:
         now, before = _shown

@@ -141,6 +141,26 @@ def test_a_command_is_heard_before_and_after_all_progress(capsys, monkeypatch) -
         said_in("finishing")
 
 
+def test_a_display_that_begins_late_waits_no_longer(monkeypatch) -> None:
+    """As after imports of 3 s: its first line is due 4 s after the start of the command."""
+    clock, said = Clock(), list[float]()
+    clock.now = 100.0
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(running, "_said", [0.0])
+    monkeypatch.setattr(running, "complain", lambda _: said.append(clock.now))
+    monkeypatch.setattr(running.threading, "Thread", lambda **_: SimpleNamespace(start=str))
+
+    class Over:
+        def wait(self, seconds: float) -> bool:
+            clock.now += seconds
+            return clock.now > 105
+
+    with waiting_lines():
+        clock.now = 103.0
+        running._say_in_silence(Over(), 4.0, lambda: "it runs")
+    assert said == [104.0]
+
+
 def test_a_quiet_one_says_nothing_and_a_short_one_neither(capsys, monkeypatch) -> None:
     with progress_bars(quiet=False) as on_progress:
         on_progress("one", 1, 3)

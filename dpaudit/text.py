@@ -49,6 +49,18 @@ def json_lines(text: str) -> str:
     return re.sub(r"#(?=#\w*\[)", r"\\u0023", shown)
 
 
+def apart(value: float, other: float) -> str:
+    """A number in three digits, or in as many, up to seven, as it takes to differ from another."""
+    written = ((f"{value:.{n}g}", f"{other:.{n}g}") for n in range(3, 8))
+    return next((ours for ours, theirs in written if ours != theirs), f"{value:.3g}")
+
+
+def times(ratio: float, what: str) -> str:
+    """So many times something; the thing alone where the ratio is 1."""
+    factor = apart(ratio, 1.0)
+    return what if factor == "1" else f"{factor} times {what}"
+
+
 def _shown(text: str, escape: Callable[[str], str]) -> str:
     return _BEYOND_ASCII.sub(lambda found: found[0] if _seen(found[0]) else escape(found[0]), text)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.text import json_lines, lines, one_line, whole_line
+from dpaudit.text import apart, json_lines, lines, one_line, times, whole_line
 
 ROOT = Path(__file__).parents[1]
 NOT_SEEN = (
@@ -73,3 +73,23 @@ def test_commands_print_through_the_one_rule() -> None:
         }
         if path.name != "terminal.py":
             assert not names & {"print", "echo", "secho", "Console"}, path
+
+
+@pytest.mark.parametrize(
+    ("ratio", "written"),
+    [
+        (2.3456, "2.35 times its bound"),
+        (1.02, "1.02 times its bound"),
+        (1.0004, "1.0004 times its bound"),
+        (0.99996, "0.99996 times its bound"),
+        (1.0, "its bound"),
+        (1 + 1e-12, "its bound"),
+    ],
+)
+def test_no_factor_is_written_as_1_times(ratio: float, written: str) -> None:
+    assert times(ratio, "its bound") == written
+
+
+def test_figures_that_differ_are_not_written_alike() -> None:
+    assert (apart(1.0004, 1.0), apart(0.499431, 0.499412)) == ("1.0004", "0.49943")
+    assert (apart(0.5, 1.0), apart(1.0, 1.0), apart(float("inf"), 1.0)) == ("0.5", "1", "inf")

@@ -18,6 +18,7 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
 from dpaudit.statistics.noise_tests import size_of_draws, size_p_values, white_noise_test
+from dpaudit.text import apart
 
 from .runs import NamedDraw, ProgramRun
 
@@ -122,12 +123,12 @@ def _notes(
     size = metrics.get(Name.NOISE_OVER_DECLARED)
     n = sum(len(drawing.values) for drawing in drawings)
     if size is not None:
-        low, high = size.ends
+        low, high = (apart(end, 1) for end in size.ends)
         widths = [len(drawing.values) for drawing in drawings]
         one = sum(width == max(widths) for width in widths)
         yield (
             f"{n:,} numbers of {n_runs} runs with seeds of their own: that of the agent with the "
-            f"least is {low:.3g} to {high:.3g} times as large as stated; noise {_seen(n):.2g}% too "
+            f"least is {low} to {high} times as large as stated; noise {_seen(n):.2g}% too "
             f"small in all of them, or {_seen(one):.2g}% in one coordinate, would have been noticed"
         )
     yield (

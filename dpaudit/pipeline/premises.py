@@ -21,9 +21,10 @@ from dpaudit.files.claim import Claim, measured_change
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import EpsilonRange, Premise, PremiseName
 from dpaudit.files.verdict import AGAINST, Verdict
+from dpaudit.text import apart, times
 
 from .jobs import Prepared
-from .rules import CAPTURED, accounting_of
+from .rules import CAPTURED, WITHIN_BOUND, accounting_of
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
 TENTH = 0.1  # of what is drawn, by which noise that is sent may differ
@@ -155,7 +156,6 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
 
 
 UNMOVED = "no record that was tried moves a message"
-WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
 
 
@@ -198,8 +198,8 @@ def _failure(finding: Finding) -> str:
         ratio = finding.value(Name.MEASURED_OVER_STATED)
         if ratio is None or ratio <= WITHIN_BOUND:
             return f'no noise of the round hides how "{finding.message}" moves'
-        times = f"{ratio:.3g} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
-        moves = f'"{finding.message}" moves {times} its stated bound'
+        far = f"{ratio:.3g} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
+        moves = f'"{finding.message}" moves {far} its stated bound'
         of_record = finding.adjacency in (None, "add-remove", "replace-one")
         return f"{moves}: clipping is missing or too weak" if of_record else moves
     metric = finding.metrics.get(Name.EPSILON)
@@ -225,8 +225,8 @@ def _distance(evidence: ClaimEvidence) -> Answer:
         return (
             None if ratio > 0 else UNMOVED,
             (
-                f"in {_rounds(aligned)} a record moves what noise hides by {ratio:.3g} times "
-                "what is declared, at most, of the records that were tried"
+                f"in {_rounds(aligned)} a record moves what noise hides by "
+                f"{times(ratio, 'what is declared')}, at most, of the records that were tried"
             ),
             cited,
         )
@@ -245,8 +245,8 @@ def _distance(evidence: ClaimEvidence) -> Answer:
     return (
         UNMOVED if all(move == 0 for move in moves) else None,
         (
-            f"in {_rounds(dependence)} a record moves a message by {largest:.3g} times its stated "
-            "bound, at most, of the records that were tried"
+            f"in {_rounds(dependence)} a record moves a message by "
+            f"{times(largest, 'its stated bound')}, at most, of the records that were tried"
         ),
         cited,
     )
@@ -299,7 +299,7 @@ def _size(evidence: ClaimEvidence) -> str:
     if size is None:
         return ""
     low, high = size.ends
-    return f"; it is {low:.3g} to {high:.3g} times as large as declared"
+    return f"; it is {apart(low, 1)} to {apart(high, 1)} times as large as declared"
 
 
 def _records(evidence: ClaimEvidence) -> Answer:

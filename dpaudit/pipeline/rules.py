@@ -11,7 +11,9 @@ from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import Premise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
+from dpaudit.text import apart
 
+WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 CAPTURED = "captured"  # the attack of a test that counts records of short runs
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 
@@ -185,18 +187,23 @@ class ClaimCase:
         return f"; {self.certified}" if self.certified else ""
 
 
-def epsilon_size(metric: Metric) -> str:
-    """Both ends of an accountant's epsilon, or one where they are as good as equal."""
+def epsilon_size(metric: Metric, claimed: float = 0.0) -> str:
+    """Both ends of an accountant's epsilon, or one where they are as good as equal.
+
+    An end above what is claimed is written so that it reads otherwise.
+    """
     low, high = float(metric.low or 0), float(metric.high or 0)
+    least, most = (apart(end, claimed) if end > claimed else f"{end:.3g}" for end in (low, high))
     if high == inf > low:
-        return f"at least {low:.3g}"
-    return f"{low:.3g}" if high - low <= 1e-3 * low else f"between {low:.3g} and {high:.3g}"
+        return f"at least {least}"
+    alike = high - low <= 1e-3 * low and not low <= claimed < high
+    return least if alike else f"between {least} and {most}"
 
 
-def epsilon_of(finding: Finding) -> str:
+def epsilon_of(finding: Finding, claimed: float = 0.0) -> str:
     """The same with its delta."""
     delta = finding.metrics[Name.DELTA].value
-    return f"epsilon {epsilon_size(finding.metrics[Name.EPSILON])} at delta {delta:g}"
+    return f"epsilon {epsilon_size(finding.metrics[Name.EPSILON], claimed)} at delta {delta:g}"
 
 
 def _cases(test: Finding) -> str:
@@ -270,7 +277,7 @@ def _against(case: ClaimCase) -> Iterator[Decision]:
                     f"{finding.message} moves with the record, and no noise hides it",
                 )
             else:
-                said = f"{what} gives {epsilon_of(finding)} to {case.adversary}"
+                said = f"{what} gives {epsilon_of(finding, case.claimed)} to {case.adversary}"
             yield because(Verdict.UNSUPPORTED, code, said, finding)
     unsupported = [f for f in case.findings if f.verdict is Verdict.UNSUPPORTED]
     for finding in (f for f in unsupported if f.kind == "sensitivity"):
@@ -294,9 +301,9 @@ def _moves(finding: Finding) -> str:
         return f"a measured sensitivity exceeds its bound: {finding.title}"
     moves = f'"{finding.message}" moves by {moved:.3g} when the data change'
     ratio = finding.value(Name.MEASURED_OVER_STATED)
-    if stated is None or ratio is None or f"{moved:.3g}" == f"{stated:.3g}":
+    if stated is None or ratio is None or ratio <= WITHIN_BOUND:
         return f"{moves}, and no noise hides it"
-    return f"{moves}, {ratio:.3g} times the bound that its noise is made for ({stated:.3g})"
+    return f"{moves}, {apart(ratio, 1)} times the bound that its noise is made for ({stated:.3g})"
 
 
 def _other_noise(finding: Finding) -> str:
@@ -304,7 +311,7 @@ def _other_noise(finding: Finding) -> str:
     if Name.NOISE_FACTOR in finding.metrics:
         factor = finding.metrics[Name.NOISE_FACTOR].value
         return (
-            f"runs with the record in a batch tell of {factor:.3g} times the declared noise, "
+            f"runs with the record in a batch tell of {apart(factor, 1)} times the declared noise, "
             "or less"
         )
     if finding.claim is None:
@@ -365,7 +372,8 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
         more = "more than is claimed, but not beside the other tests of this audit (Holm)"
         reason = f"{accounted}; {case.certified} by itself, {more}. More runs would tell."
         yield Decision(Verdict.NOT_REFUTED, "DPA117", reason, test)
-    times = f"a claim {case.claimed / case.bound:.3g} times smaller would have been refuted"
+    smaller = apart(case.claimed / case.bound, 1)
+    times = f"a claim {smaller} times smaller would have been refuted"
     reason = f"{accounted}; {case.certified}: {times}. This is no proof of privacy."
     yield Decision(Verdict.NOT_REFUTED, "DPA118", reason, test)
 
@@ -427,7 +435,8 @@ def _stands(what: str, finding: Finding, case: ClaimCase) -> str:
     stands = "supports" if case.is_supported else "stays within"
     if float(finding.metrics[Name.EPSILON].high or 0) > case.claimed:
         stands = "does not settle"
-    return f"{what} {stands} the claim ({epsilon_of(finding)}, {case.claimed:.3g} claimed)"
+    figure = epsilon_of(finding, case.claimed)
+    return f"{what} {stands} the claim ({figure}, {case.claimed:.3g} claimed)"
 
 
 def meaning(case: ClaimCase, verdict: Verdict) -> str:
@@ -447,7 +456,8 @@ def meaning(case: ClaimCase, verdict: Verdict) -> str:
     if verdict is Verdict.UNSUPPORTED or most == inf:
         accounted = "" if verdict is Verdict.UNSUPPORTED else _if_premises_hold(case)
         return f"{whose}: no bound on how far {odds} can rise is proven here; {accounted}{allowed}."
-    return f"{whose}: {odds} rise {_fold_at_most(most)}, by accounting; {allowed}."
+    rise = "do not rise" if _fold(most) == "1-fold" else f"rise {_fold_at_most(most)}"
+    return f"{whose}: {odds} {rise}, by accounting; {allowed}."
 
 
 def _if_premises_hold(case: ClaimCase) -> str:
@@ -476,4 +486,4 @@ def _fold(epsilon: float) -> str:
     if epsilon > MILLIONFOLD:
         return "more than a million-fold"
     times = exp(epsilon)
-    return f"{times:,.0f}-fold" if times >= 100 else f"{times:.3g}-fold"
+    return f"{times:,.0f}-fold" if times >= 100 else f"{apart(times, 1)}-fold"

@@ -9,6 +9,7 @@ from dpaudit.files.finding import Column, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.bounds import p_value
 from dpaudit.statistics.successes import EpsilonPromise, Successes
+from dpaudit.text import apart
 
 from .rules import ALPHA, Judging, epsilon_size
 
@@ -96,7 +97,8 @@ def _falsified(finding: Finding) -> str | None:
     if finding.role is Role.SENSITIVITY:
         ratio = finding.value(Name.MEASURED_OVER_STATED) or 0.0
         if ratio > 1 + ROUNDING:
-            return f'"{finding.message}" moves {ratio:.3g} times as far as its noise is made for'
+            far = f"{apart(ratio, 1)} times as far as its noise is made for"
+            return f'"{finding.message}" moves {far}'
         return f'"{finding.message}" moves with the data as no stated bound or noise covers'
     if finding.role is Role.DEPENDENCE:
         return "more than the values of messages depends on the data"

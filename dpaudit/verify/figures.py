@@ -319,7 +319,7 @@ def _judged(finding: Finding, evidence: Evidence) -> Iterator[str]:
         if not isclose(ratio, measured / stated, rel_tol=ROUNDING):
             yield f"measured over stated is {measured / stated:.6g}, not {ratio:.6g}"
         if ratio > 1 + SENSITIVITY_ROUNDING and not judged:
-            yield f"it moves {ratio:.3g} times its bound and has no verdict"
+            yield f"it moves {ratio:.7g} times its bound and has no verdict"
     if found is not None and (found > 0) != judged:
         yield f"its verdict does not follow from the {found:g} that were found"
     if p is not None and (not 0 <= p <= 1 or (p < NOISE_LEVEL) != judged):

@@ -18,7 +18,7 @@ OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
 SIZES = "measured", "stated bound", "found", "rounds", "sampling rate", "noise over declared"
 MODEL = "threat_model"
-FORMS = ".3g", "g", ",.0f", ".1g", ".0f"  # of figures, and of odds, in sentences
+FORMS = ".3g", ".4g", ".5g", "g", ".7g", ",.0f", ".1g", ".0f"  # of figures and odds in sentences
 ENDS = ("value", "low", "high", "n")  # of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -192,10 +192,10 @@ def _known(evidence: Evidence) -> set[str]:
     values = [number(x) for x in figures if x is not None]
     values += [1e-5, FALSE, 100 * (1 - FALSE)] if findings else []
     values += [100 * (metric(f, "confidence") or 0.0) for f in findings]
-    bounds = [metric(f, "epsilon lower bound") for f in findings]
-    values += [evidence.epsilon / bound for bound in bounds if bound]
+    values += [evidence.epsilon / b for f in findings if (b := metric(f, "epsilon lower bound"))]
+    beyond = {f"{100 * ((metric(f, 'measured over stated') or 1) - 1):.2g}" for f in findings}
     texts = [f[key] for f in findings for key in ("not_examined", "unconfirmed", "title", "void")]
-    return set(NUMBER.findall(str(texts))).union(*map(_written, values))
+    return beyond.union(NUMBER.findall(str(texts)), *map(_written, values))
 
 
 def _written(value: float) -> tuple[str, ...]:

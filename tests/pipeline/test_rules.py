@@ -116,6 +116,13 @@ def test_an_open_end_is_said_to_be_at_least() -> None:
     )
 
 
+def test_a_figure_a_little_above_the_claim_reads_otherwise() -> None:
+    above = finding(Role.DECLARED, 2.0004, 2.0004, verdict=Verdict.UNSUPPORTED)
+    assert "gives epsilon 2.0004 at delta" in decide(case(above)).reason
+    around = decide(case(finding(Role.DECLARED, 1.9999, 2.0004)))
+    assert "does not settle the claim (epsilon between 2 and 2.0004 at" in around.reason
+
+
 def moved(by: float | None, stated: float | None, ratio: float | None) -> Finding:
     names = (Name.MEASURED, Name.STATED_BOUND, Name.MEASURED_OVER_STATED)
     values = zip(names, (by, stated, ratio), strict=True)
@@ -135,6 +142,11 @@ def moved(by: float | None, stated: float | None, ratio: float | None) -> Findin
             (2.0, 0.5, 4.0),
             '"x" moves by 2 when the data change, 4 times the bound that its noise is made for '
             "(0.5).",
+        ),
+        (
+            (1.0004, 1.0, 1.0004),
+            '"x" moves by 1 when the data change, 1.0004 times the bound that its noise is made for '
+            "(1).",
         ),
     ],
 )

@@ -203,6 +203,7 @@ class Search:
         """The worst pair, played in full."""
         self.function.seed(self.seed + 1)
         runs = self.function.options.runs
+        on_run(0, runs)
         if self.is_additive and self.noise is not None:
             finalists = self.moves[:1]
         else:

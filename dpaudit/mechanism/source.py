@@ -47,13 +47,15 @@ from .function import (
     load,
     source_of,
 )
-from .neighbours import SCALES, Neighbours
+from .neighbours import SCALES, Neighbours, Pair
 from .probes import probed
 from .rare import far_seeds, other_draws
 from .search import Search
 from .shifts import Noise
 
 SEARCH = "search for the worst pair of inputs"
+COMPARISON = "calls beside the noise that was recognised"
+CONTROLS = "controls"
 SAYS = (
     "The adversary reads all that the function returns. It knows the function, its public "
     "parameters and both inputs, and nothing of what is drawn."
@@ -222,12 +224,13 @@ def examined(
     (claim,), options = config.claim, config.mechanism
     neighbours = Neighbours(options, claim.adjacency, config.seed)
     n_calls = (3 * options.runs + OVERHEAD) * options.calls
-    for what in (SEARCH, "runs", "the report"):
+    for what in (SEARCH, COMPARISON, "runs", CONTROLS, "the report"):
         on_progress(what, 0, 0)
     with one_step(on_progress, SEARCH):
         examine(called, neighbours.examples[:EXAMINED], n_calls)
         search = Search(called, neighbours, claimed_delta(claim), config.seed)
-    findings, accounted = _findings(claim, search, on_progress)
+        worst = search.moves[0].pair
+    findings, accounted = _findings(claim, search, worst, on_progress)
     because = tuple(bearing_on(0, claim, READER, findings))
     premise = OTHER_INPUTS
     if search.noise is not None and any(one.role is Role.MEASURED for one in findings):
@@ -245,22 +248,23 @@ def replayed(noise: Noise, runs: int) -> int:
 
 
 def _findings(
-    claim: Claim, search: Search, on_progress: OnProgress
+    claim: Claim, search: Search, worst: Pair, on_progress: OnProgress
 ) -> tuple[list[Finding], Accounted]:
     """All evidence on the claim, and what was measured."""
-    worst = search.moves[0].pair
     compared = Compared(0, 0, "")
     if search.noise is not None:
-        compared = _compared(search.function, search.noise, (worst.having, worst.without))
+        with one_step(on_progress, COMPARISON):
+            compared = _compared(search.function, search.noise, (worst.having, worst.without))
     found = measured(claim, search, compared)
     played = search.played(lambda done, total: on_progress("runs", done, total))
-    several = [
-        found.finding,
-        tested(claim, played),
-        null_control(claim, search, played),
-        distance(claim, search),
-        *between_calls(search, played, compared),
-    ]
+    with one_step(on_progress, CONTROLS):
+        several = [
+            found.finding,
+            tested(claim, played),
+            null_control(claim, search, played),
+            distance(claim, search),
+            *between_calls(search, played, compared),
+        ]
     if found.finding is not None and compared.is_noise:
         several += alignment(claim, search, found.finding, compared.calls)
     return [finding for finding in several if finding is not None], found.accounted

@@ -12,7 +12,8 @@ from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.findings import LEVEL, SLACK, _dependence
-from dpaudit.mechanism.source import from_python, judged, run_mechanism
+from dpaudit.mechanism.function import FunctionHere, kept_randomness
+from dpaudit.mechanism.source import examined, from_python, judged, run_mechanism
 from dpaudit.verify.verdict import check, overall
 from tests.mechanism.functions import clipped, gaussian, laplace
 
@@ -147,3 +148,23 @@ def test_a_config_names_an_importable_function(tmp_path) -> None:
     assert result.verdict in (Verdict.REFUTED, Verdict.UNSUPPORTED)
     assert {"DPA135", "DPA136"} <= set(result.note_codes)  # it does not clip
     assert AuditResult.read(tmp_path / "run" / "audit.json").to_json() == result.to_json()
+
+
+def test_no_call_of_the_function_is_without_progress() -> None:
+    """The search and the comparison of calls take most of the time, and neither has steps."""
+    running, unnamed = dict[str, bool](), list[int]()
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        running[what] = done < total
+
+    def noised(x: np.ndarray) -> np.ndarray:
+        unnamed.append(not any(running.values()))
+        return x + np.random.normal(0, 2.0, x.shape)
+
+    asked = {"function": "a:b", "shape": (6,), "runs": 400}
+    claim = {"text": "ours", "adjacency": "replace-one", **CLAIM}
+    config = from_python({"mechanism": asked, "claim": [claim]})
+    with kept_randomness():
+        examined(config, FunctionHere(noised, config.mechanism), on_progress)
+    assert len(unnamed) > 800
+    assert not any(unnamed)

@@ -25,6 +25,7 @@ POLL = 0.1  # seconds, until it is looked again whether a line is due
 _shown = [0, 0]  # displays of progress: how many there are, and how many there were
 _said = [0.0]  # when a line of time that passes was written, by whichever of them
 EVERY_IN_A_NOTEBOOK = 0.5
+START = "start of its audit"
 
 
 def progress_bars(quiet: bool) -> AbstractContextManager[OnProgress]:
@@ -238,14 +239,18 @@ def _line(text: str) -> dict[str, str]:
 
 def passing_on(on_progress: OnProgress) -> "Waiting":
     """What audits in processes of their own leave in progress.json, reported here."""
+    known: dict[str, dict[str, int]] = {}  # by audit that runs: what there is, in how many steps
 
     def waiting(running: Mapping[str, Path]) -> None:
+        for name in [name for name in known if name not in running]:  # whether it ended well or not
+            for what, total in known.pop(name).items():
+                on_progress(f"{name}: {what}", max(total, 1), max(total, 1))
         for name, file in running.items():
             try:
-                progress = json.loads(file.read_text("utf-8"))
+                progress = {START: (1, 1), **json.loads(file.read_text("utf-8"))}
             except (OSError, ValueError):
-                on_progress(f"{name}: its audit", 0, 0)
-                continue
+                progress = {START: (0, 1)}
+            known[name] = {what: total for what, (_, total) in progress.items()}
             for what, (done, total) in progress.items():
                 on_progress(f"{name}: {what}", done, total)
 

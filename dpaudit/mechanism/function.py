@@ -56,12 +56,23 @@ def load(name: str) -> Function:
         module = _from_file(Path(place)) if is_file else _imported(place)
         found = within(module, attribute)
     except Exception as error:  # whatever a module raises
-        said = _said(error)
-        raise ConfigError("DPA074", f'"{name}" cannot be loaded: {said}') from None
+        text = f'"{name}" cannot be loaded: {_said(error)}'
+        raise ConfigError("DPA074", text, _lacking(error, place)) from None
     if not callable(found):
         raise ConfigError("DPA074", f'"{name}" is no function, but {type(found).__name__}')
     function: Function = found
     return function
+
+
+def _lacking(error: Exception, place: str) -> str:
+    """What to do where the module of a function is there, and a package that it imports is not."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in ("", place.partition(".")[0]):
+        return ""
+    return (
+        f"install {package} beside dpaudit, or name the Python of an environment that has it: "
+        "--python FILE, or python in [mechanism]"
+    )
 
 
 def _imported(name: str) -> ModuleType:

@@ -21,6 +21,7 @@ from typing import IO, NamedTuple
 from dpaudit.codes import entries
 from dpaudit.errors import Problem
 from dpaudit.memory import available
+from dpaudit.text import one_line
 from dpaudit.unforeseen import problems_of
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
@@ -109,8 +110,11 @@ def _problems(code: int, text: str) -> tuple[Problem, ...]:
 
 def _problem(line: str) -> Problem:
     """A line of a process that carries out orders; what others print there has no code."""
-    code, _, text = line.partition(" ")
-    return Problem(code, text) if code in entries() else Problem("DPA026", line)
+    code, _, said = line.partition(" ")
+    if code not in entries():
+        return Problem("DPA026", line)
+    text, _, to_do = said.partition("\t")
+    return Problem(code, text, to_do)
 
 
 def side_by_side(
@@ -199,7 +203,8 @@ def _carried_out(carry_out: Callable[[str], None], order: str) -> int:
         carry_out(order)
     except BaseException as error:  # SystemExit of the code that is audited, too
         for problem in problems_of(error):
-            print(problem.code, problem.text, file=sys.stderr)
+            to_do = f"\t{one_line(problem.help)}" if problem.help else ""
+            print(f"{problem.code} {problem.text}{to_do}", file=sys.stderr)
         return 2
     return 0
 

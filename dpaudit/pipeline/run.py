@@ -246,7 +246,7 @@ def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
     def note(what: str, done: int, total: int) -> None:
         nonlocal written
         jobs[what] = [done, total]
-        if total and (time.monotonic() - written > 1 or done == total):
+        if time.monotonic() - written > 1 or done == total:  # which is so of what is ahead
             run.write_json("progress.json", jobs)
             written = time.monotonic()
         on_progress(what, done, total)

@@ -170,6 +170,7 @@ def test_audits_that_cannot_be_made_hide_no_other(with_two_more) -> None:
     assert "### second: not checked" in summary
     assert "### Figures of first" in summary
     assert "### Figures of second" not in summary
+    assert "What to do: mend the stub; see dpaudit explain DPA070." in summary  # said by the audit
 
 
 def test_what_was_made_beside_a_failure_is_not_run_again(with_two_more) -> None:

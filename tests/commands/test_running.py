@@ -197,3 +197,20 @@ def test_a_line_is_due_so_long_after_any_other(monkeypatch) -> None:
 
     running._say_in_silence(Over(), 4.0, lambda: "" if 11 < clock.now < 13.95 else "it runs")
     assert said == [8.0, 14.0, 18.0]
+
+
+def test_an_audit_that_has_ended_is_in_no_line(tmp_path) -> None:
+    """Also one that failed, whose last report is of something that was still running."""
+    clock, file = Clock(), tmp_path / "progress.json"
+    tally = Tally(clock)
+    waiting = running.passing_on(tally)
+    waiting({"one": file})
+    clock.now = 8.0
+    assert tally.line() == "after 8 s: one: start of its audit, for 8 s"
+    file.write_text('{"training": [3, 20], "the report": [0, 0]}')
+    waiting({"one": file})
+    assert tally.line() == (
+        "after 8 s: one: training, 3 of 20, an unknown time left; then one: the report"
+    )
+    waiting({"two": tmp_path / "none"})
+    assert tally.line() == "after 8 s: two: start of its audit, for 0 s"

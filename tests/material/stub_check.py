@@ -35,7 +35,7 @@ def run_audit(
     with open(Path("runs.log"), "a") as log:
         log.write("resumed\n" if resume else "begun\n")
     if str(config.get("seed")) == os.environ.get("STUB_FAILS"):
-        raise RunError("DPA070", "the stub fails")
+        raise RunError("DPA070", "the stub fails", "mend the stub")
     write_whole(out / "run.json", b"{}")
     if "STUB_STEPS" in os.environ:  # as a defense does, some way into the run
         recorder.write_to(str(out / "inputs.log"), [str(out)])

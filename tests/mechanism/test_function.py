@@ -146,3 +146,17 @@ def test_a_name_is_that_of_the_module_found_now(tmp_path, monkeypatch) -> None:
     assert load("ours_here:noised")(0) == 2
     monkeypatch.syspath_prepend(tmp_path / "a")
     assert load("ours_here:noised")(0) == 1
+
+
+def test_a_package_that_a_function_lacks_is_named(tmp_path) -> None:
+    """Its module is there: the name is right, and an environment is missing."""
+    file = tmp_path / "mine.py"
+    file.write_text("import absent_framework.mods\n")
+    with pytest.raises(DpauditError) as error:
+        load(f"{file}:noised")
+    [problem] = error.value.problems
+    assert problem.code == "DPA074"
+    assert problem.help.startswith("install absent_framework beside dpaudit, or name the Python")
+    with pytest.raises(DpauditError) as error:
+        load("absent_module:noised")
+    assert error.value.problems[0].help == ""

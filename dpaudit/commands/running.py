@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.progress import OnProgress, unreported
 from dpaudit.text import duration, one_line
@@ -141,22 +141,45 @@ def _bars() -> Iterator[OnProgress]:
         yield on_progress
 
 
+class _Counted(NamedTuple):
+    """What has been reported of something that is running."""
+
+    began: float
+    then: int  # steps that were done when it began
+    done: int
+    total: int
+    moved: float  # when the latest step was done
+
+    def left(self, now: float) -> str:
+        """How long is left at the pace of its steps; one that takes longer than they did counts."""
+        n, ahead = self.done - self.then, self.total - self.done
+        if n <= 0:
+            return "an unknown time"
+        pace, current = (self.moved - self.began) / n, now - self.moved
+        if current <= pace:
+            return duration(pace * ahead - current)
+        if ahead == 1:
+            return "an unknown time"
+        return duration((now - self.began) / (n + 1) * (ahead - 1))
+
+
 class Tally:
     """How far everything that has begun is, by the clock that it is given."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
-        self._jobs: dict[str, tuple[float, int, int, int]] = {}  # first report, then; done; in all
+        self._jobs: dict[str, _Counted] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        first = self._jobs.get(what)
-        if first is None or not first[3]:
-            first = (self._clock(), done, 0, 0)
-        self._jobs[what] = (first[0], first[1], done, total)
+        known, now = self._jobs.get(what), self._clock()
+        if known is None or not known.total:
+            known = _Counted(now, done, done, total, now)
+        moved = known.moved if done == known.done else now
+        self._jobs[what] = known._replace(done=done, total=total, moved=moved)
 
     def line(self) -> str:
         """What is not done yet, how long it takes at its pace so far, and what comes next."""
-        running = [self._of(what) for what, job in list(self._jobs.items()) if job[2] < job[3]]
+        running = [self._of(what) for what, job in list(self._jobs.items()) if job.done < job.total]
         following = self._following()
         if running and following:
             running.append(f"then {following}")
@@ -165,7 +188,7 @@ class Tally:
     def ahead(self) -> str:
         """What comes next, beside a list of what is running."""
         following = self._following()
-        if any(job[2] < job[3] for job in list(self._jobs.values())):
+        if any(job.done < job.total for job in list(self._jobs.values())):
             return f"{self._after()}{following and f', then {following}'}"
         return f"{self._after()}: {self._prepared(following)}"
 
@@ -175,7 +198,7 @@ class Tally:
     def _following(self) -> str:
         """What is ahead of all that has begun; "" if that is not known."""
         jobs = list(self._jobs.items())
-        begun = max((i for i, (_, job) in enumerate(jobs) if job[3]), default=-1)
+        begun = max((i for i, (_, job) in enumerate(jobs) if job.total), default=-1)
         names = [what for what, _ in jobs[begun + 1 :]]
         more = f" and {len(names) - 1} more" if names[1:] else ""
         return f"{names[0]}{more}" if names else ""
@@ -185,12 +208,10 @@ class Tally:
         return f"preparing {following or 'what comes next'}"
 
     def _of(self, what: str) -> str:
-        first, then, done, total = self._jobs[what]
-        took = self._clock() - first
-        if total == 1:  # it has no steps
-            return f"{what}, for {duration(took)}"
-        left = duration(took * (total - done) / (done - then)) if done > then else "an unknown time"
-        return f"{what}, {done} of {total}, {left} left"
+        job, now = self._jobs[what], self._clock()
+        if job.total == 1:  # it has no steps
+            return f"{what}, for {duration(now - job.began)}"
+        return f"{what}, {job.done} of {job.total}, {job.left(now)} left"
 
 
 @contextmanager

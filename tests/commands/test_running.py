@@ -93,6 +93,22 @@ def test_the_pace_is_that_of_what_was_seen_done() -> None:
     assert tally.line() == "after 10 s: training, 110 of 200, 1.5 min left"
 
 
+def test_a_step_that_runs_counts_for_the_time_left() -> None:
+    """It does not raise it, until it takes longer than those before it did."""
+    clock = Clock()
+    tally = Tally(clock)
+    tally("worlds", 0, 10)
+    clock.now = 70.0
+    tally("worlds", 7, 10)
+    for now, left in ((70.0, "30 s"), (75.0, "25 s"), (80.0, "20 s"), (120.0, "30 s")):
+        clock.now = now
+        tally("worlds", 7, 10)  # what is reported again moves nothing
+        assert f"worlds, 7 of 10, {left} left" in tally.line()
+    tally("worlds", 9, 10)
+    clock.now = 150.0
+    assert "worlds, 9 of 10, an unknown time left" in tally.line()
+
+
 def test_without_a_terminal_lines_come_now_and_then(capsys, monkeypatch) -> None:
     monkeypatch.setattr(running, "EVERY", 0.01)
     with progress_bars(quiet=False) as on_progress:

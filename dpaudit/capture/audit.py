@@ -108,7 +108,7 @@ class ProgramSource:
 
     def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
-        ignored = config.messages.ignore
+        ignored, on_progress = config.messages.ignore, run.noted(on_progress)
         for what in ("worlds", "alignments", "short runs", "the report"):
             on_progress(what, 0, 0)
         files = files_below(config.program.folder, self.program.scratch.parent)

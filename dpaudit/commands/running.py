@@ -4,8 +4,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -260,19 +260,16 @@ def _line(text: str) -> dict[str, str]:
 
 def passing_on(on_progress: OnProgress) -> "Waiting":
     """What audits in processes of their own leave in progress.json, reported here."""
-    known: dict[str, dict[str, int]] = {}  # by audit that runs: what there is, in how many steps
+    known: dict[str, dict[str, Sequence[int]]] = {}  # by audit that runs: what it has reported
 
     def waiting(running: Mapping[str, Path]) -> None:
         for name in [name for name in known if name not in running]:  # whether it ended well or not
-            for what, total in known.pop(name).items():
+            for what, (_, total) in known.pop(name).items():
                 on_progress(f"{name}: {what}", max(total, 1), max(total, 1))
         for name, file in running.items():
-            try:
-                progress = {START: (1, 1), **json.loads(file.read_text("utf-8"))}
-            except (OSError, ValueError):
-                progress = {START: (0, 1)}
-            known[name] = {what: total for what, (_, total) in progress.items()}
-            for what, (done, total) in progress.items():
+            with suppress(OSError, ValueError):  # there is none yet, or none any more
+                known[name] = {START: (1, 1), **json.loads(file.read_text("utf-8"))}
+            for what, (done, total) in known.setdefault(name, {START: (0, 1)}).items():
                 on_progress(f"{name}: {what}", done, total)
 
     return waiting

@@ -204,7 +204,8 @@ class FunctionSource:
 
     def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
-        judging, findings, search = examined(config, self.function, on_progress)
+        noted = run.noted(on_progress)
+        judging, findings, search = examined(config, self.function, noted)
         device = torch.device("cpu")
         return Evidence(
             [judging],

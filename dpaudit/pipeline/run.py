@@ -102,7 +102,7 @@ def run_audit(
         fingerprint = fingerprint_of(prepared, runtime)
 
         def evidence(run: RunDirectory) -> Evidence:
-            return trained.evidence(run, _noted(run, on_progress), say)
+            return trained.evidence(run, run.noted(on_progress), say)
 
         return audited(config, out, config_text, resume, fingerprint, evidence, report)
 
@@ -136,7 +136,7 @@ def attack_again(
         costs = estimate_costs(prepared, runtime.max_memory, trains=False)
         run.forget("findings/[0-9]*.json")
         trained = _Trained(prepared, runtime, costs)
-        noted = _noted(run, on_progress)
+        noted = run.noted(on_progress)
         trained.announce((), noted)
         found = trained.attacked(run, bound_to(now), noted)
         return concluded(config, run, found)
@@ -236,22 +236,6 @@ def _said(job: str) -> str:
     if job in WORLDS:
         return f"training, {job}"
     return job if job in (NOISE_OF_THE_RUN, *CONCLUSION) else f"attack {job}"
-
-
-def _noted(run: RunDirectory, on_progress: OnProgress) -> OnProgress:
-    """The same, with the latest report of each job kept in progress.json, at most every second."""
-    jobs: dict[str, list[int]] = {}
-    written = time.monotonic()
-
-    def note(what: str, done: int, total: int) -> None:
-        nonlocal written
-        jobs[what] = [done, total]
-        if time.monotonic() - written > 1 or done == total:  # which is so of what is ahead
-            run.write_json("progress.json", jobs)
-            written = time.monotonic()
-        on_progress(what, done, total)
-
-    return note
 
 
 def _recorded(run: RunDirectory) -> dict[str, Any]:

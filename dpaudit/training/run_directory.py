@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from dpaudit.files.whole import writing
 from dpaudit.inputs import recorder
 from dpaudit.inputs.inputs import LOG as INPUTS
 from dpaudit.inputs.inputs import Inputs
+from dpaudit.progress import OnProgress
 
 from .held_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
@@ -97,6 +99,21 @@ class RunDirectory(Folder):
 
     def write_json(self, name: str, content: Any) -> None:
         self.write_text(name, json.dumps(content, indent=2) + "\n")
+
+    def noted(self, on_progress: OnProgress) -> OnProgress:
+        """The same, with the latest report of each job in progress.json, at most every second."""
+        jobs: dict[str, list[int]] = {}
+        written = time.monotonic()
+
+        def note(what: str, done: int, total: int) -> None:
+            nonlocal written
+            jobs[what] = [done, total]
+            if total and (time.monotonic() - written > 1 or done == total):
+                self.write_json("progress.json", jobs)
+                written = time.monotonic()
+            on_progress(what, done, total)
+
+        return note
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Raises RunError if the file is missing or damaged."""

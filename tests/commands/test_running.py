@@ -228,5 +228,8 @@ def test_an_audit_that_has_ended_is_in_no_line(tmp_path) -> None:
     assert tally.line() == (
         "after 8 s: one: training, 3 of 20, an unknown time left; then one: the report"
     )
+    file.unlink()  # as its folder gets its final name
+    waiting({"one": file})
+    assert "one: training, 3 of 20" in tally.line()
     waiting({"two": tmp_path / "none"})
     assert tally.line() == "after 8 s: two: start of its audit, for 0 s"

@@ -103,6 +103,28 @@ def test_what_could_not_be_run_is_an_error_of_junit(junit_schema) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["plain", NASTY])
+def test_an_audit_that_was_not_made_is_an_error_everywhere(text: str, junit_schema) -> None:
+    whole = report(text)
+    update = {"about": "audit", "outcome": "error", "verdict": "not checked", "code": "DPA070"}
+    error = whole.statements[1].model_copy(update=update)
+    whole = whole.model_copy(update={"statements": (*whole.statements, error)})
+    assert (whole.exit_code(), whole.exit_code(strict=True)) == (2, 2)
+    xml = junit(whole)
+    junit_schema(xml)
+    suite = ElementTree.fromstring(xml.encode())[0]
+    assert (suite.get("errors"), len(suite.findall("*/error"))) == ("1", 1)
+    log = json.loads(sarif(whole))
+    schema = json.loads((DATA / "sarif-2.1.0.schema.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(log)
+    (run,) = log["runs"]
+    assert [r["level"] for r in run["results"]] == ["warning", "error", "error"]
+    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
+    assert "1 of 3 statements fail, 1 warning, 1 could not be checked" in markdown(whole, {})
+    assert len(annotations(whole)) == 3
+    assert len(list(plain(whole))) == 3  # errors are on stderr
+
+
 def test_the_junit_schema_refuses_what_readers_do_not_know(junit_schema) -> None:
     for old, new in (('tests="3"', 'tests="three"'), ("<failure", "<fail"), ("name=", "nam=")):
         broken = junit(report()).replace(old, new).replace("</failure", f"</{new[1:]}", 1)

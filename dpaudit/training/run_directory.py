@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -103,14 +104,15 @@ class RunDirectory(Folder):
     def noted(self, on_progress: OnProgress) -> OnProgress:
         """The same, with the latest report of each job in progress.json, at most every second."""
         jobs: dict[str, list[int]] = {}
-        written = time.monotonic()
+        written, one_at_a_time = time.monotonic(), threading.Lock()  # reports come of any thread
 
         def note(what: str, done: int, total: int) -> None:
             nonlocal written
-            jobs[what] = [done, total]
-            if total and (time.monotonic() - written > 1 or done == total):
-                self.write_json("progress.json", jobs)
-                written = time.monotonic()
+            with one_at_a_time:
+                jobs[what] = [done, total]
+                if total and (time.monotonic() - written > 1 or done == total):
+                    self.write_json("progress.json", jobs)
+                    written = time.monotonic()
             on_progress(what, done, total)
 
         return note

@@ -1,10 +1,12 @@
 """A run directory has one writer, and is the very folder that it was when the run began."""
 
+import json
 import os
 import pickle
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Process, get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -144,3 +146,14 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path) -> None:
     with pytest.raises(RunError, match="run: cannot write"):
         begin(tmp_path / "run")
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_progress_is_kept_of_reports_of_many_threads(tmp_path) -> None:
+    """As of short runs that are played side by side: one file at a time has its name."""
+    passed = list[tuple[str, int, int]]()
+    note = RunDirectory(tmp_path).noted(lambda *report: passed.append(report))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda i: note(f"job {i % 4}", 1, 1), range(400)))
+    assert len(passed) == 400
+    kept = json.loads((tmp_path / "progress.json").read_text())
+    assert kept == {f"job {i}": [1, 1] for i in range(4)}

@@ -91,12 +91,13 @@ class _Problems:
     @property
     def statements(self) -> list[Statement]:
         """Each, at its check's line; of one check at most as many as of one error."""
-        found = [*self.file.claims.check, *self.file.claims.ledger]
+        claims = self.file.claims
+        names = [*(one.name for one in claims.check), *(one.name for one in claims.ledger)]
         return [
-            not_checked(self.file, one.name, problem)
-            for one in found
-            if one.name in self.found
-            for problem in RunError.of(self.found[one.name]).problems
+            not_checked(self.file, name, problem)
+            for name in names
+            if name in self.found
+            for problem in RunError.of(self.found[name]).problems
         ]
 
 
@@ -224,10 +225,10 @@ def _run_all(
                 named = one._replace(text=f'"{ended.name}": {one.text}')
                 problems.add(ended.name, file.located(("check", i), named))
     for source in missing.sources:
-        one = audits[source.key].name
-        if one in problems.found and source.name != one:
-            said = f'"{source.name}": its audit is that of "{one}", which has no result'
-            shared = Problem(problems.found[one][0].code, said)
+        other = audits[source.key].name
+        if other in problems.found and source.name != other:
+            said = f'"{source.name}": its audit is that of "{other}", which has no result'
+            shared = Problem(problems.found[other][0].code, said)
             problems.add(source.name, file.located(("check", source.index), shared))
     return {source.name: took[audits[source.key].name] for source in missing.sources}
 

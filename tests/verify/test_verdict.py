@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
-from dpaudit.verify.verdict import check, overall
+from dpaudit.verify.figures import Evidence
+from dpaudit.verify.verdict import _numbers, check, overall
 
 ROOM = Path(__file__).parents[2] / "dpaudit" / "verify"
 AUDIT = """\
@@ -226,6 +227,28 @@ def test_a_report_that_shows_another_reason_is_contradicted(
     (tmp_path / "report.html").write_text(page.replace(reason, "All is well."))
     (flaw,) = report.flaws(content, tmp_path / "audit.json")
     assert flaw.what == f"it does not show: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("says", "known"),
+    [
+        ('"x" moves 0.42% further than its stated bound', True),
+        ('"x" moves 1.00421 times its stated bound', True),
+        ('"x" moves 0.43% further than its stated bound', False),
+        ('"x" moves 1.00422 times its stated bound', False),
+    ],
+)
+def test_a_bound_that_is_exceeded_by_little_is_known(says: str, known: bool) -> None:
+    """As percent beyond it, or as a factor of more digits."""
+    metrics = {"measured over stated": {"value": 1.0042066, "low": None, "high": None, "n": None}}
+    texts = dict.fromkeys(("not_examined", "unconfirmed", "title", "void"))
+    moved = {"role": "sensitivity", "message": "x", "metrics": metrics, **texts}
+    claim = {"text": "t", "threat_model": "e", "sentence": "", "meaning": "", "reason": "",
+             "epsilon": 2.0, "delta": 0.0, "mu": None}  # fmt: skip
+    claim["premises"] = [{"name": "distance", "says": says, "findings": [0]}]
+    evidence = Evidence(claim, 2.0, 0.0, None, [moved, {**moved, "role": "declared"}],
+                        {"findings": [moved]}, None)  # fmt: skip
+    assert [flaw.where for flaw in _numbers(evidence)] == ([] if known else ["premises.distance"])
 
 
 def test_the_room_shares_no_code_with_what_it_checks() -> None:

@@ -136,7 +136,7 @@ def functions_of(module: ModuleType) -> dict[str, FunctionType]:
         while value is not None and not isinstance(value, type):
             if isinstance(value, FunctionType) and value.__module__ == module.__name__:
                 yield name, value
-            value = getattr(value, "__wrapped__", None)
+            value, name = getattr(value, "__wrapped__", None), f"{name}, wrapped"
 
     found: dict[str, FunctionType] = {}
     for name, value in vars(module).items():

@@ -20,7 +20,6 @@ RUNS = 1_000  # of low bits, of either input
 CALLS = 64  # of another dtype
 UNCHANGED = 0.5  # of the numbers of an output, from which on it is its input
 OTHERS = ("int64", "float16")  # dtypes that frameworks pass beside what was claimed
-SMALLEST = 2.0**-80  # below it low bits are not looked at
 
 
 def probed(search: Search) -> Iterator[Note]:

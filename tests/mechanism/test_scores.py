@@ -140,7 +140,8 @@ def test_a_promise_is_the_log_odds_less_what_luck_adds() -> None:
     expected = log((found - doubt - 0.01) / (false + 0.02))
     assert promise(values0, values1, 0.01) == pytest.approx(expected)
     assert promise(values1, values0, 0.01) == pytest.approx(expected)
-    assert promise(np.array([np.inf]), values1, 0.01) == 0.0
+    for bad in (np.array([np.inf]), np.array([0.0, np.nan])):
+        assert promise(bad, values1, 0.01) == promise(values1, bad, 0.01) == 0.0
     assert promise(values0, values0, 0.01) == 0.0
 
 

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import norm, ranksums
 
 from dpaudit.accounting import gaussian_epsilon
+from dpaudit.accounting.releases import Interval
 from dpaudit.attack.figures import counted_test, without_errors
 from dpaudit.errors import DpauditError
 from dpaudit.files.claim import Claim
@@ -126,6 +127,38 @@ def test_a_distance_and_noise_are_accounted(search, of, compared, low, high) -> 
     assert tuple(found.accounted.epsilon) == (ends.low, ends.high)
     assert found.finding.verdict is (Verdict.UNSUPPORTED if low > 0 else None)
     assert found.finding.message == ("the output" if low == inf and search.unit[0] == 0 else None)
+
+
+def test_ends_are_of_the_least_and_the_largest_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by its own end of the accounting."""
+
+    def epsilon(releases: Any, delta: float, adjacency: str) -> Interval:
+        return Interval(10 * sizes(releases)[0][0], 10 * sizes(releases)[0][0] + 1)
+
+    monkeypatch.setattr(findings, "epsilon", epsilon)
+    search = searched(np.arange(1.0, 129.0), np.ones(128), "laplace")
+    found = findings.measured(claim(), search, CALM).accounted
+    assert tuple(found.epsilon) == pytest.approx((10.0, 21.0))
+    assert found.least is not None
+    assert found.most is not None
+    assert [sizes(found.least)[0], sizes(found.most)[0]] == [
+        (pytest.approx(1.0), 2),
+        (pytest.approx(2.0), 2),
+    ]
+
+
+@pytest.mark.parametrize(("factor", "further"), [(1 + 2e-3, True), (1 + 5e-4, False)])
+def test_a_length_beyond_a_clip_is_kept_where_it_moves_further(factor, further) -> None:
+    def clip(x: np.ndarray) -> np.ndarray:
+        length = np.linalg.norm(x)
+        moved = x / max(1.0, length) * (factor if length > 1e10 else 1.0)
+        return moved + np.random.normal(0, 1.0, x.shape)
+
+    o = options()
+    search = Search(FunctionHere(clip, o), Neighbours(o, "add-remove", 0), DELTA, 0)
+    found = list(search._unclipped(search.neighbours.directions[0], 1.0))
+    assert found == ([1e12, 1e22, 1e40] if further else [])
+    assert list(search._unclipped(search.neighbours.directions[0], 0.6e6)) == []
 
 
 def test_laplace_noise_has_an_epsilon_without_delta() -> None:

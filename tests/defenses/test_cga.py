@@ -48,6 +48,16 @@ def reference(M, r, margin=0.0):
     return margin + above
 
 
+@pytest.mark.parametrize("patience", [-1.0, 0.0, 2.0])
+def test_places_change_sides_one_by_one_without_patience(monkeypatch, patience) -> None:
+    """The last of the wrong ones alone, which ends too, at the same multipliers."""
+    monkeypatch.setattr("dpaudit.defenses.cga.PATIENCE", patience)
+    M, r = programs(1, 40, 6, 9)
+    v, _ = solved(M, r)
+    for one, gradients, own in zip(v, M, r, strict=True):
+        np.testing.assert_allclose(one, reference(gradients, own), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("m, d", [(1, 3), (3, 10), (9, 40), (9, 9), (20, 50), (40, 60)])
 @pytest.mark.parametrize("margin", [0.0, 0.5])
 def test_programs_are_solved_as_by_scipy(m, d, margin) -> None:

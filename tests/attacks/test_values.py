@@ -106,7 +106,7 @@ def test_a_gradient_carries_so_many_bits() -> None:
     )
 
 
-def test_each_negative_class_has_a_record_and_then_the_largest_remainder() -> None:
+def test_records_go_to_negative_classes_first() -> None:
     g = torch.tensor([[-1.0, 0.5, -3.0, 0.1], [-1.0, -2.0, -3.0, -0.5]])
     expected = torch.tensor([[1.2, 0.3, 2.4, 0.0], [1.0, 1.0, 1.0, 1.0]])
     assert labels._counts(g, expected, 4).tolist() == [[1, 0, 3, 0], [1, 1, 1, 1]]

@@ -8,7 +8,13 @@ from scipy.stats import binom
 
 from dpaudit.accounting.binomial import at_most, more_than, quantile
 from dpaudit.accounting.composition import Composed
-from dpaudit.accounting.families import LAPLACE, TradeoffFamily, gaussian_delta, gaussian_epsilon
+from dpaudit.accounting.families import (
+    LAPLACE,
+    TradeoffFamily,
+    clt_mu,
+    gaussian_delta,
+    gaussian_epsilon,
+)
 from dpaudit.accounting.reconstruction import least_epsilon, matching_success, under_epsilon
 from dpaudit.accounting.releases import (
     Release,
@@ -16,6 +22,7 @@ from dpaudit.accounting.releases import (
     epsilon,
     false_negative_rate,
     true_positive_rate,
+    worst_pairs,
 )
 
 SAMPLED = {"family": "gaussian", "sampling": "poisson", "sampling_rate": 0.2}
@@ -123,3 +130,49 @@ def test_a_score_without_power_matches_by_chance(candidates: int) -> None:
     assert matching_success(lambda rates: rates, candidates) == pytest.approx(1 / candidates)
     square = matching_success(lambda rates: 1 - (1 - rates) ** 2, candidates)
     assert square == pytest.approx(2 / (candidates + 1))
+
+
+FURTHER = 60_000 ** (1 / 199)  # the next epsilon of those that errors are bounded by, over one
+
+
+def test_errors_of_composed_laplace_noise_have_its_pure_epsilon() -> None:
+    """Two losses of 1 together: below Q(both) = e^-2 / 4 the best test misses 1 - e^2 FPR."""
+    rates = np.array([0.0, 0.01, 0.03])
+    found = false_negative_rate([Release(family="laplace", noise_multiplier=1.0, count=2)], rates)
+    assert np.all(found <= 1 - exp(2) * rates)
+    assert np.all(found >= 1 - exp(2 * FURTHER) * rates - 1e-8)
+
+
+def test_errors_of_a_sampled_release_reach_both_ends() -> None:
+    """Of rate 1/2 losses lie from -ln(2 / (1 + 1/e)) to ln((1 + e) / 2)."""
+    least, most = log(2 / (1 + exp(-1))), log((1 + exp(1)) / 2)
+    release = Release(family="laplace", noise_multiplier=1.0, sampling="poisson", sampling_rate=0.5)
+    found = false_negative_rate([release], np.array([0.1, 0.9, 1.0]))
+    assert 1 - 0.1 * exp(most * FURTHER) - 1e-8 <= found[0] <= 1 - 0.1 * exp(most)
+    assert 0.1 * exp(-least * FURTHER) - 1e-8 <= found[1] <= 0.1 * exp(-least)
+    assert found[2] == 0.0
+
+
+@pytest.mark.parametrize("adjacency, n", [("add-remove", 2), ("replace-one", 1)])
+def test_a_sampled_release_has_a_pair_for_each_direction(adjacency, n) -> None:
+    half = Release(**SAMPLED, noise_multiplier=3.0)
+    whole = Release(family="gaussian", noise_multiplier=3.0)
+    assert [pairs.kind for pairs in worst_pairs(half, "add-remove")] == ["remove", "add"]
+    assert [len(worst_pairs(one, adjacency)) for one in (half, whole)] == [n, 1]
+    assert float(worst_pairs(whole, adjacency)[0].scale[0, 0]) == (3.0 if n == 2 else 1.5)
+
+
+@pytest.mark.parametrize("mu, rate", [(0.5, 0.1), (2.0, 0.01)])
+def test_the_limit_theorem_by_hand(mu: float, rate: float) -> None:
+    found = clt_mu(rate, np.array([mu, mu, mu]))
+    assert found == pytest.approx(rate * (3 * (exp(mu**2) - 1)) ** 0.5)
+
+
+def test_of_sampled_laplace_noise_epsilon_is_amplified() -> None:
+    """At delta the unsampled release has epsilon 1 + 2 ln(1 - delta / q)."""
+    unsampled = 1 + 2 * log(1 - 0.1)
+    family = TradeoffFamily("laplace", 0.2)
+    assert family.epsilon(1.0, 0.02) == pytest.approx(log(0.8 + 0.2 * exp(unsampled)))
+    assert family.epsilon(1.0, 0.2) == 0.0
+    assert LAPLACE.epsilon(1.0, 0.1) == pytest.approx(unsampled)
+    assert LAPLACE.epsilon(0.1, 0.5) == 0.0

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from dpaudit.attack.image_metrics import interval, score
 from dpaudit.attack.local_steps import DummyGradient, local_steps
 from dpaudit.attack.observed import ObservedGradients, Task
+from dpaudit.attack.scenario import frame_of
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.plan import Plan
 from dpaudit.data.vision import torchvision
@@ -42,6 +43,8 @@ from dpaudit.rng import Streams
 
 STREAMS, RANGE = Streams(1), (0.0, 1.0)
 RECORDS = 4  # of an agent
+PUBLIC = 100  # images
+SPREAD = 0.01  # of pixels at the border of a frame
 STEPS = {1: (4,), 4: (1,) * 4, 16: (1,) * 16}  # records of each step, by L
 RATE = 0.05
 SGD = {"optimizer": "sgd", "learning_rate": RATE, "shuffled": False}
@@ -77,8 +80,12 @@ class Row(NamedTuple):
 
 
 def case(data: str, name: str, records: Images, training: str, n_steps: int, options: dict) -> Case:
-    """Agents with consecutive images; in unknown orders each pass is shuffled."""
-    images, labels = (t.unflatten(0, (-1, RECORDS)) for t in records)
+    """Agents with consecutive images; in unknown orders each pass is shuffled.
+
+    The last images of ``records`` are public: the attack knows whether these have a frame.
+    """
+    public = records[0][-PUBLIC:]
+    images, labels = (t[:-PUBLIC].unflatten(0, (-1, RECORDS)) for t in records)
     module = build_network(name, tuple(images.shape[2:]), 10)
     gradients = Gradients(module)
     models = torch.stack(
@@ -96,7 +103,7 @@ def case(data: str, name: str, records: Images, training: str, n_steps: int, opt
         sent = steps.mean_gradient(oracle, models)
     noise = torch.zeros(len(images))
     observed = ObservedGradients(sent, models, RECORDS, None, noise, local=steps)
-    task = Task(gradients, tuple(images.shape[2:]), 10, RANGE)
+    task = Task(gradients, tuple(images.shape[2:]), 10, RANGE, frame=frame_of(public, SPREAD))
     return Case(data, training, task, observed, images, labels)
 
 
@@ -225,7 +232,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     options = {"iterations": given.iterations, "signed": given.signed}
-    n, sources = given.first + RECORDS * given.agents, []
+    n, sources = given.first + RECORDS * given.agents + PUBLIC, []
     if given.cifar10 is not None:
         images = _from(given.first, cifar10(given.cifar10, n))
         sources.append(("ConvNet, CIFAR-10", "cnn-dpdl", images))

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import dpaudit.attack as da
 
@@ -36,7 +37,8 @@ class Objective:
 
     The prior is a Laplace distribution of scale b on the step between neighbouring pixels, hence
     sum |step| / b in -log p(images). Steps of colour images are those of the mean channel, and
-    three times those of each channel's distance from it, as colours vary less than brightness. In
+    three times those of each channel's distance from it, as colours vary less than brightness.
+    Where public images have a frame of one value, the steps to it count as well. In
     the likelihood the prior has the weight that Bayes' rule gives it, 2 / d beside the mismatch,
     which is (-log p(t | images) - log p(images)) 2 / d. The others know no noise, and weigh the
     mean step, along rows plus along columns and in half value ranges, by ``total_variation``.
@@ -84,11 +86,11 @@ class Objective:
         if self.mismatch != "likelihood":
             losses = losses / of.bincount()
         low, high = self.task.value_range
-        scaled = images / ((high - low) / 2)
+        half = (high - low) / 2
         if self.total_variation:
-            losses = losses + self._weight(images) * _total_variation(scaled)
+            losses = losses + self._weight(images) * _total_variation(self._framed(images) / half)
         if observed.local is not None and observed.local.passes > 1:
-            losses = losses + _ORDER * disagreement(scaled, observed.local.passes)
+            losses = losses + _ORDER * disagreement(images / half, observed.local.passes)
         return losses
 
     def _pairs(self, victims: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,6 +114,11 @@ class Objective:
             return squared / 2 if self.mismatch == "cosine" else (squared + _TINY).sqrt()
         explained = (s * t).sum(1, keepdim=True).clamp(min=0) * s
         return (t - explained).abs().sum(1) / t.abs().sum(1)
+
+    def _framed(self, images: Tensor) -> Tensor:
+        """With the frame of public images around them."""
+        frame = self.task.frame
+        return images if frame is None else pad(images, (1, 1, 1, 1), value=frame)
 
     def _weight(self, images: Tensor) -> float:
         """Of the mean step beside the mismatch."""

@@ -21,6 +21,7 @@ _STEPS = {"adam": 300, "lbfgs": 2000}  # at most
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
 _LOCAL = 150  # steps: each takes as long as all local steps
 _LOCAL_BY_SLOPE = 200  # the same, where a search does without signs
+_LOCAL_GREY = 300  # the same of grey images, which have more local minima: from two starts
 _FEW = 4  # records: of ten, after local steps, searches by signs came nearer than those without
 _AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
 _LITTLE = 20  # steps, where nothing can be reconstructed
@@ -83,8 +84,13 @@ def plan(
     if observed.local is not None and optimizer == "adam":
         by_slope = mismatch == "chord" and not observed.local.is_adaptive
         signed = not by_slope or observed.batch_size > _FEW
-        n_steps = _LOCAL if signed else _LOCAL_BY_SLOPE
-        chosen = chosen._replace(restarts=1, n_steps=n_steps, signed=signed)
+        is_grey = task.shape[0] == 1
+        by_slope_steps = _LOCAL_GREY if is_grey else _LOCAL_BY_SLOPE
+        chosen = chosen._replace(
+            restarts=2 if is_grey and not signed else 1,
+            n_steps=_LOCAL if signed else by_slope_steps,
+            signed=signed,
+        )
     if optimizer == "lbfgs":
         chosen = chosen._replace(total_variation=0.0, restarts=1, attempts=3)
     if std is not None and noisy:

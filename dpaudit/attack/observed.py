@@ -25,6 +25,7 @@ class Task:
     value_range: tuple[float, float]  # of a pixel
     checkpoint: Checkpoint = NO_CHECKPOINT  # where a long reconstruction keeps how far it is
     contrast: float = 0.125  # mean step between neighbouring pixels of public images, half ranges
+    frame: float | None = None  # pixel at the border of all public images, where it is one value
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,7 @@ from .victims import Scenario, TargetGradient, derived_targets
 Notes = tuple[str, ...]
 Means = Mapping[str, Estimate]
 Columns = dict[str, tuple[float, ...]]
+_FLAT = 0.1  # of the mean step inside: the border of images that differs by less is a frame
 _BLIND = {"mean_image": "mean of the public images", "other_class": "image of another class"}
 
 
@@ -305,7 +306,21 @@ def task_of(gradients: Gradients, dataset: Dataset, checkpoint: Checkpoint) -> T
     low, high = dataset.value_range
     steps = [dataset.x_test.diff(dim=side).abs().mean() for side in (-1, -2)]
     contrast = float(sum(steps)) / (high - low)
-    return Task(gradients, shape, dataset.n_classes, dataset.value_range, checkpoint, contrast)
+    frame = frame_of(dataset.x_test, _FLAT * contrast * (high - low) / 2)
+    form = shape, dataset.n_classes, dataset.value_range
+    return Task(gradients, *form, checkpoint, contrast, frame)
+
+
+def frame_of(images: Tensor, spread: float) -> float | None:
+    """The median pixel at the border of images [n, channels, height, width].
+
+    None: the border is no frame, as its pixels differ from the median by more than ``spread`` on
+    average.
+    """
+    sides = (images[..., i] for i in (0, -1)), (images[..., i, :] for i in (0, -1))
+    border = torch.cat([side.flatten() for pair in sides for side in pair])
+    median = border.median()
+    return float(median) if (border - median).abs().mean() <= spread else None
 
 
 def attack_streams(scenario: Scenario, streams: Streams) -> Streams:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from dpaudit.attack.image_metrics import score
 from dpaudit.attack.local_steps import local_steps
 from dpaudit.attack.observed import ObservedGradients, Task
+from dpaudit.attack.scenario import frame_of
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.attacks.gradient_inversion.plan import capacity, plan
@@ -190,26 +191,53 @@ def test_labels_are_found_along_with_the_images() -> None:
     assert score(images, found.images, DIGITS.value_range).psnr.min() > 30
 
 
+def coloured_prior(images: Tensor, frame: float | None = None) -> Tensor:
+    """What the prior of weight 1 adds to the loss of images [1, 3, 8, 8], [1]."""
+    shape = (3, 8, 8)
+    gradients = Gradients(build_network("cnn-dpdl", shape, 10))
+    task = Task(gradients, shape, 10, (-1.0, 1.0), frame=frame)
+    model = initial_parameters(gradients.module, STREAMS("model"))[None]
+    observed = ObservedGradients(torch.ones_like(model), model, 1, None, torch.zeros(1))
+    labels, victim = torch.zeros(1, 1, dtype=torch.long), torch.tensor([0])
+    plain, both = (Objective(observed, task, labels, "chord", w) for w in (0.0, 1.0))
+    point = images.flatten()[None]
+    return (both(point, victim) - plain(point, victim)).detach()
+
+
+def steps_of(picture: Tensor) -> Tensor:
+    return sum(picture.diff(dim=side).abs().mean() for side in (-1, -2))[None]
+
+
 def test_colours_vary_at_three_times_the_price_of_brightness() -> None:
     """A grey picture costs what its one channel does, one in red alone 5/3 as much.
 
     Its mean channel is a third of that, from which the channels lie 2/3, 1/3 and 1/3 away: it
     costs 1/3 + 3 (4/9).
     """
-    task = Task(Gradients(build_network("cnn-dpdl", (3, 8, 8), 10)), (3, 8, 8), 10, (-1.0, 1.0))
-    model = initial_parameters(task.gradients.module, STREAMS("model"))[None]
-    observed = ObservedGradients(torch.ones_like(model), model, 1, None, torch.zeros(1))
-    picture, labels, victim = DIGITS.x[:1], torch.zeros(1, 1, dtype=torch.long), torch.tensor([0])
-
-    def prior(images: Tensor) -> Tensor:
-        plain, both = (Objective(observed, task, labels, "chord", w) for w in (0.0, 1.0))
-        point = images.flatten()[None]
-        return (both(point, victim) - plain(point, victim)).detach()
-
-    steps = sum(picture.diff(dim=side).abs().mean() for side in (-1, -2))
+    picture = DIGITS.x[:1]
     red = picture * torch.tensor([1.0, 0.0, 0.0])[:, None, None]
-    torch.testing.assert_close(prior(picture.expand(1, 3, 8, 8)), steps[None])
-    torch.testing.assert_close(prior(red), 5 / 3 * steps[None])
+    torch.testing.assert_close(coloured_prior(picture.expand(1, 3, 8, 8)), steps_of(picture))
+    torch.testing.assert_close(coloured_prior(red), 5 / 3 * steps_of(picture))
+
+
+def test_the_frame_of_public_images_is_a_neighbour() -> None:
+    picture = DIGITS.x[:1]
+    framed = torch.full((1, 1, 10, 10), -0.5)
+    framed[..., 1:-1, 1:-1] = picture
+    prior = coloured_prior(picture.expand(1, 3, 8, 8), frame=-0.5)
+    torch.testing.assert_close(prior, steps_of(framed))
+
+
+@pytest.mark.parametrize("side", [(0,), (-1,), (slice(None), 0), (slice(None), -1)])
+def test_a_border_is_a_frame_where_it_is_one_value(side: tuple) -> None:
+    """One of 20 sides of 8 pixels has other ones; its corners belong to two sides."""
+    images = torch.rand(5, 1, 8, 8, generator=STREAMS("images"))
+    images[..., (0, -1), :] = 0.25
+    images[..., (0, -1)] = 0.25
+    assert frame_of(images, 0.0) == 0.25
+    images[2, 0][side] += 0.64  # 10 / 160 of it on average
+    assert frame_of(images, 0.041) == 0.25
+    assert frame_of(images, 0.039) is None
 
 
 def test_the_prior_grows_with_the_root_of_the_batch() -> None:
@@ -230,7 +258,9 @@ def test_local_steps_are_searched_without_signs() -> None:
     local = local_steps(LocalTraining(optimizer="sgd", learning_rate=0.1), (1,))
     played = replace(observed, local=local)
     assert not plan(played, TASK).signed
-    assert plan(played, TASK).n_steps == 200
+    assert (plan(played, TASK).n_steps, plan(played, TASK).restarts) == (300, 2)
+    coloured = plan(played, replace(TASK, shape=(3, 8, 8)))
+    assert (coloured.n_steps, coloured.restarts) == (200, 1)
     assert plan(played, TASK, "l1").signed
     many = plan(replace(played, batch_size=10), TASK)
     assert (many.signed, many.n_steps) == (True, 150)

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from scipy.stats import binom
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
 from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon, gaussian_mu
-from dpaudit.accounting.releases import Interval, RecordAdjacency, Release, delta, epsilon
+from dpaudit.accounting.releases import (
+    Interval,
+    RecordAdjacency,
+    Release,
+    delta,
+    epsilon,
+    false_negative_rate,
+)
 from dpaudit.errors import DpauditError
 
 
@@ -307,3 +315,12 @@ def test_what_is_clipped_whole_moves_as_far_for_any_change(sampling, rate) -> No
     assert epsilon(whole, 1e-5, "replace-one") == epsilon(each, 1e-5, "replace-one")
     one = [Release(**given, noise_multiplier=4.0 if sampling == "fixed" else 2.0)]
     assert epsilon(whole, 1e-5) == epsilon(one, 1e-5)
+
+
+@pytest.mark.parametrize("fpr", [0.05, 0.3, 0.8])
+def test_replacing_a_sampled_record_has_the_curve_of_two_mixtures(fpr: float) -> None:
+    """Of N(-1, 1) and of N(1, 1) at the rate 0.3, with N(0, 1) for the rest."""
+    t = brentq(lambda t: 0.7 * norm.sf(t) + 0.3 * norm.sf(t + 1) - fpr, -9, 9)
+    exact = 0.7 * norm.cdf(t) + 0.3 * norm.cdf(t - 1)
+    found = float(false_negative_rate([gaussian(1.0, rate=0.3)], fpr, "replace-one"))
+    assert 0.99 * exact <= found <= exact * (1 + 1e-9)

@@ -66,7 +66,7 @@ def test_a_sum_without_sampling_is_normal(value: float, factor: float, scale: fl
 
 
 def test_a_sampled_sum_is_that_of_drawn_canaries() -> None:
-    """Seed 36, 100,000 sums: five deviations, a false failure in 10^6."""
+    """Seed 36, 100,000 sums: five deviations, three values: a false failure in 500,000."""
     rng, n, q, a, s, c = np.random.default_rng(36), 100_000, 0.3, 1.2, 0.9, 1.1
     used = (rng.random((n, 2, 2)) < q) * c * a
     z = rng.standard_normal((n, 5, 2))

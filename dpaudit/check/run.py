@@ -228,7 +228,7 @@ def _run_all(
         other = audits[source.key].name
         if other in problems.found and source.name != other:
             said = f'"{source.name}": its audit is that of "{other}", which has no result'
-            shared = Problem(problems.found[other][0].code, said)
+            shared = problems.found[other][0]._replace(text=said, help="")
             problems.add(source.name, file.located(("check", source.index), shared))
     return {source.name: took[audits[source.key].name] for source in missing.sources}
 

@@ -115,7 +115,7 @@ def test_runs_choose_and_count_in_these_numbers() -> None:
     assert played.move is found.moves[0]
     assert [len(side) for side in played.choosing] == [200, 200]
     assert [len(side) for side in played.counted] == [400, 400]
-    assert steps == [(0, 200), (200, 200), (0, 400), (400, 400)]
+    assert steps == [(0, 400), (0, 200), (200, 200), (0, 400), (400, 400)]
     others = search(of_norm).played(lambda done, of: None)
     assert [len(side) for side in others.counted] == [400, 400]
 

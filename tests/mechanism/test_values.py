@@ -64,7 +64,7 @@ def searched(moved: Any, scale: Any, family: str = "gaussian", calls: int = 1) -
     function = SimpleNamespace(calls=calls, options=options(calls=calls))
     move = Move(Pair("a pair", (np.zeros(4),), (np.ones(4),)), moved, size)
     of = {"function": function, "moves": [move], "is_additive": True, "unit": scale}
-    return SimpleNamespace(noise=noise(scale, family), **of)
+    return SimpleNamespace(noise=noise(scale, family), n_pairs=1, **of)
 
 
 def sizes(releases: Any) -> list[tuple[float, int]]:

@@ -318,7 +318,7 @@ def test_what_is_clipped_whole_moves_as_far_for_any_change(sampling, rate) -> No
 
 
 @pytest.mark.parametrize("fpr", [0.05, 0.3, 0.8])
-def test_replacing_a_sampled_record_has_the_curve_of_two_mixtures(fpr: float) -> None:
+def test_replacing_a_sampled_record_compares_two_mixtures(fpr: float) -> None:
     """Of N(-1, 1) and of N(1, 1) at the rate 0.3, with N(0, 1) for the rest."""
     t = brentq(lambda t: 0.7 * norm.sf(t) + 0.3 * norm.sf(t + 1) - fpr, -9, 9)
     exact = 0.7 * norm.cdf(t) + 0.3 * norm.cdf(t - 1)

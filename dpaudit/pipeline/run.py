@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dpaudit.attack.contract import Part
 from dpaudit.data.datasets import Dataset, load_dataset
 from dpaudit.data.text import load_text
 from dpaudit.defense.claim_accounting import refuse_claims
@@ -182,7 +183,7 @@ class _Trained:
 
     def announce(self, first: Sequence[str], on_progress: OnProgress) -> None:
         """Report what is ahead: some jobs, all attacks, and the end."""
-        for job in (*first, *_longest_first(names_of_attacks(self.prepared)), *CONCLUSION):
+        for job in (*first, *_longest_first(self.prepared), *CONCLUSION):
             on_progress(_said(job), 0, 0)
 
     def attacked(
@@ -199,7 +200,7 @@ class _Trained:
         jobs = names_of_attacks(prepared)
         arguments = (prepared.config, run, binding, runtime, self.own)
         workers = costs.workers(costs.attacks, runtime.workers)
-        run_jobs(worker, arguments, _longest_first(jobs), workers, on_progress, alone)
+        run_jobs(worker, arguments, _longest_first(prepared), workers, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
         with one_step(on_progress, CONCLUSION[0]):
@@ -226,9 +227,15 @@ class _Trained:
         )
 
 
-def _longest_first(jobs: Sequence[str]) -> list[str]:
-    """The order to begin in. The noise of the run is one long job: last, it would run alone."""
-    return sorted(jobs, key=lambda job: job != NOISE_OF_THE_RUN)
+def _longest_first(prepared: Prepared) -> list[str]:
+    """The order to begin in: a long job that is begun last runs alone.
+
+    The noise of the run is the longest, and whole attacks take longer than parts of attacks.
+    """
+    parts = {job.name for job in jobs_of(prepared) if job.part != Part()}
+    return sorted(
+        names_of_attacks(prepared), key=lambda job: (job != NOISE_OF_THE_RUN, job in parts)
+    )
 
 
 def _said(job: str) -> str:

@@ -6,7 +6,7 @@ import torch
 from dpaudit.defenses.dpsgd import DPDPSGD
 from dpaudit.errors import RunError
 from dpaudit.pipeline.jobs import context_of, faults_in_a_line, jobs_of
-from dpaudit.pipeline.run import Runtime, fingerprint_of, prepare
+from dpaudit.pipeline.run import Runtime, _longest_first, fingerprint_of, prepare
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import digits_config
 
@@ -38,6 +38,16 @@ def test_a_run_on_another_device_is_not_resumed() -> None:
     one, other = (fingerprint_of(prepared, Runtime(torch.device(d))) for d in ("cpu", "cuda"))
     assert one != other
     assert {**one, "device": "cuda"} == other
+
+
+def test_parts_of_attacks_begin_after_whole_ones() -> None:
+    defense = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
+    inversion = {"name": "gradient-inversion", "message": "view", "rounds": [1], "targets": 1}
+    config = digits_config(inversion, model="logistic", n_agents=3, defense=defense)
+    ordered = _longest_first(prepare(config, Runtime()))
+    parts = ["inversion" in job for job in ordered]
+    assert ordered[0] == "noise-of-the-run"
+    assert parts == sorted(parts) and 0 < sum(parts) < len(parts) - 1
 
 
 def test_an_attacks_draws_do_not_depend_on_those_before_it(tmp_path) -> None:

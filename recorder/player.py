@@ -7,6 +7,9 @@ rank, and draws have the names of their lines.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 import json
 import os
 import signal
@@ -22,6 +25,8 @@ from .transports.decoding import contents_in
 from .values import FLOATS, content_of, dtype_of, made_of, parts_of, shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .log import Content, Log
 
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a world
@@ -33,6 +38,7 @@ FAILED = "failed.txt"  # the error of the process that failed first
 DONE = "done-"  # and a rank: it has sent all that the world asks for
 REFUSED = 2  # exit status
 FIRST = "0/MainProcess"  # of the processes of a program
+OF_LIBRARIES = ("uuid", "tempfile", "multiprocessing", "email", "ssl")  # whose names are random
 SEEDED = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # by module
 
 
@@ -265,11 +271,62 @@ def seed(module: str, number: int) -> None:
     """Seed the generator that programs use without asking for one of their own, of a library.
 
     Left alone, torch begins with one seed in every process, and NumPy and random with another in
-    each: what agents draw from these must not be the same numbers.
+    each: what agents draw from these must not be the same numbers. Generators that a program makes
+    without a seed begin with numbers of this one, too.
     """
     if module in SEEDED:
         own = number if module == "torch" else _seed_here(number)
         getattr(sys.modules[module], SEEDED[module])(own)
+        _seed_others(sys.modules, module, unseeded(f"{module}/{number}"))
+
+
+def unseeded(seed: str) -> Callable[[int], int]:
+    """Bits in the place of the system's: alike in all runs with a seed, and in no two processes."""
+    calls = itertools.count()
+
+    def bits(n: int) -> int:
+        text = f"{seed}/{ranks.apart()}/{ranks.place_here()}/{next(calls)}"
+        drawn = hashlib.shake_256(text.encode()).digest((n + 7) // 8)
+        return int.from_bytes(drawn, "little") & ((1 << n) - 1)
+
+    return bits
+
+
+def _seed_others(modules: dict[str, Any], module: str, bits: Callable[[int], int]) -> None:
+    """Where a library asks the system for a seed."""
+    made = modules.get("numpy.random.bit_generator")
+    if module == "numpy.random" and hasattr(made, "randbits"):
+        made.randbits = bits  # type: ignore[union-attr]
+    elif module == "torch":
+        torch = modules["torch"]
+
+        def seed_torch() -> int:
+            number = bits(63)
+            torch.manual_seed(number)
+            return number
+
+        torch.seed = torch.random.seed = seed_torch
+    elif module == "random":
+        python = modules["random"]
+        own = getattr(python.Random.seed, "__wrapped__", python.Random.seed)
+
+        @functools.wraps(own)
+        def seed_python(self: Any, a: Any = None, *given: Any, **named: Any) -> None:
+            if a is None and _asks_for_itself():
+                own(self)
+            else:
+                own(self, bits(128) if a is None else a, *given, **named)
+
+        python.Random.seed = seed_python
+        python.seed = python._inst.seed
+
+
+def _asks_for_itself() -> bool:
+    """Whether a library of Python's makes a generator, as of names of temporary files."""
+    caller = sys._getframe(2)
+    frames = [caller] if caller.f_back is None else [caller, caller.f_back]
+    names = [str(frame.f_globals.get("__name__", "")) for frame in frames]
+    return any(name.partition(".")[0] in OF_LIBRARIES for name in names)
 
 
 def _seed_here(number: int) -> int:

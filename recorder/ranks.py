@@ -75,6 +75,11 @@ def apart() -> str:
     return f"{rank or 0}/{name}"
 
 
+def place_here() -> Place:
+    """Of this process in the order of starting, and among those of multiprocessing."""
+    return (*_Here.place, *_numbers())
+
+
 def about_here() -> dict[str, Any]:
     """What is known of this process when it begins to write."""
     rank = rank_here()

@@ -15,6 +15,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..log import MOST_AT_A_SITE, NOWHERE
+from ..player import OF_LIBRARIES
 from ..values import dtype_of, is_number, library, shape_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ SYSTEM = {name: PYTHON[name] for name in ("random", "getrandbits")}  # which has
 ENTROPY = Law("bytes")  # of os.urandom
 OF_A_SEED = 64  # bits, at least: NumPy asks for 128 by Python's secrets
 IN_WORLDS = 100  # times as many draws of a line are written down in runs of an audit
-OF_LIBRARIES = ("uuid", "tempfile", "multiprocessing", "email", "ssl")  # whose names are random
 
 
 class PythonDraws:

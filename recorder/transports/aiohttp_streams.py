@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
-from .decoding import contents_in
+from .decoding import contents_in, tell_head
 from .sockets import channel_of, note_end
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ def hook_writer(module: Any, channels: Channels) -> None:
             note_end(socket, channels)
             channels.posted("", channel, contents_in(bytes(body)), begun=begun)
 
+    write_headers = kind.write_headers
+
+    @functools.wraps(write_headers)
+    async def headers_written(self: Any, line: str, headers: Any) -> Any:
+        tell_head([line, *(f"{name}: {value}" for name, value in headers.items())])
+        return await write_headers(self, line, headers)
+
+    kind.write_headers = headers_written
     kind.write, kind.write_eof = writing(kind.write, False), writing(kind.write_eof, True)
 
 

@@ -30,6 +30,8 @@ MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
 _XZ = b"\xfd7zXZ\x00"
 _tell: list[Callable[[str], None]] = []  # whom texts and bytes beside numbers are told
+_heads: set[str] = set()  # lines of heads of HTTP that were told
+_VARYING = ("host:", "date:", "content-length:", "content-type: multipart")  # with run or body
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
@@ -42,6 +44,16 @@ def _beside(texts: Iterable[str]) -> None:
     for text in texts:
         if text and _tell:
             _tell[0](text)
+
+
+def tell_head(lines: Iterable[str]) -> None:
+    """The first line and the headers of a request or a reply of HTTP are texts beside its body.
+
+    Each is told once: how often a client asks whether something is there depends on the time.
+    """
+    new = {line for line in lines if not line.lower().startswith(_VARYING)} - _heads
+    _heads.update(new)
+    _beside(sorted(new))
 
 
 def contents_in(data: bytes, name: str = "0") -> list[Content]:

@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
-from .decoding import contents_in
+from .decoding import contents_in, tell_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,7 @@ class Server:
             return handler
         function = next((f for f in (getattr(handler, kind) for kind in KINDS) if f), None)
         site, method = self._channels.site_of(function), _text(details.method)
+        tell_head(f"{name}: {value}" for name, value in details.invocation_metadata or ())
         read, write = (getattr(handler, name) for name in SERIALIZERS)
 
         def deserialized(data: Any) -> Any:

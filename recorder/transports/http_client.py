@@ -1,11 +1,11 @@
-"""Bodies of HTTP, seen at the client: urllib, requests and urllib3 all pass ``http.client``."""
+"""HTTP, seen at the client: urllib, requests and urllib3 all pass ``http.client``."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .decoding import contents_in
+from .decoding import contents_in, tell_head
 from .sockets import channel_of, note_end
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def hook_http(client: Any, channels: Channels) -> None:
             result = send(self, data)
         if getattr(self, _OURS, None) is None:
             setattr(self, _OURS, bytearray())
+            tell_head(bytes(data).decode("latin1").split("\r\n"))
         elif isinstance(data, (bytes, bytearray, memoryview)):
             getattr(self, _OURS).extend(data)
         else:

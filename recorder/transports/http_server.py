@@ -1,4 +1,4 @@
-"""Bodies of HTTP, seen at a server of ``http.server``, and at those that are built upon it."""
+"""HTTP, seen at a server of ``http.server``, and at those that are built upon it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from .decoding import contents_in
+from .decoding import contents_in, tell_head
 from .sockets import channel_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def hook_http(server: Any, channels: Channels) -> None:
         body = self.wfile
         if isinstance(body, _Body):
             body.is_body = False
+        tell_head(b"".join(getattr(self, "_headers_buffer", ())).decode("latin1").split("\r\n"))
         flush(self)
         if isinstance(body, _Body):
             body.is_body = True

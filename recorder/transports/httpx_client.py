@@ -6,7 +6,7 @@ import functools
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from .decoding import contents_in
+from .decoding import contents_in, tell_head
 from .sockets import channel_of, note_end
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def _note_request(request: Any, response: Any, begun: dict[str, Any], channels: 
         channels.unseen("requests of httpx by a transport without a socket are not recorded")
         return
     note_end(socket, channels)
+    headers = (f"{name}: {value}" for name, value in request.headers.items())
+    tell_head([f"{request.method} {request.url.raw_path.decode('latin1')}", *headers])
     if request.content:
         channels.posted("", channel, contents_in(request.content), begun=begun)
     setattr(response, _REPLY, (channel, begun["site"], f"{begun['operator']}.reply"))

@@ -31,7 +31,7 @@ from .errors import RecorderError
 from .forks import adopt, children, ended, exit_code
 from .log import Log
 from .player import ERROR, FAILED, PROCESS, RAW, REFUSED, SAID, WORLD, Player, World
-from .start import OPTIONS, begun, call_first, seed_libraries, start, watch_draws
+from .start import OPTIONS, begun, call_first, know_encoded, seed_libraries, start, watch_draws
 from .warm import WarmProgram
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def main() -> int:
     def simulated(path: Path) -> int:
         world = _begun(path)
         seed_libraries(world.seed)
+        know_encoded()
         log, player = _play(path)
         if not world.tapes:
             watch_draws(log, player)
@@ -69,6 +70,7 @@ def main() -> int:
 
     def waiting(path: Path, wait: Callable[[], Path]) -> None:
         seed_libraries(_begun(path).seed)
+        know_encoded()
         call_first(lambda: _play(wait()))
         _leave(_status_of(script, arguments))
 

@@ -86,7 +86,6 @@ class Hooks:
     def __init__(self, log: Log, options: dict[str, Any]) -> None:
         self._log, self._options = log, options
         self._sites, self._player = Sites(options["origin"]), begun(log, options["world"])
-        tell_beside(log.beside)
         self._unseen = UnseenWays(log)
         self._unseen.watch()
         self.then: dict[str, Callable[[ModuleType], None]] = {
@@ -133,7 +132,7 @@ class Hooks:
             name: lambda module, hook=hook: hook(module, channels)  # type: ignore[misc]
             for name, hook in hooks.items()
         }
-        return {**found, **dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder)}
+        return {**found, **hooks_of_encoders()}
 
     def install(self) -> None:
         """Hook what this process has imported already, and the rest when it is imported."""
@@ -201,6 +200,16 @@ def hooks_of_draws(
     }
 
 
+def hooks_of_encoders() -> dict[str, Callable[[ModuleType], None]]:
+    """What knows of which objects bytes are made, by module."""
+    return dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder)
+
+
+def know_encoded() -> None:
+    """Bytes that a simulation shows to the tap may be of objects."""
+    install({**hooks_of_encoders(), "torch": encoders.hook_saving})
+
+
 def watch_draws(log: Log, player: Player | None) -> None:
     """Record what a simulation draws beside what it shows to the tap."""
     sites = Sites(json.loads(os.environ[OPTIONS])["origin"])
@@ -244,6 +253,7 @@ def begun(log: Log, in_world: bool) -> Player | None:
         log.note("refused", f"the recorder cannot read its world: {error}")
         os._exit(REFUSED)
     _players[:] = [Player(log, world)]
+    tell_beside(log.beside)
     return _players[0] if in_world else None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 from safetensors.torch import load_file, save_file
@@ -28,7 +28,7 @@ from dpaudit.files.world import FAR, NEARER, Change, How, World
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun
-from .traces import SAME, Trace, are_alike
+from .traces import SAME, Ordered, Trace, are_alike
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
@@ -99,7 +99,7 @@ class EqualRuns(NamedTuple):
         """Play a program again and again. Raises NotExamined, RunError."""
         runs = program.each(
             [replay] * (EQUAL_RUNS + program.workers),
-            lambda run: [Trace.of(run, one) for one in (False, True)],
+            lambda run: [Trace.of(run, ordered) for ordered in get_args(Ordered)],
         )
         for same in zip(*runs, strict=True):
             if any(one.other_order(same[0]) for one in same):
@@ -403,7 +403,7 @@ class Alignments:
     def _what_differs(self, world: World, run: ProgramRun) -> tuple[PremiseName | None, str]:
         """The premise against which a run speaks that should show the same, and how."""
         base = self.equal.trace
-        own = Trace.of(run, base.by_source)
+        own = Trace.of(run, base.ordered)
         other = base.other_order(own)
         if other is not None:
             return "completeness", f"{other} depends on the record"

@@ -59,7 +59,8 @@ ASSUMED = (
     "the numbers of its generators cannot be predicted",
     "no record moves a message further than those far out that were tried",
     "records hold finite numbers",
-    "the times of messages, files outside of its folder and programs that it starts tell nothing",
+    "the times of messages, times that are printed, files outside of its folder and programs that it "
+    "starts tell nothing",
 )
 
 

@@ -7,16 +7,24 @@ The draws of noise and the batches are there too: which are made may not depend 
 import re
 from math import isclose
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.files.recorded import Event
 from dpaudit.recorder.player import SAID
 
 from .runs import MessageId, ProgramRun
 
-WARNED = re.compile(r".*:\d+: \w*Warning: ")  # of Python, with the line of the program below it
+WARNED = re.compile(  # of numbers that are not finite, with the line of the program below it
+    r".*:\d+: RuntimeWarning: (?:overflow|underflow|invalid value|divide by zero)"
+)
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+CLOCK = re.compile(  # dates and times of day, and durations
+    r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?\b"
+    rf"|{NUMBER.pattern} ?(?:[mnuµ]?s|secs?|seconds?|minutes?|(?:it|s)/(?:it|s))\b"
+)
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
+Ordered = Literal["all", "source", "link"]
 
 
 class Trace(NamedTuple):
@@ -30,19 +38,21 @@ class Trace(NamedTuple):
     draws: tuple[tuple[str, float, str], ...]  # key, scale and family of noise
     batches: tuple[tuple[int, int], ...]  # agent and number of records, before one is changed
     printed: tuple[str, ...]
-    by_source: bool
+    ordered: Ordered
 
     @classmethod
-    def of(cls, run: ProgramRun, by_source: bool) -> "Trace":
+    def of(cls, run: ProgramRun, ordered: Ordered) -> "Trace":
         """Read a run, while its folder is there.
 
         Args:
-            by_source: keep the order of each agent's messages alone: of agents that run side by
-                side no other is the same in two runs.
+            ordered: keep the order of all messages, or that of each agent's alone, for agents that
+                run side by side have no other in common; or that on each link alone, as a server
+                answers whoever asks first.
         """
         everything = run.all_sent
-        by_source |= len({event.process for event, _ in everything}) > 1
-        sent = sorted(everything, key=lambda one: (by_source and one[0].source, one[0].sequence))
+        if ordered == "all" and len({event.process for event, _ in everything}) > 1:
+            ordered = "source"
+        sent = sorted(everything, key=lambda one: (_first_by(one[0], ordered), one[0].sequence))
         order = tuple(
             (e.source, e.destinations, e.operator, e.call_site, e.tag, _shapes(e.tensors))
             for e, _ in sent
@@ -57,7 +67,7 @@ class Trace(NamedTuple):
             tuple((d.key, d.scale, d.family) for d in drawn),
             tuple((t.agent, t.records) for t in taken),
             printed(run.world.out / SAID, run.beside),
-            by_source,
+            ordered,
         )
 
     def other_order(self, other: "Trace") -> str | None:
@@ -71,6 +81,13 @@ class Trace(NamedTuple):
         return None
 
 
+def _first_by(event: Event, ordered: Ordered) -> tuple[object, ...]:
+    """What messages are sorted by, before the time of sending."""
+    if ordered == "all":
+        return ()
+    return (event.source,) if ordered == "source" else (event.source, event.destinations)
+
+
 def _shapes(tensors: tuple[object, ...]) -> tuple[object, ...]:
     return tuple((t.name, t.shape, t.dtype) for t in tensors)  # type: ignore[attr-defined]
 
@@ -80,7 +97,7 @@ def _rounded(draws: tuple[tuple[str, float, str], ...]) -> list[tuple[str, str, 
 
 
 def printed(path: Path, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The lines that a run printed, in order of their texts, without warnings of Python.
+    """The lines that a run printed, in order of their texts, without times and warnings of numbers.
 
     Args:
         beside: texts that are sent, as if they were printed.
@@ -91,7 +108,7 @@ def printed(path: Path, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
             warned = True
         elif not (warned and line.startswith("  ")):
             warned = False
-            found.append(line)
+            found.append(CLOCK.sub("(time)", line))
     return tuple(sorted(found, key=lambda line: NUMBER.sub(_short, line)))
 
 

@@ -4,7 +4,8 @@ import os
 import shutil
 from math import inf, sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
 from dpaudit.capture.examined import files_below
 from dpaudit.capture.runs import NamedDraw
-from dpaudit.capture.traces import are_alike, printed
+from dpaudit.capture.traces import Ordered, Trace, are_alike, printed
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -78,7 +79,10 @@ def test_an_agent_that_is_no_victim_prevents_support(tmp_path: Path) -> None:
     assert claim.range.measured == inf
 
 
-RIGHT = ("momentum", "decay", "halves", "two-draws", "header", "printed-round")
+RIGHT = (
+    *("momentum", "decay", "halves", "two-draws", "header", "printed-round", "printed-time"),
+    *("own-order", "pickled", "json"),
+)
 
 
 @pytest.mark.slow
@@ -169,6 +173,8 @@ FAULTS = {
     "loss-of-all": "completeness",
     "first-message": "",  # refused: no batch is taken in round 1
     "printed-loss": "completeness",
+    "warned-loss": "completeness",
+    "loss-as-text": "completeness",
     "order": "completeness",
     "count": "distance",
     "file": "completeness",
@@ -297,14 +303,68 @@ def test_one_length_in_all_directions_is_a_bound() -> None:
         refuse_unbounded(moves(own=0.0, level=0.0, single=0.0, present=0.0), {0: [1]})
 
 
+def answers(out: Path, *order: tuple[int, str]) -> Any:
+    """A run in which a server, in a process of its own, answers these agents at these lines."""
+    sent = [
+        SimpleNamespace(process=0, sequence=i, source=0, destinations=(to,), call_site=site)
+        for i, (to, site) in enumerate(order)
+    ]
+    sent.append(SimpleNamespace(process=1, sequence=0, source=1, destinations=(0,), call_site="x"))
+    for event in sent:
+        event.operator, event.tag, event.tensors = "http.reply", None, ()
+    everything = [(event, np.zeros(1)) for event in sent]
+    world = SimpleNamespace(out=out)
+    return SimpleNamespace(
+        all_sent=everything, id_of={}, draws=[], batches=[], world=world, beside=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "other", "alike"),
+    [
+        ([(1, "a"), (2, "a")], [(2, "a"), (1, "a")], {"link"}),
+        ([(1, "a"), (1, "b")], [(1, "b"), (1, "a")], set[str]()),
+        ([(1, "a"), (2, "a")], [(1, "a")], set[str]()),
+    ],
+)
+def test_a_server_answers_whoever_asks_first(
+    order: list[tuple[int, str]], other: list[tuple[int, str]], alike: set[str], tmp_path: Path
+) -> None:
+    """The order on a link is compared in any case."""
+    one, two = answers(tmp_path, *order), answers(tmp_path, *other)
+    same = {o for o in get_args(Ordered) if not Trace.of(one, o).other_order(Trace.of(two, o))}
+    assert same == alike
+
+
 def test_what_is_printed_is_compared_but_for_rounding(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("loss 0.3000000001\na.py:3: RuntimeWarning: overflow\n  exp(x)\n")
     (tmp_path / "two").write_text("loss 0.3\n")
     (tmp_path / "other").write_text("loss 0.31\n")
-    one, two, other = (printed(tmp_path / name) for name in ("one", "two", "other"))
+    (tmp_path / "warned").write_text("loss 0.3\na.py:3: UserWarning: loss 0.3\n")
+    one, two, other, warned = (printed(tmp_path / n) for n in ("one", "two", "other", "warned"))
     assert are_alike(one, two)
     assert not are_alike(one, other)
+    assert not are_alike(one, warned)
     assert printed(tmp_path / "nothing") == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("2026-01-02 03:04:05,678 loss 0.3", "2026-01-02 03:04:09,1 loss 0.3", True),
+        ("2/6 [00:01<00:02, 3.4it/s]", "2/6 [00:03<00:02, 3.1it/s]", True),
+        ("epoch 3 took 0.31 s", "epoch 3 took 1.2e-1 s", True),
+        ("epoch 3 took 0.31 s, loss 0.3", "epoch 3 took 0.31 s, loss 0.4", False),
+        ("3 steps", "4 steps", False),
+        ("0.3 min", "0.4 min", False),
+    ],
+)
+def test_times_that_are_printed_are_not_compared(
+    one: str, other: str, alike: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "one").write_text(one)
+    (tmp_path / "other").write_text(other)
+    assert are_alike(printed(tmp_path / "one"), printed(tmp_path / "other")) is alike
 
 
 def test_a_file_that_dpaudit_prints_to_is_not_the_programs(tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ The first argument chooses one. A record moves the sum of a batch by CLIP, and s
 round, whatever is changed of what follows; a fault breaks a premise of that.
 """
 
+import json
 import os
+import pickle
 import random
 import secrets
 import sys
+import time
+import warnings
 
 import numpy as np
 
@@ -133,7 +137,19 @@ def batch_of(i: int, k: int) -> tuple[np.ndarray, np.ndarray]:
         order = np.random.default_rng([i, k // 2]).permutation(RECORDS)
         half = order[(k % 2) * RECORDS // 2 :][: RECORDS // 2]
         return tap.batch(i, (X[i, half], Y[i, half]))
+    if VARIANT == "own-order":  # of the generator that draws the noise, which has no seed
+        order = source.permutation(RECORDS)
+        return tap.batch(i, (X[i, order], Y[i, order]))
     return tap.batch(i, (X[i], Y[i]))
+
+
+def encoded(message: np.ndarray, k: int, loss: float) -> np.ndarray | bytes:
+    if VARIANT == "pickled":
+        return pickle.dumps({"round": k, "weights": message})
+    if VARIANT in ("json", "loss-as-text"):
+        said = f"loss {loss}" if VARIANT == "loss-as-text" else f"round {k}"
+        return json.dumps({"weights": message.tolist(), "said": said}).encode()
+    return message
 
 
 def message_of(i: int, k: int) -> np.ndarray:
@@ -166,6 +182,10 @@ def message_of(i: int, k: int) -> np.ndarray:
         print("loss", loss)
     if VARIANT == "printed-round":
         print("round", k, "of", ROUNDS, "noise", SIGMA)
+    if VARIANT == "printed-time":
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} round {k} took {time.perf_counter():.6f} s")
+    if VARIANT == "warned-loss":
+        warnings.warn(f"the loss is {loss}", stacklevel=1)
     if VARIANT == "file":
         np.save(f"model-{i}.npy", noised)
     message = models[i] - RATE * noised
@@ -180,7 +200,7 @@ def message_of(i: int, k: int) -> np.ndarray:
             tap.send(i, to, name, part)
         return message
     for j in to if VARIANT in ("order", "count") else [to]:
-        tap.send(i, j, "model", message)
+        tap.send(i, j, "model", encoded(message, k, loss))
     return message
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 BESIDE = ("attacks", "defenses", "recorder", "reports")  # in a repository they lie beside dpaudit
-NOT_SOURCE = ("__pycache__", "site-packages", "node_modules")
+NOT_SOURCE = ("__pycache__", "site-packages", "node_modules", ".git")
 
 
 def own_source() -> tuple[Path, ...]:
@@ -22,11 +22,12 @@ def own_source() -> tuple[Path, ...]:
     return tuple(path for folder in folders for path in below(folder, ".py"))
 
 
-def below(folder: Path, suffix: str) -> list[Path]:
-    """The files below a folder, in order; environments and hidden folders are not entered."""
+def below(folder: Path, suffix: str, hidden: bool = False) -> list[Path]:
+    """The files below a folder, in order; environments are not entered, nor are hidden folders."""
     found = []
     for path, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in NOT_SOURCE and name[0] != "."]
+        entered = [name for name in folders if name not in NOT_SOURCE]
+        folders[:] = [name for name in entered if hidden or name[0] != "."]
         found += [Path(path) / name for name in files if name.endswith(suffix)]
     return sorted(found)
 

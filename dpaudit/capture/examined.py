@@ -59,8 +59,7 @@ ASSUMED = (
     "the numbers of its generators cannot be predicted",
     "no record moves a message further than those far out that were tried",
     "records hold finite numbers",
-    "the times of messages, times that are printed, files outside of its folder and programs that it "
-    "starts tell nothing",
+    "times, files outside of its folder and programs that it starts tell nothing",
 )
 
 
@@ -480,7 +479,7 @@ def files_below(folder: Path, out: Path) -> dict[Path, FileState]:
     Those of run directories are left out, and those that this process prints to.
     """
     found, printed = {}, {*_printed_to()}
-    for path in below(folder, ""):
+    for path in below(folder, "", hidden=True):
         parents = [*path.parents][: len(path.parts) - len(folder.parts)]
         if out in parents or any((parent / "run.json").exists() for parent in parents):
             continue

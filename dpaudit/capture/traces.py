@@ -104,10 +104,8 @@ def printed(path: Path, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
     """
     found, warned = list(beside), False
     for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
-        if WARNED.match(line):
-            warned = True
-        elif not (warned and line.startswith("  ")):
-            warned = False
+        is_code, warned = warned and line.startswith("  "), bool(WARNED.match(line))
+        if not (is_code or warned):
             found.append(CLOCK.sub("(time)", line))
     return tuple(sorted(found, key=lambda line: NUMBER.sub(_short, line)))
 

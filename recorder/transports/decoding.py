@@ -28,6 +28,7 @@ NPY = b"\x93NUMPY"
 MOST_BYTES = 2**31  # that an archive may be unpacked to
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
+_END_OF_ZIP = b"PK\x05\x06"  # of the last 22 bytes of an archive
 _XZ = b"\xfd7zXZ\x00"
 _tell: list[Callable[[str], None]] = []  # whom texts and bytes beside numbers are told
 _heads: set[str] = set()  # lines of heads of HTTP that were told
@@ -57,12 +58,28 @@ def tell_head(lines: Iterable[str]) -> None:
 
 
 def contents_in(data: bytes, name: str = "0") -> list[Content]:
-    """What the bytes of one message hold."""
+    """What the bytes of one message hold, which may begin with their length."""
     try:
-        found = list(_arrays_in(data, name))
+        found = list(_arrays_in(_without_length(data), name))
     except Exception:  # what a decoder does not understand stays as it is
         found = []
     return found or [Content(name, (len(data),), "uint8", data)]
+
+
+def _without_length(data: bytes) -> bytes:
+    """What follows, where the first 4 or 8 bytes are the length of that."""
+    for size in (4, 8):
+        n = len(data) - size
+        begin = data[:size]
+        if n > 0 and n in (int.from_bytes(begin, "big"), int.from_bytes(begin, "little")):
+            return data[size:]
+    return data
+
+
+def _tell_rest(name: str, rest: bytes) -> None:
+    """Bytes beside those of numbers."""
+    if rest:
+        _beside([f"{name}: {len(rest)} bytes {zlib.crc32(rest):08x}"])
 
 
 def numbers_in(value: Any, name: str = "") -> list[Content]:
@@ -86,15 +103,20 @@ def numbers_in(value: Any, name: str = "") -> list[Content]:
 def _arrays_in(data: bytes, name: str) -> Iterator[Content]:
     encoded = encoders.known_in(data)
     if encoded is not None:
-        yield from numbers_in(encoded, name)
+        parts, rest = encoded
+        _tell_rest(name, rest)
+        yield from numbers_in(parts, name)
     elif data[:4] == b"PK\x03\x04":
+        _tell_rest(name, data[data.rfind(_END_OF_ZIP) + 22 :])
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:
                 raise ValueError("an archive of too many bytes")
             for member in archive.namelist():
                 yield from _arrays_in(archive.read(member), f"{name}.{member[:-4]}")
     elif data[:2] in _PACKED or data[:6] == _XZ:
-        yield from _arrays_in(_unpacked(data), name)
+        whole, rest = _unpacked(data)
+        _tell_rest(name, rest)
+        yield from _arrays_in(whole, name)
     elif data[:4] == b"\xff\xff\xff\xff" or data[:6] == b"ARROW1":
         yield from _of_arrow(data, name)
     elif data[8:10] in (b'{"', b"{ ", b"{\n") and int.from_bytes(data[:8], "little") < len(data):
@@ -115,12 +137,12 @@ def _npys_in(data: bytes, name: str) -> Iterator[Content]:
         rest, end = rest + data[end : found.start()], after
         yield content
     rest += data[end:]
-    if end and rest:
-        _beside([f"{name}: {len(rest)} bytes {zlib.crc32(rest):08x}"])
+    if end:
+        _tell_rest(name, rest)
 
 
-def _unpacked(data: bytes) -> bytes:
-    """Raises ValueError for what is larger than may be."""
+def _unpacked(data: bytes) -> tuple[bytes, bytes]:
+    """What was packed, and what follows it. Raises ValueError for what is larger than may be."""
     if data[:6] == _XZ:
         import lzma
 
@@ -130,7 +152,7 @@ def _unpacked(data: bytes) -> bytes:
     whole: bytes = unpack.decompress(data, MOST_BYTES)
     if not unpack.eof:
         raise ValueError("an archive of too many bytes, or one that ends early")
-    return whole
+    return whole, unpack.unused_data
 
 
 def _of_arrow(data: bytes, name: str) -> Iterator[Content]:
@@ -146,6 +168,7 @@ def _of_arrow(data: bytes, name: str) -> Iterator[Content]:
         yield content_of(ipc.read_tensor(arrow.BufferReader(data)).to_numpy(), name)
         return
     table = (ipc.open_file if is_file else ipc.open_stream)(data).read_all()
+    _beside(f"{name}: {key!r} {text!r}" for key, text in (table.schema.metadata or {}).items())
     for field, column in zip(table.schema.names, table.columns):
         if arrow.types.is_primitive(column.type):
             yield content_of(column.to_numpy(), f"{name}.{field}")
@@ -158,6 +181,8 @@ def _of_arrow(data: bytes, name: str) -> Iterator[Content]:
 def _of_safetensors(data: bytes, name: str) -> Iterator[Content]:
     begin = 8 + int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8:begin])
+    ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
+    _tell_rest(name, data[begin + max(ends, default=0) :])
     for key, about in header.items():
         if key == "__metadata__":
             _beside(f"{name}.{one}: {text}" for one, text in about.items())

@@ -74,11 +74,12 @@ def keep(value: Any, data: Any) -> None:
         _last.append((data, {name: _copied(part) for name, part in parts.items()}))
 
 
-def known_in(data: bytes) -> dict[str, Any] | None:
-    """The parts of the object that the bytes, or some of them, were made of; None: not known."""
+def known_in(data: bytes) -> tuple[dict[str, Any], bytes] | None:
+    """The parts of the object that some bytes were made of, and all others; None: not known."""
     for encoded, parts in reversed(_last):
         if 0 <= len(data) - len(encoded) <= MOST_AROUND and encoded in data:
-            return parts
+            before, _, after = data.partition(encoded)
+            return parts, before + after
     return None
 
 

@@ -341,10 +341,13 @@ def test_what_is_printed_is_compared_but_for_rounding(tmp_path: Path) -> None:
     (tmp_path / "two").write_text("loss 0.3\n")
     (tmp_path / "other").write_text("loss 0.31\n")
     (tmp_path / "warned").write_text("loss 0.3\na.py:3: UserWarning: loss 0.3\n")
+    warning = "a.py:3: RuntimeWarning: overflow\n  exp(x)\n"
+    (tmp_path / "indented").write_text(f"loss 0.3\n{warning}  loss 0.3\n")
     one, two, other, warned = (printed(tmp_path / n) for n in ("one", "two", "other", "warned"))
     assert are_alike(one, two)
     assert not are_alike(one, other)
     assert not are_alike(one, warned)
+    assert len(printed(tmp_path / "indented")) == 2
     assert printed(tmp_path / "nothing") == ()
 
 
@@ -365,6 +368,14 @@ def test_times_that_are_printed_are_not_compared(
     (tmp_path / "one").write_text(one)
     (tmp_path / "other").write_text(other)
     assert are_alike(printed(tmp_path / "one"), printed(tmp_path / "other")) is alike
+
+
+def test_files_in_hidden_folders_count_too(tmp_path: Path) -> None:
+    (tmp_path / ".log").mkdir()
+    (tmp_path / ".log" / "loss.txt").write_text("0.3")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index").write_text("")
+    assert [*files_below(tmp_path, tmp_path / "out")] == [tmp_path / ".log" / "loss.txt"]
 
 
 def test_a_file_that_dpaudit_prints_to_is_not_the_programs(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """Ways between processes that are not recorded: each is named, so that nothing is supported."""
 
 import io
+import pickle
 import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from dpaudit.capture.run import Options, capture
-from dpaudit.recorder.transports import decoding
+from dpaudit.recorder.transports import decoding, encoders
 
 BEGINS = """
 import json, multiprocessing, os, socket, subprocess, sys, time
@@ -70,6 +72,19 @@ assert subprocess.run(["echo", "3"], stdout=-1, stderr=-1).stdout == b"3\\n"
 }
 
 
+PICKLED = pickle.dumps([np.ones(2)])
+
+
+def npy() -> bytes:
+    np.save(file := io.BytesIO(), np.ones(2))
+    return file.getvalue()
+
+
+def archive() -> bytes:
+    np.savez(file := io.BytesIO(), w=np.ones(2))
+    return file.getvalue()
+
+
 def unseen(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.chdir(folder)
     command = [sys.executable, "-c", BEGINS + code]
@@ -104,3 +119,26 @@ def test_texts_and_bytes_beside_numbers_are_told(monkeypatch: pytest.MonkeyPatch
     assert (number.name, told) == ("w", ["note: loss 0.3", "nothing: None"])
     assert decoding.numbers_in({"note": "loss 0.3", "of": object()}) == []
     assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "rest"),
+    [
+        (zlib.compress(npy()) + b"1.5", b"1.5"),
+        (archive() + b"1.5", b"1.5"),
+        (save({"w": np.ones(2)}) + b"1.5", b"1.5"),
+        (b"1." + PICKLED + b"5", b"1.5"),
+        (len(PICKLED).to_bytes(4, "big") + PICKLED, b""),
+    ],
+    ids=["zlib", "zip", "safetensors", "pickle", "length"],
+)
+def test_bytes_around_what_is_read_are_told(
+    data: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the length of what follows."""
+    told: list[str] = []
+    monkeypatch.setattr(decoding, "_tell", [told.append])
+    encoders.keep([np.ones(2)], PICKLED)
+    [array] = decoding.contents_in(data)
+    assert array.shape == (2,)
+    assert told == ([f"0: {len(rest)} bytes {zlib.crc32(rest):08x}"] if rest else [])

@@ -20,6 +20,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
 
 from .measured import RoundLeak
+from .other_draws import drawn_beside
 from .worlds import MeasuredRuns, Pair
 
 SLACK = 1e-3  # relative, of what is measured in single precision
@@ -38,10 +39,12 @@ class VictimLeaks:
     def __init__(self, worlds: MeasuredRuns, claim: Claim, model: ThreatModel, victim: int) -> None:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
-        self.by_round: dict[int, tuple[Pair, RoundLeak]] = {
-            k: neighbours.worst(victim, model, self._adjacency)
-            for k, neighbours in worlds.rounds.items()
-        }
+        sites = worlds.config.noise.sites
+        self.drawn = {k: drawn_beside(worlds.plain, sites, victim, k) for k in worlds.rounds}
+        self.by_round: dict[int, tuple[Pair, RoundLeak]] = {}
+        for k, neighbours in worlds.rounds.items():
+            pair, found = neighbours.worst(victim, model, self._adjacency)
+            self.by_round[k] = pair, self._unless_drawn(k, found)
         sure = [leak for _, leak in self.by_round.values() if not leak.upper]
         self.noiseless = next((leak.noiseless for leak in sure if leak.noiseless is not None), None)
         together = self._together()
@@ -50,6 +53,10 @@ class VictimLeaks:
         apart = [((k,), [leak]) for k, (_, leak) in self.by_round.items() if not leak.upper]
         self._parts = together if claim.scope == "run" else apart
         self.least = self._least(claim)
+
+    def _unless_drawn(self, k: int, found: RoundLeak) -> RoundLeak:
+        """What a round shows without noise is an upper end where noise may be that nobody named."""
+        return found._replace(upper=True) if found.noiseless and self.drawn[k] else found
 
     def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
@@ -60,7 +67,12 @@ class VictimLeaks:
         found = []
         for ks in rounds.values():
             for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
-                leaks = [self._worlds.rounds[k].leak(self.victim, self._model, pair) for k in ks]
+                leaks = [
+                    self._unless_drawn(
+                        k, self._worlds.rounds[k].leak(self.victim, self._model, pair)
+                    )
+                    for k in ks
+                ]
                 found.append((tuple(ks), [leak for leak in leaks if not leak.upper]))
         return found
 
@@ -228,6 +240,9 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
         )
     if worst.noiseless is not None:
         yield f"{worst.noiseless} moves with the record, and no noise that was named hides it"
+    for k, (_, leak) in worst.by_round.items():
+        if leak.noiseless is not None and worst.drawn[k]:
+            yield f"{leak.noiseless} may be hidden by noise that was not named: {worst.drawn[k]}"
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "

@@ -26,6 +26,7 @@ from dpaudit.files.result import PremiseName
 from dpaudit.files.world import FAR, NEARER, Change, How, World
 
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
+from .other_draws import drawn_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun
 from .traces import SAME, Ordered, Trace, are_alike
@@ -222,8 +223,15 @@ class Alignments:
                     draws = self.places[k][victim].draws
                     moved[way][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
             if noiseless is not None:
+                self._refuse_unnamed(noiseless[0])
                 break
         return Moves(self._sizes(moved), noiseless, moved)
+
+    def _refuse_unnamed(self, shown: MessageId) -> None:
+        """Raises NotExamined where noise that nobody named may hide what a message shows."""
+        sites = self.worlds.config.noise.sites
+        if drawn := drawn_beside(self.worlds.plain, sites, shown.source, shown.round):
+            raise NotExamined("composition", f"{shown} moves with a record, and {drawn}")
 
     def furthest(
         self, victim: int, k: int, way: Way, moves: Moves, adjacency: RecordAdjacency

@@ -6,7 +6,7 @@ noise, and how large it is for each agent, with an interval.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import ceil, sqrt
+from math import ceil, inf, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from .runs import NamedDraw, ProgramRun
 
 LEVEL = 1e-6  # of a false alarm about the noise of one program
 LEAST_STEP, OFF_GRID = 1e-5, 0.05  # of a grid, in units of the scale; of a step
-FEWEST_ON_GRID = 20  # different numbers: of two, one is always a multiple of their gap
+FEWEST_ON_GRID = 20  # numbers: of two, one is always a multiple of their gap
 SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
 LEAST_NUMBERS = 3_000  # of each agent and line of noise, in all runs together
@@ -75,21 +75,24 @@ def drawn_noise(
     drawings = list(_drawings(runs, used))
     if not drawings:
         return []
-    if fixed := _fixed(drawings):
+    grid = _on_a_grid(drawings)
+    least = _least_repeated(drawings) if grid else 2  # one in single precision may come twice
+    if fixed := _fixed(drawings, least if grid else 1):
         why, drawings = fixed, [drawing for drawing in drawings if drawing.run == 0]
     repeated = [
-        text for run, draws in zip(runs, used, strict=True) for text in _repeated(run, draws)
+        text for run, draws in zip(runs, used, strict=True) for text in _repeated(run, draws, least)
     ]
+    what, p = "", 1.0  # of noise on a grid the law is another one than that of its name
     if repeated:
         what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
-    else:
+    elif not grid:
         what, p = _least_likely(drawings)
     odd, n = p < LEVEL, sum(len(drawing.values) for drawing in drawings)
     metrics = {Name.P_VALUE: Metric(value=p, n=n)}
     if repeated or not odd:  # a verdict follows from repeats or from the p-value
         metrics[Name.FOUND] = Metric(value=len(repeated), n=len(drawings))
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
-    missing = missing or _on_a_grid(drawings)
+    missing = missing or grid
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
         if size.ends[0] < LEAST_SIZE:
@@ -146,12 +149,13 @@ def _on_a_grid(drawings: Sequence[Drawing]) -> str:
     """That all numbers of one name are multiples of a step, far from what rounding leaves; or "".
 
     The step is the least gap. Of n continuous numbers, each other one is a multiple of it to within
-    ``OFF_GRID`` with probability 2 ``OFF_GRID``.
+    ``OFF_GRID`` with probability 2 ``OFF_GRID``, and no two are equal.
     """
     for name in dict.fromkeys(d.name for d in drawings):
-        numbers = np.unique(np.concatenate([d.values for d in drawings if d.name == name]))
+        values = np.concatenate([d.values for d in drawings if d.name == name])
+        numbers = np.unique(values)
         step = float(np.diff(numbers).min(initial=np.inf))
-        if len(numbers) < FEWEST_ON_GRID or not LEAST_STEP < step < np.inf:
+        if len(values) < FEWEST_ON_GRID or not LEAST_STEP < step < np.inf:
             continue
         steps = numbers / step
         if np.abs(steps - np.round(steps)).max() < OFF_GRID:
@@ -162,12 +166,21 @@ def _on_a_grid(drawings: Sequence[Drawing]) -> str:
     return ""
 
 
-def _fixed(drawings: Sequence[Drawing]) -> str:
-    """That runs with other seeds draw the same noise; "" if they do not."""
+def _least_repeated(drawings: Sequence[Drawing]) -> float:
+    """So many numbers on a grid are those of another draw, in any pair, with chance ``LEVEL``."""
+    values = np.concatenate([d.values for d in drawings])
+    _, counts = np.unique(values, return_counts=True)
+    alike = float((counts * (counts - 1)).sum() / max(1, len(values) * (len(values) - 1)))
+    pairs = len(drawings) ** 2
+    return max(2.0, log(pairs / LEVEL) / -log(alike)) if 0 < alike < 1 else inf if alike else 2.0
+
+
+def _fixed(drawings: Sequence[Drawing], least: float = 1) -> str:
+    """That runs with other seeds draw the same noise, of so many numbers; "" if they do not."""
     first = {(d.agent, d.occurrence, d.name): d.values for d in drawings if d.run == 0}
     for d in drawings:
         own = first.get((d.agent, d.occurrence, d.name))
-        if d.run and own is not None and np.array_equal(own, d.values):
+        if d.run and len(d.values) >= least and own is not None and np.array_equal(own, d.values):
             return (
                 f'"{d.name}" is the same in runs with other seeds: whoever knows the program knows '
                 "its noise"
@@ -277,14 +290,18 @@ def _standard(values: Array, family: str) -> Array:
     return np.asarray(np.where(values > 0, -ndtri(upper), ndtri(upper)))
 
 
-def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw]) -> list[str]:
-    """Draws whose numbers were all drawn before, by the same or another agent, in words."""
+def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw], least: float) -> list[str]:
+    """Draws whose numbers were all drawn before, by the same or another agent, in words.
+
+    Args:
+        least: numbers of a draw, of which fewer may repeat by chance.
+    """
     first: dict[bytes, NamedDraw] = {}
     said = []
     for draw in draws:
         values = plain.tape[draw.key]
-        if len(values) < 2:
-            continue  # a single number in single precision may come twice
+        if len(values) < least:
+            continue
         seen = first.setdefault(values.tobytes(), draw)
         if seen is not draw:
             said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')

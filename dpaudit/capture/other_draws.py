@@ -28,26 +28,55 @@ def other_draws(run: ProgramRun, sites: tuple[str, ...]) -> str:
     for batch in run.taken:
         began[batch.process] = min(batch.sequence, began.get(batch.process, inf))
     for process, first in began.items():
-        left: list[tuple[Draw, int]] = []  # drawn, and how many numbers of it were not shown
-        draws = [draw for draw in run.all_draws if draw.process == process]
-        for draw in sorted(draws, key=lambda one: one.sequence):
-            n = prod(draw.shape)
-            if draw.operator not in FAMILIES:
-                left += [] if _is_of_batches(draw) else [(draw, n)]
-            elif draw.call_site not in sites:
-                while n and left:
-                    drawn, rest = left.pop()
-                    left += [(drawn, rest - n)] if rest > n else []
-                    n = max(0, n - rest)
-                if n:
-                    return f'{n:,} numbers of "{draw.call_site}" were not seen when they were drawn'
+        left, unseen = _not_shown(run, sites, process)
+        if unseen:
+            return unseen
         for draw, rest in left:
             if draw.sequence > first or rest < prod(draw.shape):
-                return (
-                    f"{draw.call_site} draws numbers that are not shown as noise "
-                    f"({draw.operator}): no run shows what they decide once in thousands of runs"
-                )
+                return f"{_said(draw)}: no run shows what they decide once in thousands of runs"
     return ""
+
+
+def drawn_beside(run: ProgramRun, sites: tuple[str, ...], agent: int, k: int) -> str:
+    """What is drawn and not shown between an agent's batch and its last message of a round, as a
+    clause; "" if nothing.
+
+    It may be noise that nobody has named: a message that moves with a record, and with no other
+    noise, speaks against no claim then.
+    """
+    begin, end = run.span(agent, k)
+    taken = [b for b in run.taken if b.agent == agent and begin < b.sequence < end]
+    for process in {batch.process for batch in taken}:
+        first = min(batch.sequence for batch in taken if batch.process == process)
+        for draw, _ in _not_shown(run, sites, process)[0]:
+            if first < draw.sequence < end:
+                return _said(draw)
+    return ""
+
+
+def _not_shown(
+    run: ProgramRun, sites: tuple[str, ...], process: int
+) -> tuple[list[tuple[Draw, int]], str]:
+    """What a process draws, with how many numbers of it are not shown as noise; and the reverse."""
+    left: list[tuple[Draw, int]] = []
+    draws = [draw for draw in run.all_draws if draw.process == process]
+    for draw in sorted(draws, key=lambda one: one.sequence):
+        n = prod(draw.shape)
+        if draw.operator not in FAMILIES:
+            left += [] if _is_of_batches(draw) else [(draw, n)]
+        elif draw.call_site not in sites:
+            while n and left:
+                drawn, rest = left.pop()
+                left += [(drawn, rest - n)] if rest > n else []
+                n = max(0, n - rest)
+            if n:
+                said = f'{n:,} numbers of "{draw.call_site}" were not seen when they were drawn'
+                return left, said
+    return left, ""
+
+
+def _said(draw: Draw) -> str:
+    return f"{draw.call_site} draws numbers that are not shown as noise ({draw.operator})"
 
 
 def _is_of_batches(draw: Draw) -> bool:

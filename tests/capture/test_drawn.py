@@ -45,6 +45,18 @@ def test_a_repeated_draw_is_named() -> None:
     assert "1 draws repeat an earlier one" in found.title
 
 
+@pytest.mark.parametrize("n", [2, 60])
+def test_discrete_noise_is_not_accused_of_its_law(n: int) -> None:
+    """Differences of geometric numbers repeat by chance, if they are few; the same ones do not."""
+    rng = np.random.default_rng(8)
+    values = np.subtract(*rng.geometric(1 - np.exp(-1), (2, 300, n))).astype(float)
+    [right] = drawn_noise([run(values, 1.0, "laplace")], ())
+    assert right.verdict is None
+    values[100:] = values[:1]
+    [again] = drawn_noise([run(values, 1.0, "laplace")], ())
+    assert (again.verdict is Verdict.UNSUPPORTED) == (n == 60)
+
+
 def test_the_least_likely_line_of_noise_counts_as_one_of_all() -> None:
     """The p-value of the worse of two lines is twice its own."""
     rng = np.random.default_rng(8)

@@ -1,11 +1,13 @@
 """Which draws of a program are taken for noise that it shows, and which are others."""
 
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dpaudit.capture.other_draws import other_draws
+from dpaudit.capture.other_draws import drawn_beside, other_draws
 from dpaudit.files.recorded import Batch, Draw
 
 COIN = "coin.py:3 draws numbers that are not shown as noise"
@@ -23,7 +25,12 @@ COIN_DRAW = draw("random.uniform", 1, "coin.py:3")
 BATCH = None
 
 
-def of(*events: Any, sites: tuple[str, ...] = (), process: int = 0) -> str:
+def of(
+    *events: Any,
+    sites: tuple[str, ...] = (),
+    process: int = 0,
+    check: Callable[[Any, tuple[str, ...]], str] = other_draws,
+) -> str:
     """What is said of draws and batches in this order."""
     taken, draws = [], []
     for sequence, event in enumerate(events):
@@ -34,7 +41,8 @@ def of(*events: Any, sites: tuple[str, ...] = (), process: int = 0) -> str:
             about = {"rank": 0, "time": 0.0, "occurrence": 0, "round": None, "dtype": "float64"}
             draws.append(Draw(**about, **at, **event, parameters=()))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
-    return other_draws(run, sites)
+    run.span = lambda agent, k: (-1, len(events))  # of one round
+    return check(run, sites)
 
 
 START = draw("numpy.normal", 30, "data.py:1")
@@ -81,3 +89,19 @@ def test_a_line_of_noise_needs_no_other_draw() -> None:
     line = draw("gaussian", 5, "train.py:8")
     assert of(BATCH, line, BATCH, line, sites=("train.py:8",)) == ""
     assert COIN in of(BATCH, line, COIN_DRAW, BATCH, line, sites=("train.py:8",), process=2)
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((BATCH, draw("numpy.gumbel", 2)), "a.py:1 draws numbers that are not shown as noise"),
+        ((BATCH, NORMAL, NOISE, COIN_DRAW), COIN),
+        (ROUND, ""),
+        ((START, BATCH), ""),  # the batch is made of what is drawn before
+        ((BATCH, draw("bernoulli_", 90, purpose="model")), ""),
+    ],
+)
+def test_what_is_drawn_before_a_message_may_hide_it(events: Any, said: str) -> None:
+    check: Any = partial(drawn_beside, agent=0, k=1)
+    assert said in of(*events, check=check)
+    assert bool(of(*events, check=check)) == bool(said)

@@ -136,6 +136,20 @@ def test_a_record_counts_once_in_each_pass_over_the_data(tmp_path: Path) -> None
     assert (at.verdict, below.verdict) == (Verdict.SUPPORTED, Verdict.UNDERPOWERED)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "verdict"),
+    [("unnamed", Verdict.UNDERPOWERED), ("no-noise", Verdict.UNSUPPORTED)],
+)
+def test_noise_that_nobody_named_is_no_fault(
+    tmp_path: Path, variant: str, verdict: Verdict
+) -> None:
+    result = audited(tmp_path, variant)
+    assert {claim.verdict for claim in result.claims} == {verdict}
+    named = "premises.py:" in result.claims[0].reason
+    assert named == (variant == "unnamed"), result.claims[0].reason
+
+
 FAULTS = {
     "clip-of-batch": "distance",
     "no-clip-far-out": "distance",

@@ -94,6 +94,10 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
     if VARIANT == "halves":
         parts = [source.normal(0, SIGMA, INPUTS // 2) for _ in range(2)]
         return np.concatenate([tap.noise(i, f"noise {j}", z, SIGMA) for j, z in enumerate(parts)])
+    if VARIANT == "unnamed":
+        return source.normal(0, SIGMA, INPUTS)
+    if VARIANT == "no-noise":
+        return np.zeros(INPUTS)
     scale = SIGMA / (k + 1) if VARIANT == "decay" else SIGMA
     if VARIANT == "scale-of-data":
         scale = SIGMA * max(1.0, float(np.abs(step).max()))

@@ -70,7 +70,7 @@ def keep(value: Any, data: Any) -> None:
     if not isinstance(data, bytes) or len(data) < LEAST:
         return
     parts = _flat(value)
-    if any(is_tensor(one) or is_array(one) or isinstance(one, bytes) for one in parts.values()):
+    if any(map(_may_be_sent, parts.values())):
         _last.append((data, {name: _copied(part) for name, part in parts.items()}))
 
 
@@ -81,6 +81,10 @@ def known_in(data: bytes) -> tuple[dict[str, Any], bytes] | None:
             before, _, after = data.partition(encoded)
             return parts, before + after
     return None
+
+
+def _may_be_sent(part: Any) -> bool:
+    return is_tensor(part) or is_array(part) or is_numbers(part) or isinstance(part, bytes)
 
 
 def _flat(value: Any) -> dict[str, Any]:
@@ -116,4 +120,4 @@ def _held_by(part: Any) -> list[tuple[Any, Any]] | None:
 def _copied(part: Any) -> Any:
     if is_tensor(part):
         return part.detach().clone()
-    return part.copy() if is_array(part) and hasattr(part, "copy") else part
+    return part.copy() if (is_array(part) or is_numbers(part)) and hasattr(part, "copy") else part

@@ -168,6 +168,16 @@ def test_what_was_just_pickled_is_known_by_its_bytes() -> None:
     assert unknown.dtype == "uint8"
 
 
+def test_pickled_lists_of_numbers_are_known() -> None:
+    """As in most messages by msgpack; as they were when they were packed."""
+    weights = [1.5, 2.5]
+    encoders.keep({"w": weights, "of": "a"}, data := pickle.dumps({"w": weights, "of": "a"}))
+    weights[0] = 0.0
+    [found] = contents_in(data)
+    assert (found.name, found.dtype, found.shape) == ("0.w", "float64", (2,))
+    assert np.frombuffer(found.data).tolist() == [1.5, 2.5]
+
+
 def test_tables_and_tensors_of_arrow_are_read_as_their_numbers() -> None:
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"w": arrow.array([1.5, 2.5]), "of": ["a", "b"], "v": [[1, 2], [3]]})

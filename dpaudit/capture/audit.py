@@ -118,6 +118,7 @@ class ProgramSource:
             worlds = measured_worlds(config, runs)
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
+        left_out += [worlds.not_measured] if worlds.not_measured else []
         notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
         return Evidence(
             judgings,

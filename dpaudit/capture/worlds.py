@@ -3,18 +3,18 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, product
-from typing import Any, Literal, NamedTuple
+from itertools import combinations, product, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
+from .drawn import owners, same_draws
 from .measured import NO_LEAK, Response, RoundLeak, leak, noise_of
 from .program import KeptRuns
 from .runs import (
@@ -30,8 +30,6 @@ from .sampling import Sampling
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
-Sign = Literal[1, -1]
-Same = dict[str, tuple[str, Sign]]
 
 
 @dataclass(frozen=True)
@@ -118,6 +116,7 @@ class MeasuredRuns(NamedTuple):
     base: ProgramRun
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
+    not_measured: str = ""  # a round, with why
 
 
 def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
@@ -140,11 +139,24 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
     digests = {victim: _digests(plain, victim) for victim in config.record.victims}
-    rounds = {
-        k: _neighbours(config, runs, replay, base, records, digests, k)
-        for k in config.record.rounds
-    }
-    return MeasuredRuns(config, sampling, plain, base, replay, rounds)
+    rounds: dict[int, Neighbours] = {}
+    not_measured = ""
+    for k in config.record.rounds:
+        try:
+            rounds[k] = _neighbours(config, runs, replay, base, records, digests, k)
+        except RunError as error:
+            if not any(map(_shows_without_noise, rounds.values(), repeat(config.threat_model))):
+                raise
+            not_measured = f"round {k} was not measured: {error.problems[0].text}"
+            break
+    return MeasuredRuns(config, sampling, plain, base, replay, rounds, not_measured)
+
+
+def _shows_without_noise(of_round: Neighbours, models: Sequence[ThreatModel]) -> bool:
+    """Whether a round speaks against every claim, so that later ones need not be measured."""
+    pairs = product(of_round.places, models, of_round.pairs("add-remove"))
+    found = [of_round.leak(victim, model, pair) for victim, model, pair in pairs]
+    return any(leak.noiseless is not None and not leak.upper for leak in found)
 
 
 def _records(config: CapturedConfig, plain: ProgramRun) -> dict[tuple[int, int], dict[str, Any]]:
@@ -446,48 +458,3 @@ def _refuse_other_shapes(base: ProgramRun, run: ProgramRun, messages: Sequence[M
                 f"{message} is not sent, or has another size, where a record or noise differs; "
                 "what it shows cannot be measured: messages.ignore leaves it out",
             )
-
-
-def same_draws(plain: ProgramRun, sites: Sequence[str], rounds: Sequence[int]) -> Same:
-    """Which draws are the numbers that another agent drew in the same round, or less these.
-
-    What that shows of a record is measured, in the rounds that are measured. In other rounds only
-    those count that the same agents draw by the same names there: what repeats otherwise is a
-    fault.
-    """
-    found = {
-        later.key: (first, later, sign)
-        for first, later, sign in _pairs([d for d in plain.draws if not sites or d.name in sites],
-                                         plain.tape)
-    }  # fmt: skip
-    measured = {_link(a, b) for a, b, _ in found.values() if a.round in rounds}
-    return {key: (a.key, sign) for key, (a, b, sign) in found.items() if _link(a, b) in measured}
-
-
-def _pairs(
-    draws: Sequence[NamedDraw], tape: Mapping[str, Array]
-) -> Iterator[tuple[NamedDraw, NamedDraw, Sign]]:
-    first: dict[tuple[int | None, bytes], NamedDraw] = {}
-    for draw in draws:
-        values = tape[draw.key]
-        if not values.any():
-            continue
-        seen = first.setdefault((draw.round, values.tobytes()), draw)
-        less = first.get((draw.round, (-values).tobytes()))
-        for other, sign in ((seen, 1), (less, -1)):
-            if other is not None and other.agent != draw.agent:
-                yield other, draw, sign  # type: ignore[misc]
-                break
-
-
-def _link(a: NamedDraw, b: NamedDraw) -> tuple[int, str, int, str]:
-    return a.agent, a.name, b.agent, b.name
-
-
-def owners(draws: Sequence[NamedDraw], same: Same) -> dict[str, frozenset[int]]:
-    """The agents that made each of these draws, by its key."""
-    found = {draw.key: {draw.agent} for draw in draws}
-    for key, (first, _) in same.items():
-        if first in found:
-            found[first].add(int(key.partition("/")[0]))
-    return {key: frozenset(agents) for key, agents in found.items()}

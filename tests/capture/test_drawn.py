@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dpaudit.capture.drawn import LEVEL, drawn_noise
+from dpaudit.capture.drawn import LEVEL, drawn_noise, owners, same_draws
 from dpaudit.capture.runs import NamedDraw
-from dpaudit.capture.worlds import owners, same_draws
 from dpaudit.files.finding import Name
 from dpaudit.files.verdict import Verdict
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dpaudit.accounting.families import gaussian_epsilon
+from dpaudit.capture import worlds
 from dpaudit.capture.aligned import Moves, NotExamined, refuse_unbounded
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
@@ -148,6 +149,26 @@ def test_noise_that_nobody_named_is_no_fault(
     assert {claim.verdict for claim in result.claims} == {verdict}
     named = "premises.py:" in result.claims[0].reason
     assert named == (variant == "unnamed"), result.claims[0].reason
+
+
+@pytest.mark.slow
+def test_a_later_round_does_not_hide_what_the_first_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where receivers add the noise, and gradients of round 2 are not linear in it."""
+    own = worlds._neighbours
+
+    def of_one_round(*given: Any) -> Any:
+        if given[-1] == 2:
+            raise RunError("DPA063", "not linear")
+        return own(*given)
+
+    monkeypatch.setattr(worlds, "_neighbours", of_one_round)
+    result = audited(tmp_path / "clean", "no-noise", rounds=(1, 2))
+    assert {claim.verdict for claim in result.claims} == {Verdict.UNSUPPORTED}
+    assert "round 2 was not measured: not linear" in result.notes
+    with pytest.raises(RunError, match="not linear"):
+        audited(tmp_path / "right", "none", rounds=(1, 2))
 
 
 FAULTS = {

@@ -12,7 +12,7 @@ from scipy.stats import binomtest, chi2, norm
 from dpaudit.attack.local_steps import local_steps
 from dpaudit.capture import aligned, drawn, examined, inverted, sampling
 from dpaudit.capture.aligned import Alignments, Moves, below_overflow
-from dpaudit.capture.drawn import Drawing
+from dpaudit.capture.drawn import Drawing, owners, same_draws
 from dpaudit.capture.far_draws import _is_shown
 from dpaudit.capture.local_steps import LocalSteps, mixing_of, said_of
 from dpaudit.capture.measured import (
@@ -26,7 +26,7 @@ from dpaudit.capture.measured import (
 from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
-from dpaudit.capture.worlds import owners, perturbed, same_draws
+from dpaudit.capture.worlds import perturbed
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.local_training import LocalTraining

@@ -39,12 +39,10 @@ class VictimLeaks:
     def __init__(self, worlds: MeasuredRuns, claim: Claim, model: ThreatModel, victim: int) -> None:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
-        sites = worlds.config.noise.sites
-        self.drawn = {k: drawn_beside(worlds.plain, sites, victim, k) for k in worlds.rounds}
         self.by_round: dict[int, tuple[Pair, RoundLeak]] = {}
         for k, neighbours in worlds.rounds.items():
             pair, found = neighbours.worst(victim, model, self._adjacency)
-            self.by_round[k] = pair, self._unless_drawn(k, found)
+            self.by_round[k] = pair, self._unless_drawn(found)
         sure = [leak for _, leak in self.by_round.values() if not leak.upper]
         self.noiseless = next((leak.noiseless for leak in sure if leak.noiseless is not None), None)
         together = self._together()
@@ -54,9 +52,9 @@ class VictimLeaks:
         self._parts = together if claim.scope == "run" else apart
         self.least = self._least(claim)
 
-    def _unless_drawn(self, k: int, found: RoundLeak) -> RoundLeak:
+    def _unless_drawn(self, found: RoundLeak) -> RoundLeak:
         """What a round shows without noise is an upper end where noise may be that nobody named."""
-        return found._replace(upper=True) if found.noiseless and self.drawn[k] else found
+        return found._replace(upper=True) if _drawn_beside(self._worlds, found) else found
 
     def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
@@ -67,12 +65,10 @@ class VictimLeaks:
         found = []
         for ks in rounds.values():
             for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
-                leaks = [
-                    self._unless_drawn(
-                        k, self._worlds.rounds[k].leak(self.victim, self._model, pair)
-                    )
-                    for k in ks
+                all_found = [
+                    self._worlds.rounds[k].leak(self.victim, self._model, pair) for k in ks
                 ]
+                leaks = map(self._unless_drawn, all_found)
                 found.append((tuple(ks), [leak for leak in leaks if not leak.upper]))
         return found
 
@@ -122,6 +118,13 @@ class VictimLeaks:
         if delta == 0:
             return [leak.epsilon] if leak.epsilon > 0 else []
         return leak.laplace[:1] if self._sampling.amplifies else leak.laplace
+
+
+def _drawn_beside(worlds: MeasuredRuns, found: RoundLeak) -> str:
+    """What is drawn before a message that shows a record without noise, and not named as noise."""
+    if found.noiseless is None:
+        return ""
+    return drawn_beside(worlds.plain, worlds.config.noise.sites, found.noiseless)
 
 
 NOISELESS = Least(inf, (Release(family="gaussian", noise_multiplier=0.0),))
@@ -240,9 +243,9 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
         )
     if worst.noiseless is not None:
         yield f"{worst.noiseless} moves with the record, and no noise that was named hides it"
-    for k, (_, leak) in worst.by_round.items():
-        if leak.noiseless is not None and worst.drawn[k]:
-            yield f"{leak.noiseless} may be hidden by noise that was not named: {worst.drawn[k]}"
+    for _, leak in worst.by_round.values():
+        if drawn := _drawn_beside(worlds, leak):
+            yield f"{leak.noiseless} may be hidden by noise that was not named: {drawn}"
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "

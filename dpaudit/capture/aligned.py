@@ -230,7 +230,7 @@ class Alignments:
     def _refuse_unnamed(self, shown: MessageId) -> None:
         """Raises NotExamined where noise that nobody named may hide what a message shows."""
         sites = self.worlds.config.noise.sites
-        if drawn := drawn_beside(self.worlds.plain, sites, shown.source, shown.round):
+        if drawn := drawn_beside(self.worlds.plain, sites, shown):
             raise NotExamined("composition", f"{shown} moves with a record, and {drawn}")
 
     def furthest(

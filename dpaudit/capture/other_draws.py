@@ -10,7 +10,7 @@ from math import inf, prod
 
 from dpaudit.files.recorded import Draw
 
-from .runs import FAMILIES, ProgramRun
+from .runs import FAMILIES, MessageId, ProgramRun
 
 ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
 
@@ -37,20 +37,21 @@ def other_draws(run: ProgramRun, sites: tuple[str, ...]) -> str:
     return ""
 
 
-def drawn_beside(run: ProgramRun, sites: tuple[str, ...], agent: int, k: int) -> str:
+def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) -> str:
     """What is drawn and not shown between an agent's batch and its last message of a round, as a
-    clause; "" if nothing.
+    clause; "" if that is nothing, or fewer numbers than the message has, as for a random peer.
 
     It may be noise that nobody has named: a message that moves with a record, and with no other
     noise, speaks against no claim then.
     """
-    begin, end = run.span(agent, k)
-    taken = [b for b in run.taken if b.agent == agent and begin < b.sequence < end]
+    begin, end = run.span(message.source, message.round)
+    taken = [b for b in run.taken if b.agent == message.source and begin < b.sequence < end]
     for process in {batch.process for batch in taken}:
         first = min(batch.sequence for batch in taken if batch.process == process)
-        for draw, _ in _not_shown(run, sites, process)[0]:
-            if first < draw.sequence < end:
-                return _said(draw)
+        left, _ = _not_shown(run, sites, process)
+        between = [(draw, n) for draw, n in left if first < draw.sequence < end]
+        if between and sum(n for _, n in between) >= len(run.messages[message]):
+            return _said(max(between, key=lambda one: one[1])[0])
     return ""
 
 

@@ -5,11 +5,14 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpaudit.capture.other_draws import drawn_beside, other_draws
+from dpaudit.capture.runs import MessageId
 from dpaudit.files.recorded import Batch, Draw
 
+MESSAGE = MessageId(0, (1,), "x", 1)
 COIN = "coin.py:3 draws numbers that are not shown as noise"
 UNSEEN = 'numbers of "noise" were not seen when they were drawn'
 
@@ -41,7 +44,7 @@ def of(
             about = {"rank": 0, "time": 0.0, "occurrence": 0, "round": None, "dtype": "float64"}
             draws.append(Draw(**about, **at, **event, parameters=()))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
-    run.span = lambda agent, k: (-1, len(events))  # of one round
+    run.span, run.messages = lambda agent, k: (-1, len(events)), {MESSAGE: np.zeros(2)}
     return check(run, sites)
 
 
@@ -95,13 +98,14 @@ def test_a_line_of_noise_needs_no_other_draw() -> None:
     ("events", "said"),
     [
         ((BATCH, draw("numpy.gumbel", 2)), "a.py:1 draws numbers that are not shown as noise"),
-        ((BATCH, NORMAL, NOISE, COIN_DRAW), COIN),
+        ((BATCH, NORMAL, NOISE, COIN_DRAW, COIN_DRAW), COIN),
+        ((BATCH, NORMAL, NOISE, COIN_DRAW), ""),  # one number does not hide two
         (ROUND, ""),
         ((START, BATCH), ""),  # the batch is made of what is drawn before
         ((BATCH, draw("bernoulli_", 90, purpose="model")), ""),
     ],
 )
 def test_what_is_drawn_before_a_message_may_hide_it(events: Any, said: str) -> None:
-    check: Any = partial(drawn_beside, agent=0, k=1)
+    check: Any = partial(drawn_beside, message=MESSAGE)
     assert said in of(*events, check=check)
     assert bool(of(*events, check=check)) == bool(said)

@@ -20,3 +20,7 @@ def test_the_law_is_that_of_scipy(n: int) -> None:
 def test_a_quantile_is_the_least_count_that_reaches_it(n: int) -> None:
     q = (np.arange(64) + 0.5) / 64
     np.testing.assert_array_equal(quantile(q, n, P), binom.ppf(q, n, P))
+
+
+def test_no_success_reaches_a_quantile_of_0() -> None:
+    assert quantile([0.0, 1.0], 7, 0.3).tolist() == [0.0, 7.0]

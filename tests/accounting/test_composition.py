@@ -11,9 +11,11 @@ from dpaudit.accounting.composition import (
     ORDERS,
     Bound,
     Product,
+    Rounds,
     _exponentials,
     compose,
     each_exactly,
+    least_epsilon,
     on_levels,
 )
 from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon
@@ -77,6 +79,30 @@ def test_deltas_are_each_delta(family: NoiseFamily, scale: float, bound: Bound) 
     each = np.array([composed.delta(epsilon) for epsilon in epsilons])
     assert 0 < np.count_nonzero(each > 1e-6) < len(each)
     assert np.abs(composed.deltas(epsilons) - each).max() < 1e-15 * len(composed.losses) ** 0.5
+
+
+def test_a_round_on_two_levels_is_a_public_coin() -> None:
+    """Twice mu = 1 with probability 0.7 or 0.5 with 0.3, and once mu = 1.5 for certain."""
+    scales = np.array([1 / 1.5, 1.0, 2.0])
+    level, weight, counts = np.array([0, 1]), np.array([0.0, 0.3]), np.array([1, 2])
+    rounds = [Rounds(pairs("gaussian", "remove", scales, 1.0), level, weight, counts)]
+    squares = {2.25 + 2: 0.49, 2.25 + 1.25: 0.42, 2.25 + 0.5: 0.09}
+    lower, upper = (compose(rounds, bound, 1e-12) for bound in ("lower", "upper"))
+    for epsilon in (0.0, 1.0, 4.0):
+        exact = sum(p * gaussian_delta(epsilon, np.sqrt(mu2)) for mu2, p in squares.items())
+        assert lower.delta(epsilon) <= exact <= upper.delta(epsilon)
+        assert upper.delta(epsilon) - lower.delta(epsilon) < 1e-4
+
+
+@pytest.mark.parametrize("mu, delta", [(10.0, 1e-5), (15.0, 1e-3), (10.0, 0.5)])
+def test_a_threshold_test_far_below_the_mean_loss(mu: float, delta: float) -> None:
+    """A Chernoff bound of N(m, 2m), of which a grid of few losses may lose a fifth."""
+    rounds = [each_exactly(pairs("gaussian", "remove", np.array([1 / mu]), 1.0), np.array([4]))]
+    mean, others = 2 * mu**2, -np.log1p(-np.sqrt(delta))
+    apart = np.sqrt(4 * mean * others)
+    found = least_epsilon(rounds, delta)
+    assert 0.8 * (mean - apart - others) <= found <= mean - apart - others
+    assert least_epsilon(rounds, 1 - 1e-18) == 0.0
 
 
 def test_distinct_gaussians_bracket_the_closed_form() -> None:

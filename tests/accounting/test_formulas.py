@@ -7,6 +7,8 @@ with p = None and p = q, from which its statement is made. Of NVFlare 2.9.0:
 ``svt_privacy._compute_release_epsilon(n_upload=50, noise_var=0.1)``.
 """
 
+from math import inf, log, sqrt
+
 import pytest
 from dp_accounting import dp_event, rdp
 
@@ -86,12 +88,42 @@ def test_batches_of_fixed_size_give_more_than_opacus_claims() -> None:
     assert all(f.epsilon < epsilon(releases, 1e-5).low / 5 for f in found)
 
 
+LAPLACE = Release(family="laplace", noise_multiplier=2.0)
+
+
 @pytest.mark.parametrize(
-    "tool, family, delta", [("opacus", "laplace", 1e-5), ("nvflare", "gaussian", 1e-5), ("opacus", "gaussian", 0.0)]
-)  # fmt: skip
-def test_a_tool_without_a_formula_is_one_line(tool, family, delta) -> None:
+    "tool, release, delta, expected",
+    [
+        ("flower", gaussian(4.0), 1e-5, sqrt(2 * log(1.25e5)) / 4),
+        ("p2pfl", gaussian(4.0), 1e-5, sqrt(2 * log(1.25e5)) / 4),
+        ("p2pfl", LAPLACE, 0.0, 0.5),
+        ("p2pfl", LAPLACE.model_copy(update={"noise_multiplier": 0.0}), 0.0, inf),
+        ("nvflare", LAPLACE, 0.0, 1.0),
+        ("opacus", gaussian(0.019, 0.01), 1e-5, inf),  # of too many points to integrate
+    ],
+)
+def test_figures_of_one_call(tool, release, delta, expected) -> None:
+    assert claimed(tool, [release], delta)[0].epsilon == pytest.approx(expected)
+
+
+def test_batches_that_hold_everything_are_poisson_samples_already() -> None:
+    assert claimed("opacus", [gaussian(2.0)], 1e-5)[0].words == "its RDP accountant"
+
+
+@pytest.mark.parametrize(
+    "tool, mechanism, delta",
+    [
+        ("opacus", [LAPLACE], 1e-5),
+        ("flower", [LAPLACE], 1e-5),
+        ("nvflare", [gaussian(1.0)], 1e-5),
+        ("nvflare", [LAPLACE, gaussian(1.0)], 1e-5),
+        ("opacus", [gaussian(1.0)], 0.0),
+        *((tool, [gaussian(1.0)] * 2, 1e-5) for tool in ("p2pfl", "flower", "tf-privacy")),
+    ],
+)
+def test_a_tool_without_a_formula_is_one_line(tool, mechanism, delta) -> None:
     with pytest.raises(ConfigError, match="^--like: "):
-        claimed(tool, [Release(family=family, noise_multiplier=1.0)], delta)
+        claimed(tool, mechanism, delta)
 
 
 def test_no_noise_has_no_epsilon() -> None:

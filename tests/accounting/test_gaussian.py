@@ -54,7 +54,7 @@ def test_restates_the_budget_of_dyn_d2p() -> None:
 def test_no_noise_and_infinite_noise() -> None:
     assert gaussian_epsilon(1e-5, np.inf) == np.inf
     assert gaussian_epsilon(1e-5, 0.0) == 0.0
-    assert gaussian_delta(0.0, 0.0) == 0.0
+    assert [gaussian_delta(e, 0.0) for e in (-1.0, 0.0, 1.0)] == [-np.expm1(-1.0), 0.0, 0.0]
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1])
@@ -63,3 +63,12 @@ def test_delta_outside_the_open_unit_interval_is_refused(delta: float) -> None:
         gaussian_epsilon(delta, 1.0)
     with pytest.raises(DpauditError, match="delta must lie strictly between 0 and 1"):
         gaussian_mu(1.0, delta)
+
+
+def test_a_parameter_below_0_is_refused() -> None:
+    for refused in (lambda: gaussian_delta(1.0, -0.1), lambda: gaussian_epsilon(0.1, -0.1)):
+        with pytest.raises(DpauditError, match="mu must be at least 0"):
+            refused()
+    with pytest.raises(DpauditError, match="epsilon must be at least 0"):
+        gaussian_mu(-0.1, 1e-5)
+    assert gaussian_delta(0.0, gaussian_mu(0.0, 1e-5)) == pytest.approx(1e-5)

@@ -1,6 +1,7 @@
 """Certificates: their canonical form is that of RFC 8785, their schema the published one."""
 
 import base64
+import hashlib
 import json
 import math
 import struct
@@ -13,7 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpaudit.files import certificate
-from dpaudit.files.certificate import MATRICES, _matrices, canonical, digest, schema
+from dpaudit.files.certificate import (
+    MATRICES,
+    _hashes,
+    _matrices,
+    canonical,
+    certificate_of,
+    changes,
+    digest,
+    schema,
+    unpack,
+)
+from dpaudit.files.result import AuditResult
 
 DOCS = Path(__file__).parents[2] / "docs"
 # RFC 8785, Appendix B: the bits of a double, and how it is written
@@ -110,3 +122,52 @@ def test_matrices_are_in_a_certificate_if_small(
     assert _matrices(result, tmp_path) == encoded
     monkeypatch.setattr(certificate, "MOST_BYTES", 6)
     assert _matrices(result, tmp_path) == {}
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The certificate of a folder in which a transcript and a report lie."""
+    (folder / "transcript" / "deep").mkdir(parents=True)
+    for name in ("report.html", "transcript/b", "transcript/deep/a", "other"):
+        (folder / name).write_text(name)
+    (folder / "audit.json").symlink_to("report.html")
+    (folder / "artifacts").symlink_to("transcript")
+    result = AuditResult.read(DOCS.parent / "tests" / "golden" / "audit.json")
+    return json.loads(certificate_of(result, folder).to_json())
+
+
+def test_a_certificate_names_what_an_audit_wrote_and_no_links(tmp_path: Path) -> None:
+    content = written(tmp_path)
+    names = ["report.html", "transcript/b", "transcript/deep/a"]
+    assert content["files"] == {n: hashlib.sha256(n.encode()).hexdigest() for n in names}
+    assert _hashes(tmp_path / "absent") == {}
+    assert {*content["words"]} >= {"epsilon", "delta", "scope", "add-remove"}
+    assert {*content["words"]} > {code for claim in content["claims"] for code in claim["codes"]}
+    assert all(not finding["series"] and not finding["trace"] for finding in content["findings"])
+    assert list(changes(content, tmp_path)) == []
+
+
+def test_each_change_of_a_certificate_is_named(tmp_path: Path) -> None:
+    content = written(tmp_path)
+
+    def found(**changed: Any) -> list[str]:
+        return [where for where, _ in changes({**content, **changed}, tmp_path)]
+
+    assert found(notes=["new"]) == ["hashes.notes", "sha256"]
+    assert found(sha256="0") == ["sha256"]
+    assert found(hashes={**content["hashes"], "notes": "0"}) == ["hashes.notes", "sha256"]
+    assert found(more=1) == ["more", "hashes.more", "sha256"]
+    del content["notes"]
+    assert found() == ["notes", "hashes.notes", "sha256"]
+    (tmp_path / "transcript" / "b").write_text("another")
+    (tmp_path / "transcript" / "deep" / "a").unlink()
+    assert found()[-1] == "files.transcript/b"
+
+
+def test_matrices_alone_are_unpacked(tmp_path: Path) -> None:
+    name, text = f"artifacts/view-{64 * '0'}.npz", base64.b64encode(b"one").decode()
+    assert not unpack({"matrices": {}}, tmp_path)
+    assert unpack({"matrices": {name: text, name.replace("0", "1"): text}}, tmp_path)
+    assert (tmp_path / name).read_bytes() == b"one"
+    for wrong in ({f"../{name}": text}, {name: text + "!"}):
+        with pytest.raises(ValueError):
+            unpack({"matrices": wrong}, tmp_path)

@@ -6,8 +6,18 @@ from typing import Any
 import pytest
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.claims_file import ClaimsFile, Threshold, ThresholdSubject
+from dpaudit.files.claims_file import (
+    CheckReport,
+    Claims,
+    ClaimsFile,
+    KeyFigure,
+    LedgerClaim,
+    Statement,
+    Threshold,
+    ThresholdSubject,
+)
 from dpaudit.files.documents import line_of
+from dpaudit.files.finding import Metric
 
 VALID = """\
 import_from = "code"
@@ -91,6 +101,10 @@ def test_a_claims_file_names_audits_by_path_or_holds_them(folder: Path) -> None:
          'claims.toml:30: check[2].threshold[1].atleast: unknown key (did you mean "at_least"?); '),
         ('kind = "reconstruction"', 'kind = "reconstrucion"', "claims.toml:12: check[1].threshold[1].kind: "),
         ('"code"', '"cod"', 'claims.toml:1: import_from: there is no folder "cod"'),
+        ('name = "inline"\n', 'name = "inline"\n[[ledger]]\nname = "inline"\nfile = "audit.toml"\n'
+         "epsilon = 1\n", 'claims.toml:22: ledger[1].name: another check is called "inline"'),
+        ('name = "inline"\n', 'name = "inline"\n[[ledger]]\nname = "l"\nfile = "l.jsonl"\n'
+         "epsilon = 1\n", 'claims.toml:23: ledger[1].file: there is no file "l.jsonl"'),
         ("import_from", "importfrom",
          'claims.toml:1: importfrom: unknown key (did you mean "import_from"?)'),
         ('name = "inline"', "name = ", "claims.toml: not valid TOML"),
@@ -139,3 +153,37 @@ def test_lines_of_nested_tables_are_found() -> None:
     assert line_of(VALID, ("check", 1, "audit", "defense", "name")) == 26
     assert line_of(VALID, ("check", 1, "threshold", 0, "metric")) == 29
     assert line_of(VALID, ("check", 1, "audit", "graph")) == 22
+
+
+def test_a_ledger_alone_is_something_claimed(folder: Path) -> None:
+    ledger = LedgerClaim(name="l", file="audit.toml", epsilon=2.0, delta=1e-5)
+    assert ledger.sentence == "(2, 1e-05)-DP of all declared releases, add-remove adjacency"
+    claims = Claims(ledger=(ledger,))
+    file = ClaimsFile(folder / "claims.toml", VALID, claims)
+    assert file.folder == folder
+    assert [file.line(key) for key in (("check", 1, "name"), ("absent",))] == [20, 1]
+
+
+def test_a_figure_is_named_by_its_metric_and_then_what_it_is_of() -> None:
+    named = {"a | agent 3 | psnr": "psnr of a, agent 3", "psnr": "psnr"}
+    for label, name in named.items():
+        assert KeyFigure(label=label, now=Metric(value=1.0), before=None).name == name
+
+
+@pytest.mark.parametrize(
+    "outcomes, code, strictly",
+    [
+        ((), 0, 0),
+        (("holds", "holds"), 0, 0),
+        (("holds", "warning"), 0, 1),
+        (("holds", "fails"), 1, 1),
+        (("fails", "error"), 2, 2),
+    ],
+)
+def test_the_worst_outcome_is_the_exit_code(outcomes, code: int, strictly: int) -> None:
+    words = dict.fromkeys(("check", "subject", "adversary", "verdict", "message", "code"), "")
+    statements = tuple(
+        Statement(about="claim", outcome=outcome, line=1, **words) for outcome in outcomes
+    )
+    report = CheckReport(claims_file="c", version="1", checks=(), statements=statements)
+    assert (report.exit_code(), report.exit_code(strict=True)) == (code, strictly)

@@ -178,7 +178,7 @@ def _cross_checks(claims: Claims, folder: Path) -> Iterator[FileProblem]:
             yield (*key, "name"), Problem("DPA005", f'another check is called "{name}"')
         names.add(name)
         if isinstance(path, str) and not (folder / path).is_file():
-            there = [p.relative_to(folder).as_posix() for p in sorted(folder.glob("*.toml"))]
+            there = [p.relative_to(folder).as_posix() for p in folder.glob("*.toml")]
             said = f'there is no file "{path}"{nearest(path, there)}'
             yield (*key, where), Problem("DPA007", said)
     if claims.import_from is not None and not (folder / claims.import_from).is_dir():

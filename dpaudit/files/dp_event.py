@@ -33,6 +33,8 @@ def read_event(path: Path) -> list[Release]:
         said = "nested too deeply"
     except KeyError as error:
         said = f"it lacks {error}"
+    except ZeroDivisionError:
+        said = "it samples a data set of size 0"
     except ValidationError as error:
         said = message(error.errors()[0])
     except (TypeError, ValueError) as error:

@@ -2,14 +2,39 @@
 
 import json
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from dpaudit.errors import RunError
-from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult, _finding, _indexed
+from dpaudit.files.finding import (
+    KINDS,
+    Finding,
+    Metric,
+    Name,
+    Role,
+    canonical,
+    claim_column,
+    known_releases,
+    restart_column,
+)
+from dpaudit.files.result import (
+    AuditResult,
+    Curve,
+    EpsilonRange,
+    GraphSummary,
+    JudgedClaim,
+    Premise,
+    _citing,
+    _finding,
+    _indexed,
+    upgraded,
+)
+from dpaudit.files.verdict import Verdict
+from dpaudit.release import Release
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"
 
@@ -158,3 +183,117 @@ def test_claims_of_version_1_stand_one_by_one() -> None:
     content = {"config": {"claim": stated}, "threat_models": ["a", "b"], "claims": [{}] * 6}
     assert [claim["claim"] for claim in _indexed(content)] == [0, 0, 1, 2, 2, 2]
     assert [claim["claim"] for claim in _indexed({"claims": [{}]})] == [0]
+
+
+def test_what_is_malformed_in_a_file_of_version_1_is_left_for_the_checks() -> None:
+    claims: list[Any] = [3, {"because": [0, 1, "x"]}, {"because": 7}]
+    stated: list[Any] = [{"threat_model": "a"}, 5]
+    content = {"config": {"claim": stated}, "threat_models": ["a"], "claims": claims}
+    found = upgraded({**content, "findings": [4, {"kind": "control", "metrics": 8}]})
+    assert found["claims"] == [3, {"because": [0, 1, "x"], "claim": 1}, {"because": 7, "claim": 1}]
+    assert found["findings"][0] == 4
+    assert found["findings"][1] == {**_finding({"kind": "control", "metrics": 8}, 1)}
+    assert [_indexed({"config": config, "claims": [{}]}) for config in (3, None)] == [
+        [{"claim": 0}]
+    ] * 2
+    assert _citing([{"because": [0, 1], "claim": 2}, {"because": (1,), "claim": 3}]) == {0: 2}
+
+
+def test_ends_that_are_of_no_releases_are_left_out() -> None:
+    release = Release(family="gaussian", noise_multiplier=1.0)
+    assert known_releases(None, None) == {}
+    assert known_releases([release], None) == {"least": (release,)}
+    assert known_releases(None, []) == {"most": ()}
+    assert [restart_column(2), claim_column(3)] == ["loss of restart 2", "claim 3 allows"]
+
+
+def test_infinite_numbers_are_texts_in_json() -> None:
+    metric = Metric(value=inf, low=-inf, high=nan)
+    assert '"inf","low":"-inf","high":"nan"' in metric.model_dump_json()
+    assert Metric.model_validate_json(metric.model_dump_json()).value == inf
+    assert Metric(value=float("inf")).model_dump()["value"] == inf
+
+
+@pytest.mark.parametrize(
+    "ends, said",
+    [
+        (
+            (1.0, 2.0, 3.0),
+            "at least 1 (by attacks or algebra), at most 2 (accounted), at most 3 (m",
+        ),
+        ((1.0, 2.0, inf), "at least 1 (by attacks or algebra), 2 if its premises held (accounted)"),
+        ((1.0, inf, inf), "at least 1 (by attacks or algebra), no upper end (accounted), no upper"),
+        ((inf, inf, 3.0), "infinite (by attacks or algebra), no upper end (accounted), at most 3"),
+    ],
+)
+def test_what_is_known_of_epsilon_in_words(ends: tuple[float, ...], said: str) -> None:
+    named = dict(zip(("certified", "accounted", "measured"), ends, strict=True))
+    assert EpsilonRange(**named).sentence.startswith(f"epsilon {said}")
+
+
+def claim_with(*statuses: str, **changed: Any) -> JudgedClaim:
+    judged = AuditResult.read(GOLDEN).claims[0]
+    names = ("distance", "noise", "records")
+    premises = tuple(
+        Premise(name=name, status=status, says="so")
+        for name, status in zip(names, statuses, strict=False)
+    )
+    known = EpsilonRange(certified=0.1, accounted=1.0, measured=inf)
+    fields = {"verdict": Verdict.NOT_REFUTED, "epsilon": 1.0, "range": known, "premises": premises}
+    return judged.model_copy(update=fields | changed)
+
+
+def test_premises_that_were_not_examined_are_missing() -> None:
+    one = claim_with("examined", "not examined", "failed")
+    assert [premise.name for premise in one.missing] == ["noise", "records"]
+    assert one.failed == one.premises[2]
+    assert one.examination == (
+        "✓ distance examined; ? noise not examined: so; × records failed: so"
+    )
+    assert claim_with("failed").examination == "× distance failed: so"
+    assert claim_with("examined", "examined").examination == "✓ distance, noise examined"
+    assert [claim_with("examined").failed, claim_with().examination] == [None, ""]
+
+
+def test_what_a_claim_lacks() -> None:
+    settled = claim_with("examined")
+    above = settled.model_copy(update={"epsilon": 0.9})
+    lacking = {
+        "": settled.model_copy(update={"verdict": Verdict.SUPPORTED}),
+        "no premise was examined": settled.model_copy(update={"range": None}),
+        "noise failed: so": claim_with("examined", "failed"),
+        "no premise is missing": settled,
+        "accounting does not settle the claim": above,
+    }
+    assert [one.lacking for one in lacking.values()] == list(lacking)
+    assert above.model_copy(update={"epsilon": None}).lacking == above.lacking
+
+
+def test_a_graph_and_curves_that_can_be_drawn() -> None:
+    places = ((0.0, 1.0), (1.0, 0.0))
+    assert GraphSummary(name="g", n_agents=2, links=((0, 1),), positions=places)
+    for wrong in ({"links": ((0, 2),)}, {"positions": places[:1]}, {"links": ((-1, 0),)}):
+        with pytest.raises(ValidationError, match="expected a position for each of 2 agents"):
+            GraphSummary(**{"name": "g", "n_agents": 2, "links": (), "positions": places} | wrong)
+    given: dict[str, Any] = {"rounds": (1, 2), "loss": ((1.0,), (2.0,))}
+    given |= {"accuracy": (), "consensus_distance": (0.0, 0.0)}
+    assert Curve(**given).messages == ()
+    for name, column in (("loss", ((1.0,),)), ("consensus_distance", ()), ("messages", (3,))):
+        with pytest.raises(ValidationError, match="differ in length"):
+            Curve(**given | {name: column})
+
+
+def test_the_first_claim_with_the_worst_verdict_decides() -> None:
+    result = AuditResult.read(GOLDEN)
+    first, second = (claim_with(claim=i, reason=f"r{i}", meaning="") for i in (0, 1))
+    worse = second.model_copy(update={"verdict": Verdict.REFUTED})
+    both = result.model_copy(update={"claims": (first, worse), "verdict": Verdict.REFUTED})
+    assert both.decided_by == worse
+    assert both.sentence.startswith("r1 ")
+    assert f"\n2 verdicts and {len(both.findings)} findings in to_frame" in str(both)
+    assert "premises: " not in str(both)
+    alone = both.model_copy(update={"claims": (claim_with("failed"),), "verdict": first.verdict})
+    assert "\npremises: × distance failed: so\n1 verdict and " in str(alone)
+    none = both.model_copy(update={"claims": (), "verdict": None})
+    assert (none.sentence, none.decided_by) == ("No claim was made, so there is no verdict.", None)
+    assert str(none).startswith("no claim was made, so there is no verdict\n0 verdicts and ")

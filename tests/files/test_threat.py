@@ -100,3 +100,52 @@ def test_a_region_without_a_graph_has_no_links() -> None:
     with pytest.raises(ConfigError, match="depends on the graph"):
         spy.sees(0, 1)
     assert "region" not in ThreatModel(name="a").model_dump()
+
+
+def test_agents_are_drawn_by_the_seed_and_the_adversarys_name() -> None:
+    asked = ThreatModel(name="a", kind="colluding", drawn=3)
+    drawn = [asked.with_agents(seed, 20) for seed in range(200)]
+    assert {len(set(one.agents)) for one in drawn} == {3}
+    assert all(one.agents == tuple(sorted(one.agents)) for one in drawn)
+    assert {agent for one in drawn for agent in one.agents} == set(range(20))  # misses one: 2e-13
+    assert drawn[0] == asked.with_agents(0, 20) != drawn[1]
+    assert asked.model_copy(update={"name": "b"}).with_agents(0, 20).agents != drawn[0].agents
+    assert ThreatModel(name="a").with_agents(0, 20) == ThreatModel(name="a")
+    for kind, n in (("curious", 2), ("colluding", 1), ("external", 1), ("curious", 0)):
+        with pytest.raises(ValidationError, match="drawn"):
+            ThreatModel(name="a", kind=kind, drawn=n)
+
+
+def test_a_name_is_a_part_of_a_files_name() -> None:
+    named = [
+        ThreatModel(name=name) for name in ("Agent 3/x", "\uff41gent 3.X ", "é" * 60, "é" * 61)
+    ]
+    assert [one.slug for one in named[:3]] == ["Agent-3-x", "\uff41gent-3-X-", "é" * 60]
+    assert [one.likeness for one in named[:2]] == ["agent-3-x", "agent-3-x"]
+    assert named[3].slug.startswith("é" * 24 + "-")
+    assert len(named[3].slug) == 24 + 1 + 16
+
+
+@pytest.mark.parametrize(
+    "links, said",
+    [((), "links is empty"), (((1, 1),), "sends itself"), (((0, 1), (1, 0), (0, 1)), "is there")],
+)
+def test_links_are_distinct_and_between_two(links, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ThreatModel(name="a", links=links)
+
+
+def test_an_adversary_says_which_links_it_reads() -> None:
+    some = ThreatModel(name="a", links=((0, 1), (1, 0)), knows_draws=False)
+    assert "all messages on 2 of the links. It knows" in some.sentence()
+    assert some.sentence().endswith(
+        "It does not know what of the graph is drawn anew in every round."
+    )
+    curious = ThreatModel(name="a", kind="curious", agents=(3,))
+    both = ThreatModel(name="a", kind="colluding", agents=(3, 4))
+    assert [one.sentence().split(" and")[0] for one in (curious, both)] == [
+        "Agent 3 follows the protocol",
+        "Agents 3, 4 follow the protocol",
+    ]
+    readers = [ThreatModel(name="a"), some, curious]
+    assert [one.reads_every_link for one in readers] == [True, False, False]

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from math import sqrt
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,8 +14,9 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game.estimating.estimate import Window
-from dpaudit.game.estimating.window import GradientInput, ProbedWindow, System
+from dpaudit.game.estimating.estimate import Window, _size, _whitening
+from dpaudit.game.estimating.window import GradientInput, ProbedWindow, System, _of_colours
+from dpaudit.game.matrices import NotLocal
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -252,3 +255,25 @@ def test_unknowns_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
     assert by_turns.observed == at_once.observed
     told = [(at_once.std(u), by_turns.std(u)) for u in at_once.inputs if u.round == ROUND]
     assert [one for one, _ in told] == pytest.approx([one for _, one in told], rel=1e-6)
+
+
+def test_on_a_graph_that_varies_no_unknowns_are_moved_together() -> None:
+    graphs: Any = {3: build_graph("ring", 4), 4: build_graph("ring", 4)}
+    setting = SimpleNamespace(network=SimpleNamespace(at=graphs.get))
+    played: Any = SimpleNamespace(setting=setting, rounds=range(3, 5))
+    with pytest.raises(NotLocal, match="the graph varies"):
+        _of_colours(played, np.arange(2))
+
+
+def test_gradients_are_as_large_as_noise_leaves_them() -> None:
+    """Means of squares 1 and 9, of which noise is 2: what is left is 8 of an effect of 2."""
+    seen = torch.tensor([[1.0, -1.0], [3.0, 3.0]], dtype=torch.float64)
+    A, B = torch.eye(2).double(), torch.tensor([[1.0, 1.0, 0.0], [0.0] * 3]).double()
+    assert _size(seen, A, B) == pytest.approx(2.0)
+    for effect, noise in ((0 * A, B), (A, 3 * B), (A, sqrt(5) * B)):
+        with pytest.raises(NotObservable, match="and nothing of any gradient"):
+            _size(seen, effect, noise)
+    F = torch.tensor([[2.0, 0.0, 1.0], [1.0, 3.0, 0.0]], dtype=torch.float64)
+    U = _whitening(F)
+    torch.testing.assert_close(U @ F @ F.mT @ U.mT, torch.eye(2).double())
+    assert _whitening(torch.diag(torch.tensor([1.0, 0.0]).double())).isfinite().all()

@@ -1,6 +1,8 @@
 """A record in all layers of a model, held against closed forms."""
 
-from math import inf, sqrt
+from math import inf, nan, sqrt
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,18 @@ from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import play
 from dpaudit.game.worst_case import layers
-from dpaudit.game.worst_case.layers import Wider, in_layers, wider
+from dpaudit.game.worst_case.layers import (
+    Moved,
+    Wider,
+    _are_copies,
+    _heaviest,
+    _layers_of,
+    _moved,
+    _times,
+    _unevenness,
+    in_layers,
+    wider,
+)
 from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
@@ -195,3 +208,61 @@ def test_a_product_of_draws_has_no_noise_of_one_draw_alone() -> None:
 
     found = told(Products(noise_multiplier=2.0))
     assert found is None or found.release is None
+
+
+def row_of(*values: float) -> Tensor:
+    return torch.tensor([values], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "one, several, alike",
+    [
+        ((1.0, 2.0), ((1.0, 1.0), (2.0, 2.0)), True),
+        ((-1.0, 2.0), ((-1.0, -1.0 - 1e-7), (2.0, 2.0)), True),
+        ((1.0, 2.0), ((1.0, 1.0 + 1e-5), (2.0, 2.0)), False),
+        ((1.0, 2.0), ((1.0, 1.0), (2.0, 0.0)), False),
+        ((1.0, 2.0), ((1.0, nan), (2.0, 2.0)), False),
+    ],
+)
+def test_layers_that_move_as_one_coordinate_are_copies(one, several, alike: bool) -> None:
+    assert _are_copies(Moved(*map(row_of, one)), Moved(*(row_of(*s) for s in several))) is alike
+    two = Moved(row_of(1.0, 1.0).mT, row_of(2.0, 2.0).mT)
+    assert not _are_copies(two, Moved(row_of(1.0), row_of(2.0)))
+
+
+@pytest.mark.parametrize(
+    "one, record, noise, times",
+    [
+        ((2.0, 4.0), (2.0, 2.0), (4.0, 4.0), sqrt(2)),
+        ((-2.0, 4.0), (2.0, 4.0), (-4.0, 1.0), sqrt(1 + 64)),
+        ((2.0, 4.0), (2.0, 2.0), (4.0, 0.0), inf),
+        ((2.0, 4.0), (2.0, 0.0), (4.0, 0.0), 1.0),
+        ((0.0, 4.0), (2.0, 2.0), (4.0, 4.0), 0.0),
+        ((2.0, 0.0), (2.0, 2.0), (4.0, 4.0), 0.0),
+    ],
+)
+def test_a_record_weighs_in_all_layers_together(one, record, noise, times: float) -> None:
+    found = _times(Moved(*map(row_of, one)), Moved(row_of(*record), row_of(*noise)), 0)
+    assert found == pytest.approx(times)
+
+
+def test_the_heaviest_place_weighs_clearly_more_than_in_the_game() -> None:
+    assert _heaviest({("a", 0): 1.0, ("b", 1): 1.02, ("c", 0): 1.015}) == ("b", 1)
+    assert [_heaviest(times) for times in ({("a", 0): 1.005}, {})] == [None, None]
+    weights = torch.tensor([2.0, 3.0, nan])
+    assert [_unevenness(w) for w in (weights, weights[:0], weights / 0)] == [1.5, 0.0, 0.0]
+    sized: Any = SimpleNamespace(layers=(("a", 1), ("b", 2)))
+    assert [part.tolist() for part in _layers_of(sized, torch.arange(3.0))] == [[0.0], [1.0, 2.0]]
+    assert [len(part) for part in _layers_of(sized, torch.arange(4.0))] == [4]
+
+
+def test_a_row_that_moves_another_coordinate_is_no_row_of_one() -> None:
+    def sent(payload: Tensor) -> dict[str, Any]:
+        return {"x": SimpleNamespace(payload=payload[None])}
+
+    zero, one = torch.zeros(2, 3), torch.tensor([[-4.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    found = _moved(sent(zero), sent(one))
+    assert found is not None
+    assert found["x"].tolist() == [4.0, 1.0]
+    assert _moved(sent(zero), sent(one + 1e-12)) is not None  # rounding
+    assert _moved(sent(zero), sent(one + 1e-6 * torch.eye(3)[1:])) is None

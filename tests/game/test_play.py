@@ -198,6 +198,17 @@ def test_runs_that_are_enough_are_the_first_blocks_of_all(audited) -> None:
         assert np.array_equal(few, many[:n])
 
 
+def test_rounds_are_counted_over_all_blocks(audited, monkeypatch) -> None:
+    monkeypatch.setattr("dpaudit.game.runs.play.BLOCK", 1)  # blocks of 50 runs
+    counted = list[tuple[int, int]]()
+    adversary = audited("dp-dpsgd", rounds=2, noise_multiplier=1.0)
+    scores = play(adversary, 120, Streams(1), on_round=lambda *of: counted.append(of)).scores
+    assert [len(world) for world in scores] == [120, 120]
+    n = len(counted)
+    assert (n % 3, {total for _, total in counted}) == (0, {n})
+    assert [done for done, _ in counted] == list(range(1, n + 1))
+
+
 def test_a_round_of_laplace_noise_reveals_the_sum_of_its_losses() -> None:
     """In units of standard deviations a loss is sqrt(2) times as large; Gaussian draws have none."""
     shift = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)

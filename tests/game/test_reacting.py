@@ -13,6 +13,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary, with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import LearnedScore, SteepLosses, play
+from dpaudit.game.step_inputs import CanaryGradient
 from dpaudit.graphs.graph import Graph, Network, build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -127,3 +128,23 @@ def test_all_runs_of_third_agents_with_losses_differ() -> None:
     )
     np.testing.assert_array_equal(plain, none)
     assert not np.array_equal(plain, some)
+
+
+def test_steep_losses_pull_beside_the_canary_in_every_form() -> None:
+    """Agent 1 is pulled to 2 with slope 3, at most by the canary's length; agent 2 not yet."""
+    losses = SteepLosses(*torch.tensor([[0.0, 2, 0], [0.0, 3, 1], [0.0, 2, 4]]), sign=1.0)
+    canary = CanaryGradient(0, 5.0, torch.tensor([1.0, 0.0, 2.0]), batch_size=4)
+    X = torch.tensor([2.0, 2.1, 9.0]).expand(3, 3).mT[..., None]  # [trials, agents, 1]
+    beside = losses.beside(canary, 3)
+    pull = torch.tensor([0.0, 1.5, 5.0])
+    assert beside(X)[..., 1, 0].tolist() == pytest.approx(pull.tolist(), abs=1e-5)
+    assert beside(X)[..., 0, 0].tolist() == [5 / 4, 0.0, 10 / 4]
+    assert not beside(X)[..., 2, 0].any()
+    assert (losses.beside(canary, 4)(X)[..., 2, 0] == 5.0).all()
+    torch.testing.assert_close(beside.clipped_sum(X, 100.0), 4 * beside(X))
+    torch.testing.assert_close(beside.clipped_sum(X, 1.0), 4 / 5 * beside(X))
+    torch.testing.assert_close(beside.per_record(X).mean(-2), beside(X))
+    own = X[..., None, :].expand(3, 3, 4, 1)  # a model for each record
+    torch.testing.assert_close(beside.per_record(own, own=True), beside.per_record(X))
+    away = losses.opposite().beside(canary, 3)(X[:, 1:2], torch.tensor([1]))
+    assert away[..., 0].tolist() == [pytest.approx([-p], abs=1e-5) for p in pull.tolist()]

@@ -16,8 +16,8 @@ from dpaudit.game import matrices
 from dpaudit.game.filtering.adversary import with_every_link
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal, blocks, column_norms, compressed, factor_with, factors
-from dpaudit.game.probing.probed_round import NOISELESS, Effects, ProbedRound
-from dpaudit.game.step_inputs import ChosenNoise
+from dpaudit.game.probing.probed_round import NOISELESS, Effects, ProbedRound, _moves
+from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise
 from dpaudit.graphs.graph import build_graph
 from tests.game.test_adversary import curious, game_of
 
@@ -256,3 +256,44 @@ def test_noise_for_each_record_is_noted_and_played_by_no_matrix() -> None:
     assert torch.equal(asked.gaussian("keep", 1.0, like), like)
     with pytest.raises(ValueError, match='the noise "keep" has numbers for each record'):
         ChosenNoise({"keep": torch.ones(2, 3, 1)}).gaussian("keep", 1.0, like)
+
+
+def test_a_canary_is_in_its_agents_batch_as_often_as_it_is_drawn() -> None:
+    """Of length 6 over 4 coordinates, 3 in each; a clip to 2 leaves 1 of L2 norm, 1/2 of L1."""
+    drawn, X = torch.tensor([0.0, 2.0, -1.0]), torch.zeros(3, 2, 4)
+    canary = CanaryGradient(1, 6.0, drawn, batch_size=5, spread=4)
+
+    def at_victim(gradients: torch.Tensor) -> list[float]:
+        assert not gradients[:, 0].any()
+        assert torch.equal(gradients[:, 1].amin(-1), gradients[:, 1].amax(-1))
+        return gradients[:, 1, ..., 0].tolist()
+
+    assert at_victim(canary(X)) == pytest.approx([0.0, 6 / 5, -3 / 5])
+    assert at_victim(canary.clipped_sum(X, 2.0)) == [0.0, 2.0, -1.0]
+    assert at_victim(canary.clipped_sum(X, 2.0, norm=1)) == [0.0, 1.0, -0.5]
+    assert at_victim(canary.clipped_sum(X, 100.0)) == [0.0, 12.0, -6.0]  # the length in each, here
+    assert at_victim(canary.per_record(X)) == [[0.0, 0.0], [3.0, 3.0], [-3.0, 0.0]]
+    own = torch.zeros(3, 2, 4, 4)  # a model for each of four records
+    assert at_victim(canary.per_record(own, own=True))[1] == [3.0, 3.0, 0.0, 0.0]
+    none = replace(canary, drawn=torch.zeros(0))
+    assert none.per_record(torch.zeros(0, 2, 4)).shape == (0, 2, 1, 4)
+    every = replace(canary, victim=None)(X)[1]
+    assert every.flatten().tolist() == pytest.approx([6 / 5] * 8)
+    held = replace(canary, victim=torch.tensor([0, 1, 0]))(X)[..., 0].tolist()
+    assert held == [pytest.approx(row) for row in ([0.0, 0.0], [0.0, 6 / 5], [-3 / 5, 0.0])]
+    assert canary(X[:, :1], torch.tensor([1]))[..., 0].tolist()[1] == pytest.approx([6 / 5])
+    later = replace(canary, later=(torch.ones(3), torch.zeros(3)))
+    assert [later.at_step(s).drawn.tolist() for s in (0, 1, 2)] == [
+        *(drawn.tolist(), [1.0] * 3, [0.0] * 3),
+    ]
+    assert canary.at_step(3) is canary
+
+
+def test_what_cancels_in_a_step_has_not_moved() -> None:
+    start = torch.tensor([[1e6], [1e6]], dtype=torch.float64)
+    observed = torch.tensor([[1.0, 2.0], [1.0 + 1e-10, 3.0]], dtype=torch.float64)
+    seen, left = _moves(start, observed, observed[:, :1] - 0.5)
+    assert seen.tolist() == [[0.0, 0.0], [0.0, 1.0]]
+    assert left.tolist() == [[0.0], [0.0]]
+    seen, _ = _moves(start * 0, observed, observed[:, :1])
+    assert seen[1, 0].item() == pytest.approx(1e-10, rel=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.accounting.releases import Release
+from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.defense.noise import standard_laplace
 from dpaudit.game.filtering.adversary import Adversary
@@ -132,3 +132,29 @@ def test_what_runs_release_is_spread_unless_it_is_sampled() -> None:
     (spread,) = played_mechanism(releases(2.0, count=3), 16)
     assert (spread.noise_multiplier, spread.count) == (8.0, 48)
     assert played_mechanism(releases(2.0, 0.1), 16) == releases(2.0, 0.1)
+
+
+def test_at_a_delta_the_worst_of_one_coordinate_and_all_counts() -> None:
+    """Of 4 coordinates the pure loss is 1; of one with delta 0.2 it is 1/2 + 2 ln(1 - 0.2)."""
+    one, both = releases(2.0), releases(4.0, count=4)
+    for delta in (0.01, 0.2):
+        low, high = worst_epsilon(one, 4, delta, "add-remove")
+        spread, alone = epsilon(both, delta), epsilon(one, delta)
+        assert (low, high) == (max(spread.low, alone.low), max(spread.high, alone.high))
+        assert high < 1.0
+    assert worst_epsilon([], 4, 0.1, "add-remove") == (0.0, 0.0)
+    silent = releases(0.0)
+    assert worst_epsilon(silent, 4, 0.1, "add-remove") == epsilon(silent, 0.1)
+    gaussian = [releases(2.0)[0].model_copy(update={"family": "gaussian"})]
+    assert worst_epsilon(gaussian, 4, 0.1, "add-remove") == epsilon(gaussian, 0.1)
+
+
+def test_of_sampled_rounds_the_upper_end_is_the_pure_loss() -> None:
+    pure = log(1 + 0.25 * (exp(1.0) - 1))
+    low, high = worst_epsilon(releases(2.0, 0.25, 3), 4, 0.01, "add-remove")
+    assert high == pytest.approx(3 * pure)
+    unsampled = epsilon(releases(4.0, count=4), 0.04).low
+    assert low >= log(0.75 + 0.25 * exp(unsampled)) - 1e-12
+    for drawn_less in ({"sampling": "fixed"}, {"sampling_rate": 0.005}):
+        changed = [r.model_copy(update=drawn_less) for r in releases(2.0, 0.25, 3)]
+        assert worst_epsilon(changed, 4, 0.01, "add-remove").low == epsilon(changed, 0.01).low

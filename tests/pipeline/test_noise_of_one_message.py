@@ -1,0 +1,246 @@
+"""The tests of the noise of one message, on noise and data that are written down by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Setting
+from dpaudit.graphs.graph import build_graph
+from dpaudit.pipeline import noise_of_the_run as noise
+from dpaudit.pipeline.noise_of_the_run import NoiseTest, _Layers
+from dpaudit.rng import Streams
+from dpaudit.training.noise_heard import Heard
+
+LAYERS = _Layers(Setting(build_graph("ring", 3), (9,) * 3, 5, (("a", 2), ("b", 3))), 5)
+
+
+def draws(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def heard(drawn: Tensor, data: Tensor | None = None, **changed: Any) -> Heard:
+    """A message of a row for each agent, with this noise [streams, rows, d] and data [rows, d]."""
+    n = drawn.shape[1]
+    moved = torch.ones(drawn.shape[1:]).double() if data is None else data
+    fields: dict[str, Any] = {
+        "rows": tuple((i, None) for i in range(n)),
+        "adversaries": (frozenset({"spy"}),) * n,
+        "data": (moved, 0 * moved),
+        **{"linear": True, "loudly_linear": True, "own": False},
+        **{"noise_stays": True, "data_stays": True},
+        **{"asked": torch.ones_like(moved), "per_draw": torch.ones_like(moved)},
+    }
+    return Heard(name="x", round=4, noise=drawn, **{"louder": drawn, **fields, **changed})
+
+
+@pytest.mark.parametrize(
+    "coordinates, said",
+    [
+        ([1], "coordinate 1 (a)"),
+        ([1, 2], "coordinates 1 to 2 (a, b)"),
+        ([0, 3], "2 of coordinates 0 to 3 (a, b)"),
+        ([4, 2, 3], "coordinates 2 to 4 (b)"),
+    ],
+)
+def test_coordinates_are_called_by_their_layers(coordinates: list[int], said: str) -> None:
+    assert LAYERS.named(coordinates) == said
+    setting = Setting(build_graph("ring", 3), (9,) * 3, 4, tuple((c, 1) for c in "abcd"))
+    assert _Layers(setting, 4).named([0, 1, 2, 3]) == "coordinates 0 to 3 (a, b, c, ...)"
+    assert _Layers(setting, 4).named([1, 2, 3]) == "coordinates 1 to 3 (b, c, d)"
+    assert _Layers(setting, 7).named([0]) == "coordinate 0"
+
+
+@pytest.mark.parametrize(
+    "numbers, said",
+    [
+        ([3, 3], "round 3"),
+        ([7, 1, 2, 3], "rounds 1 to 3, 7"),
+        ([1, 3, 5, 6], "rounds 1, 3, 5 to 6"),
+        ([1, 3, 5, 7, 7], "4 rounds"),
+    ],
+)
+def test_rounds_are_named_in_few_pieces(numbers: list[int], said: str) -> None:
+    assert noise._ranges(numbers) == said
+
+
+def test_the_least_p_value_and_its_place() -> None:
+    assert noise._least(np.array([0.3, 0.1, 0.2])) == (0.1, 1)
+    assert noise._least(np.array([])) == (1.0, 0)
+    assert noise._least(np.float64(0.2)) == (0.2, 0)
+
+
+def sums(drawn: Tensor, data: Tensor) -> list[str]:
+    return [test.says for test in noise._sums_without_noise(heard(drawn, data), LAYERS)]
+
+
+def test_sums_in_which_noise_cancels_are_named_by_layer() -> None:
+    drawn, data = draws(3, 2, 5), torch.ones(2, 5).double()
+    assert sums(drawn, data) == []
+    in_layer = drawn.clone()
+    in_layer[:, 1, 2:] -= drawn[:, 1, 2:].mean(-1, keepdim=True)
+    assert sums(in_layer, data) == ['no noise on the sum over b of "x" of agent 1 in round 4']
+    whole = drawn - drawn.mean(-1, keepdim=True)
+    assert sums(whole, data) == ['no noise on the sum over all coordinates of "x" of agent 0 in round 4']  # fmt: skip
+    once = torch.cat([drawn[:1], whole[1:]])  # of some streams alone
+    assert sums(once, data) == sums(whole, data - data) == []
+    cancels = torch.tensor([[1.0, -1.0, 1.0, -1.0, 0.0]]).double().repeat(2, 1)
+    assert sums(whole, cancels) == []
+
+
+def test_units_are_those_of_what_is_asked_and_shown() -> None:
+    z = draws(6, 1, 4)
+    data = torch.tensor([[2.0, -3.0, 1.0, 0.0]]).double()
+    asked = torch.tensor([[1.0, 2.0, 5.0, 9.0]]).double()
+    shown = z[..., :3] / z[..., :3].square().sum(-1, keepdim=True).div(4).sqrt()
+    message = heard(z * asked * data.abs(), data, asked=asked)
+    expected = torch.cat([shown, torch.zeros(6, 1, 1)], -1).numpy()
+    np.testing.assert_allclose(noise._in_units(message), expected)
+    mixed = replace(message, noise=z, louder=2 * z, noise_stays=False)
+    np.testing.assert_allclose(noise._in_units(mixed), expected)
+    loud = replace(mixed, linear=False, noise=0 * z)
+    np.testing.assert_allclose(noise._in_units(loud), expected)
+    assert not noise._in_units(replace(loud, louder=0 * z)).any()
+
+
+def size(families: set[Any], **messages: Heard) -> Any:
+    return noise._size({name: [one] for name, one in messages.items()}, families)
+
+
+def test_the_size_of_noise_is_that_of_the_least_message() -> None:
+    """Of 24 draws, those of a coordinate that no draw reaches left out."""
+    z, per_draw = draws(4, 2, 4), torch.tensor([[2.0, 1.0, 0.5, 0.0]]).double().repeat(2, 1)
+    whole = heard(z * per_draw, per_draw=per_draw)
+    own = z[..., :3]
+    found = size({"gaussian"}, x=whole)
+    assert found.n == 24
+    assert found.value == pytest.approx(float(own.square().mean().sqrt()))
+    assert size({"laplace"}, x=whole).value == pytest.approx(float(own.abs().mean()))
+    half = replace(whole, noise=whole.noise / 2)
+    both = size({"gaussian"}, x=whole, y=half)
+    assert both.value == pytest.approx(found.value / 2)
+    assert both.low < size({"gaussian"}, y=half).low < size({"gaussian"}, y=half).high < both.high
+    assert size({"gaussian", "laplace"}, x=whole) is None
+    assert size({"gaussian"}, x=replace(whole, per_draw=None)) is None
+    assert size({"gaussian"}, x=replace(whole, data_stays=False)) is None
+
+
+@pytest.mark.parametrize(
+    "rows, share, said",
+    [
+        ([1], 0.0, 'no noise in a direction of "x" of agent 1 in round 4'),
+        ([0, 2], 0.25, '0.5 times the noise of others in a direction of "x" of agent 0 and agent 2 '
+         "together in round 4"),
+        ([0, 1, 2, 0, 1], 0.04, '0.2 times the noise of others in a direction of "x" of agent 0, '
+         "agent 1, agent 2 and 2 more together in round 4"),
+    ],
+)  # fmt: skip
+def test_a_quiet_direction_names_its_rows(rows: list[int], share: float, said: str) -> None:
+    message = heard(draws(2, 3, 4), quiet=(0.25, 7, rows, share))
+    assert list(noise._too_fine_or_quiet(message)) == [NoiseTest(0.25, 7, "x", (4,), said)]
+    finer = replace(message, quiet=None, finer="its sign shows")
+    assert list(noise._too_fine_or_quiet(finer)) == [NoiseTest(0.0, 1, "x", (4,), "its sign shows")]
+    to_one = replace(message, rows=((0, 2), (1, None)))
+    assert [noise._of(to_one, i) for i in (0, 1)] == ["of agent 0 to agent 2", "of agent 1"]
+
+
+def test_rows_of_one_reader_that_share_noise_must_share_data() -> None:
+    drawn, data = draws(2, 1, 40), draws(1, 40, seed=1)
+    one, other = heard(drawn, data), replace(heard(-2 * drawn, data), name="y")
+
+    def found(*some: Heard, k: int = 4) -> list[tuple[str, tuple[int, ...]]]:
+        return [(test.message, test.rounds) for test in noise._rows(list(some), k, Streams(0))]
+
+    assert found(one, other) == [("x", (4,))]
+    assert found(one, replace(other, data=(-2 * data, 0 * data))) == []
+    assert found(one, replace(other, data=(-2 * data, data))) == [("x", (4,))]
+    assert found(one, replace(other, adversaries=(frozenset({"other"}),))) == []
+    assert found(one, replace(other, noise=draws(2, 1, 40, seed=2), own=True)) == []
+    assert found(one, replace(other, linear=False, loudly_linear=False)) == []
+    assert found(one, replace(other, round=5)) == found(one, other, k=5) == found(one) == []
+    few = torch.zeros(2, 1, 40).double()
+    few[..., :20] = drawn[..., :20]
+    assert found(replace(one, louder=few), replace(other, louder=few)) == []  # half are left out
+
+
+def test_two_coordinates_with_the_same_noise_must_show_the_same() -> None:
+    """Noise of the second is that of the first times -3; so should be what gradients make of it."""
+    drawn = torch.tensor([[1.0, -3.0], [2.0, -6.0]]).double().numpy()
+    asked = torch.ones(1, 2).double()
+    for data, differ in (([1.0, -3.0], False), ([1.0, 3.0], True), ([1.0, -3.1], True)):
+        given = torch.tensor([data]).double()
+        message = heard(draws(2, 1, 2), given, asked=asked, noise_stays=False)
+        assert noise._data_differ(message, 0, 0, 1, drawn) is differ
+
+
+def test_coordinates_with_other_noise_are_found_by_their_size() -> None:
+    z = draws(40, 2, 30).numpy()
+    less, more = z.copy(), z.copy()
+    less[..., 3] *= 0.01
+    more[..., 1] *= 100.0
+
+    def found(units: Any, stays: bool = True) -> list[str]:
+        tests = noise._scales([units[:20], units[20:]], LAYERS, "x", (4, 5), stays)
+        return [test.says for test in tests if test.p < 1e-6]
+
+    assert found(z) == []
+    assert found(less) == ['coordinate 3 (b) of "x" carries less noise than other coordinates']
+    assert found(more)[-1] == 'coordinate 1 (a) of "x" carries more noise than other coordinates'
+    assert not any("more" in said for said in found(more, stays=False))
+    less[..., 3] = 0.0  # no gradient shows there
+    assert found(less) == []
+    assert list(noise._scales([z[..., :1]], LAYERS, "x", (4,), True)) == []
+
+
+def test_noise_that_streams_or_rounds_share_is_found() -> None:
+    """Of 200 signs that are independent, all agree with probability 2^-200."""
+    z = draws(4, 1, 200).numpy()
+    shared = np.concatenate([z[:3], -z[:1]])
+    for units, is_shared in (([z], False), ([shared], True), ([z, z[..., :50]], False)):
+        tests = list(noise._between_streams(units, "x", (4,)))
+        assert [test.among for test in tests] == [6]
+        assert (tests[0].p < 1e-40) is is_shared
+    again = [heard(draws(4, 2, 200)), replace(heard(draws(4, 2, 200)), round=5)]
+    layers = _Layers(Setting(build_graph("ring", 3), (9,) * 3, 1), 200)
+    tests = [t for t in noise._tests(again, layers_setting(), Streams(0)) if t.p < 1e-40]
+    assert [test.says for test in tests] == [
+        'the noise of "x" in rounds 4 and 5 is not independent'
+    ]
+    assert layers.parts == []
+
+
+def layers_setting() -> Setting:
+    return Setting(build_graph("ring", 3), (9,) * 3, 1)
+
+
+def test_messages_that_are_not_tested_say_why() -> None:
+    z = draws(2, 1, 3)
+    kinds = {
+        "carries no noise of its own": heard(0 * z),
+        "differs whenever its round is played": heard(z, own=True),
+        "is not linear in its noise": heard(z, linear=False, loudly_linear=False),
+        "mixes coordinates of gradients": heard(z, data_stays=False),
+    }
+    for said, message in kinds.items():
+        (note,) = noise._notes([message, replace(message, round=5)])
+        assert note.startswith(f'"x" {said}')
+        assert list(noise._notes([message, heard(z)])) == []
+
+
+def test_of_what_is_left_out_by_chance_the_rate_is_known() -> None:
+    """Of 2 streams, coordinates that are reached once in half of the cases: q = 2/3."""
+    silent = torch.tensor([[True, False], [False, False]])
+    assert noise._left_out(~torch.zeros(2, 3).bool()) == 0.0
+    assert noise._left_out(silent) == pytest.approx(left_out_of(2, 1.1))
+    assert noise._left_out(torch.tensor([[True], [False]])) == 1.0
+    assert noise._left_out(torch.zeros(3, 4).bool()) == pytest.approx(0.0, abs=1e-9)
+
+
+def left_out_of(n: int, mean: float) -> float:
+    """2 q / (1 - (1 - q)^2) = 2 / (2 - q) for n = 2."""
+    assert n == 2
+    q = 2 - 2 / mean
+    return (1 - q) ** 2

@@ -244,3 +244,71 @@ def left_out_of(n: int, mean: float) -> float:
     assert n == 2
     q = 2 - 2 / mean
     return (1 - q) ** 2
+
+
+@pytest.mark.parametrize(
+    "p, among, differs", [(1e-8, 99, True), (1e-8, 100, False), (0.0, 1, True), (0.5, 9, False)]
+)
+def test_the_most_striking_of_all_tests_is_the_finding(p: float, among: int, differs: bool) -> None:
+    tests = [NoiseTest(0.7, 0, "y", (1,), "no"), NoiseTest(p, among, "x", (2, 3), "says")]
+    found = noise._finding(tests, 5, ("note",), ("left",))
+    assert found.metrics["p-value"].value == min(1.0, p * among)
+    assert (found.title, found.message, found.rounds, found.verdict) == (
+        ("says", "x", (2, 3), "unsupported")
+        if differs
+        else ("noise of the real run", None, (), None)
+    )
+    assert (found.notes[2], found.not_examined, found.metrics["p-value"].n) == (
+        "note",
+        ("left",),
+        5,
+    )
+    none = noise._finding([], 5, (), ())
+    assert (none.metrics, none.verdict, none.notes) == ({}, None, (noise.FLOATS,))
+
+
+def along(noise_of_row: Tensor, seed: int = 0, layers: _Layers = LAYERS) -> list[str]:
+    """What is found of a message of one row with this noise, in two rounds."""
+    tested = [heard(noise_of_row), heard(noise_of_row)]
+    units = [noise_of_row.numpy()]
+    tests = noise._coordinates(units, tested, layers, Streams(seed))
+    return [test.says for test in tests if test.p < 1e-9]
+
+
+def test_coordinates_and_layers_that_share_noise_are_named() -> None:
+    z = draws(40, 1, 24)
+    layers = _Layers(Setting(build_graph("ring", 3), (9,) * 3, 24, (("a", 14), ("b", 10))), 24)
+    assert along(z, layers=layers) == []
+    reused = torch.cat([z[..., :14], z[..., :10] * draws(40, 1, 10, seed=3).abs()], -1)
+    assert 'layers "a" and "b" of "x" of agent 0 share their noise' in along(reused, layers=layers)
+    shifted = torch.cat([z[..., :14], z[..., 1:11] * draws(40, 1, 10, seed=3).abs()], -1)
+    assert not any("layers" in said for said in along(shifted, layers=layers))
+    copied = z.clone()
+    copied[..., 20] = -2 * z[..., 3]
+    assert along(copied, layers=layers) == [
+        '2 of coordinates 3 to 20 (a, b) of "x" of agent 0 share their noise'
+    ]
+    repeated = torch.cat([z[..., :12]] * 2, -1) * draws(40, 1, 24, seed=4).abs()
+    assert along(repeated) == ['coordinates 12 apart of "x" of agent 0 share their noise']
+    assert along(z[..., :1]) == []
+
+
+def bare(*columns: int, n: int = 40, data: Tensor | None = None) -> list[tuple[float, str]]:
+    """What is said of three streams of noise that never reaches these coordinates of row 1."""
+    z = draws(3, 2, n)
+    z[:, 1, list(columns)] = 0.0
+    moved = torch.ones(2, n).double() if data is None else data
+    return [(test.p, test.says) for test in noise._without_noise(heard(z, moved), LAYERS)]
+
+
+def test_coordinates_that_gradients_move_and_no_noise_are_named() -> None:
+    where = "of agent 1 in round 4"
+    assert bare() == []
+    assert bare(3) == [(0.0, f'no noise on coordinate 3 (b) of "x" {where}')]
+    assert bare(*range(40)) == [(0.0, f'no noise on "x" {where}')]
+    still = torch.ones(2, 40).double()
+    still[1, 3] = 1e-5
+    assert bare(3, data=still) == []
+    assert bare(3, 5, data=still) == [(0.0, f'no noise on coordinate 5 of "x" {where}')]
+    silent = heard(0 * draws(3, 2, 4))
+    assert list(noise._without_noise(silent, LAYERS)) == []

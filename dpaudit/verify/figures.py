@@ -283,7 +283,8 @@ def _of_sum(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, .
     factor = counts.largest(own.p, alpha - family.CHECKED)
     mu = accountant.total_mu(own.pairs(factor))
     for name, value in ((NOISE_FACTOR, 1 / factor if factor else inf), ("mu lower bound", mu)):
-        if value is not None and not isclose(metric(finding, name) or 0.0, value, rel_tol=1e-4):
+        said = metric(finding, name) or 0.0
+        if value is not None and not isclose(said, value, rel_tol=1e-4, abs_tol=STEP):
             raise ValueError(f"its {name} is {value:.6g}")
     limit = counts.largest(reached, evidence.epsilon, 1e-4)
     p = [min(1.0, own.p(limit * x) + family.CHECKED) for x in NEARBY]

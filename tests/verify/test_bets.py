@@ -1,5 +1,7 @@
 """The checker's wealth of bets against the auditor's, from packed outcomes alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,9 @@ from dpaudit.statistics.betting import (
     log_wealth,
     packed,
 )
+from dpaudit.verify import figures
 from dpaudit.verify.bets import ceiling, wealths
+from tests.verify import test_values as of
 
 Scores = tuple[np.ndarray, np.ndarray]
 
@@ -80,3 +84,51 @@ def test_bets_that_are_none_are_refused(name: str, value: float) -> None:
     changed[name] = [value] * len(changed[name])
     with pytest.raises(ValueError, match="these"):
         list(wealths(changed, 20))
+
+
+DELTA = 1e-5
+CLAIMED, CERTIFIED = Point(0.5, DELTA), Point(1.0, DELTA)
+
+
+def figures_of(*groups: list[Point], wealth: float = 1.0, **claim: Any) -> Any:
+    """p-value, bound and ceiling of bets on 300 pairs whose means are 3 apart, at level 0.05."""
+    rng = np.random.default_rng(41)
+    choosing, scores = ((rng.normal(0, 1, 300), rng.normal(3, 1, 300)) for _ in range(2))
+    on = [bets(points, choosing) for points in groups]
+    found = wealth * log_wealth(on[0], scores)[-1]
+    one = of.finding("test", of=of.metrics(log_wealth=(found, 300)), evidence=evidence(on, scores))
+    wealths = [log_wealth(group, scores) for group in on]
+    return figures._of_bets(one, of.evidence(one, **claim), 0.05), wealths
+
+
+def test_bets_have_the_p_value_of_their_largest_wealth() -> None:
+    (p, bound, most), (claimed, certified) = figures_of([CLAIMED], [CERTIFIED], epsilon=0.5)
+    assert p == figures.about(np.exp(-claimed.max()))
+    assert certified.max() > -np.log(0.05)
+    assert (bound, most) == (figures.about(1.0), figures.about(ceiling(300, DELTA, 0.05)))
+    (p, bound, _), (lost,) = figures_of([Point(9.0, 0.4)], epsilon=9.0, delta=0.4)
+    assert lost.max() < 0
+    assert (p, bound) == (figures.about(1.0), figures.about(0.0))
+
+
+@pytest.mark.parametrize(
+    "groups, claim, said",
+    [
+        (([CLAIMED],), {"epsilon": 0.4}, None),  # which promises more
+        (([CLAIMED],), {"epsilon": 0.6}, "more than is claimed"),
+        (([CLAIMED],), {"epsilon": 0.5, "delta": 1e-6}, None),
+        (([CLAIMED],), {"epsilon": 0.5, "delta": 2e-5}, "more than is claimed"),
+        ((gaussian_curve(0.7),), {"mu": 0.7}, None),
+        ((gaussian_curve(0.7),), {"mu": 0.69}, None),
+        ((gaussian_curve(0.7),), {"mu": 0.71}, "more than is claimed"),
+        (([CLAIMED], [Point(9.0, DELTA)]), {"epsilon": 0.5}, "do not refute it"),
+        (([CLAIMED], [Point(1.0, 1e-3)]), {"epsilon": 0.5}, "do not refute it"),
+        (([CLAIMED],), {"epsilon": 0.5, "wealth": 1.001}, "the log wealth is"),
+    ],
+)
+def test_bets_follow_from_the_claim_and_refute_what_they_certify(groups, claim, said) -> None:
+    if said is None:
+        assert figures_of(*groups, **claim)
+        return
+    with pytest.raises(ValueError, match=said):
+        figures_of(*groups, **claim)

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
+from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
+from dpaudit.verify import figures
 from dpaudit.verify.family import CHECKED, CanarySum, allow
+from tests.verify import test_values as of
 
 
 def releases(noise: float, **how: Any) -> list[dict[str, Any]]:
@@ -77,3 +80,68 @@ def test_a_sampled_sum_is_that_of_drawn_canaries() -> None:
     for value in (-0.5, 0.3, 1.0):
         found = one._replace(value=value, scales=[s]).p(c)
         assert found == pytest.approx(np.mean(drawn >= value), abs=5 * 0.5 / np.sqrt(n))
+
+
+SQUARES = 2.75  # of the uses of a canary, whose sum is then N(SQUARES c s, ...)
+DEVIATION = np.sqrt(SQUARES * (1 / 4 + 1 / 6))
+SUM = {"sum": [6.0], "rate of uses": [1.0], "canaries there": [4], "mean square": [1.0]}
+SUM |= {"sizes of uses": [0.5, 1.0], "uses of each size": [3.0, 2.0]}
+
+
+def figures_of(factor: float, epsilon: float = 2.0, value: float = 6.0, mu: float = 1.0) -> Any:
+    names = of.metrics(canaries=10.0, mu_lower_bound=mu * factor * np.sqrt(SQUARES))
+    names[figures.NOISE_FACTOR] = {"value": 1 / factor if factor else np.inf}
+    one = of.finding("test", of=names, evidence=SUM | {"sum": [value]})
+    return figures._of_sum(one, of.evidence(one, epsilon=epsilon), 0.05)
+
+
+def factor_of(value: float) -> float:
+    """The largest factor at which such a sum has a probability of 0.05 or less."""
+    (scale,) = np.sqrt(30 / chi2.ppf([CHECKED / 4], 30))  # 6 absent canaries of 5 uses, the loudest
+    return float((value / scale - norm.isf(0.05 - CHECKED) * DEVIATION) / SQUARES)
+
+
+def test_a_sum_of_canaries_certifies_the_factor_that_it_refutes() -> None:
+    scale = np.sqrt(30 / chi2.ppf(CHECKED / 4, 30))
+    p, bound, most = figures_of(factor := factor_of(6.0))
+    own = gaussian_epsilon(1e-5, factor * np.sqrt(SQUARES))
+    assert bound == pytest.approx((own * 0.995, own * 1.005), rel=1e-4)
+    limit = gaussian_mu(2.0, 1e-5) / np.sqrt(SQUARES)
+    for found, near in zip(p, (0.995, 1.005), strict=True):
+        away = 6.0 / scale - SQUARES * limit * near
+        assert found == pytest.approx(norm.sf(away / DEVIATION) + CHECKED, rel=2e-3)
+    assert most == (np.inf, np.inf)
+    assert figures_of(0.0, value=0.1)[1] == (0.0, 0.0)
+
+
+def test_a_factor_or_mu_that_a_sum_does_not_give_is_refused() -> None:
+    factor = factor_of(6.0)
+    with pytest.raises(ValueError, match="its noise, at most times the declared is"):
+        figures_of(factor * 1.001)
+    with pytest.raises(ValueError, match="its mu lower bound is"):
+        figures_of(factor, mu=1.001)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({}, []),
+        ({"noise": 1.01}, ["its errors do not give", "the noise of the declared family gives"]),
+        ({"noise": 0.99}, ["its errors do not give", "the noise of the declared family gives"]),
+        ({"epsilon": 1.01}, ["the noise of the declared family gives epsilon"]),
+        ({"releases": None}, ["missing: the releases of the declared family"]),
+    ],
+)
+def test_errors_give_the_most_noise_of_the_declared_family(change: Any, said: list[str]) -> None:
+    """Rates of errors of 2% and 10% are those of mu = Phi^-1(0.98) + Phi^-1(0.9)."""
+    rates = [figures.counts.upper_rate(k, 1000, 0.025) for k in (20, 100)]
+    mu = -float(norm.ppf(rates).sum())
+    names = of.metrics(false_positives=(20.0, 1000), false_negatives=(100.0, 1000))
+    names[figures.NOISE_FACTOR] = {"value": change.get("noise", 1.0) / mu}
+    own = gaussian_epsilon(1e-5, mu) * change.get("epsilon", 1.0)
+    names[figures.OF_SHAPE] = {"value": own}
+    most = {"most": change.get("releases", releases(2.0))}
+    one = of.finding("test", of=names, releases={k: v for k, v in most.items() if v})
+    found = list(figures._of_shape(one, of.evidence(one), 0.05))
+    assert len(found) == len(said)
+    assert all(one.startswith(other) for one, other in zip(found, said, strict=True))

@@ -109,6 +109,7 @@ def accounted(low: float, high: float, value: float | None = None, **more: Any) 
         (accounted(OF_RELEASE * 0.994, OF_RELEASE), ["its releases give"]),
         (accounted(OF_RELEASE * 0.999, OF_RELEASE, 1.0), ["epsilon 1 from"]),
         (accounted(OF_RELEASE * 1.001, OF_RELEASE), ["epsilon"]),
+        (accounted(OF_RELEASE * 1.001, OF_RELEASE, OF_RELEASE * 1.001), ["epsilon"]),
         (accounted(OF_RELEASE, OF_RELEASE, verdict="unsupported"), ["its verdict"]),
         (accounted(OF_RELEASE, OF_RELEASE, verdict="unsupported", void="x"), []),
         (accounted(0.0, inf, releases={}), []),
@@ -185,6 +186,23 @@ def test_a_test_has_the_figures_of_its_counts(one: Finding, said: list[str]) -> 
         one["metrics"]["false positives"] = {"value": 0.5, "n": 100}
     found = list(figures._tested(one, evidence(epsilon=1.0, delta=0.0)))
     assert [a[: len(b)] for a, b in zip(found, said, strict=True)] == said
+
+
+def test_a_test_of_a_claim_on_mu_has_its_bounds_at_delta() -> None:
+    """p-value of the claimed mu, and epsilon at delta of the mu that the counts refute."""
+    bound = counts.errors_bound(DELTA, True, (2, 3, 100, 100), 0.05)
+    most = counts.errors_bound(DELTA, True, (0, 0, 100, 100), 0.05)
+    of = metrics(false_positives=(2.0, 100), false_negatives=(3.0, 100), mu_lower_bound=bound)
+    one = finding("test", of=of)
+    p, *ends = figures.derived(one, evidence(mu=2.5), 0.05)
+    expected = counts.errors_p_value(DELTA, True, (2, 3, 100, 100), 2.5)
+    assert p == pytest.approx((expected, expected), rel=3e-4)
+    assert p[0] <= expected <= p[1]
+    at = [figures.about(gaussian_epsilon(DELTA, mu)) for mu in (bound, most)]
+    assert ends == [pytest.approx(one, rel=1e-9) for one in at]
+    of["mu lower bound"]["value"] = bound - 1e-5
+    with pytest.raises(ValueError, match="its mu is"):
+        figures.derived(one, evidence(mu=2.5), 0.05)
 
 
 def test_the_level_of_a_test_is_that_of_the_config() -> None:
@@ -419,6 +437,7 @@ def power(bound: float, ceiling: float) -> Finding:
         ((*sound(), power(4.0, 5.0)), "supported"),
         ((*sound(), power(4.1, 5.0)), "not refuted"),
         (sound(declared={"of": metrics(epsilon=(0.5, 4.1, 4.1))}), "underpowered"),
+        (sound(state=None), "underpowered"),
         (sound(declared={"of": metrics(epsilon=(inf, inf, inf))}), "refuted"),
         ((finding("exact-leak", verdict="refuted"),), "refuted"),
         ((finding("noise", verdict="unsupported"),), "unsupported"),

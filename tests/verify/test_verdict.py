@@ -17,7 +17,8 @@ from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
 from dpaudit.verify.figures import Evidence
-from dpaudit.verify.verdict import _numbers, check, overall
+from dpaudit.verify.verdict import _known, _numbers, _of_finding, _restated, check, overall
+from tests.verify import test_values as of
 
 ROOM = Path(__file__).parents[2] / "dpaudit" / "verify"
 AUDIT = """\
@@ -249,6 +250,71 @@ def test_a_bound_that_is_exceeded_by_little_is_known(says: str, known: bool) -> 
     evidence = Evidence(claim, 2.0, 0.0, None, [moved, {**moved, "role": "declared"}],
                         {"findings": [moved]}, None)  # fmt: skip
     assert [flaw.where for flaw in _numbers(evidence)] == ([] if known else ["premises.distance"])
+
+
+@pytest.mark.parametrize(
+    "metrics, n_rounds, n",
+    [
+        ({"psnr": (-3.0, -2.0, -1.0)}, 5, 0),
+        ({"psnr": (-2.5, -3.0, -1.0)}, 5, 1),
+        ({"psnr": (-3.0, 0.0, -1.0)}, 5, 1),
+        ({"measured": (-0.1, 2.0, 3.0)}, 5, 1),
+        ({"epsilon": 2.0}, 5, 0),
+        ({"rounds": (5.0, 5)}, 5, 0),
+        ({"rounds": (6.0, 5)}, 5, 1),
+        ({"rounds": (3.0, 5)}, None, 0),
+        ({"rounds": (3.0, 5)}, 6, 1),
+        ({"rounds": 3.0}, 6, 0),
+    ],
+)
+def test_metrics_and_rounds_are_in_their_range(metrics: Any, n_rounds: int | None, n: int) -> None:
+    one = of.finding("noise", of=of.metrics(**metrics))
+    assert len(list(_of_finding(one, n_rounds))) == n
+
+
+@pytest.mark.parametrize(
+    "claim, asked, where",
+    [
+        ({}, {}, []),
+        ({}, {"epsilon": 3.0}, ["claims.epsilon"]),
+        ({"mu": 1.0}, {}, ["claims.mu"]),
+        ({"confidence": 0.95}, {}, []),
+        ({"confidence": 0.99}, {}, ["claims.confidence"]),
+        ({"decisive": 7, "because": [3, 7]}, {}, []),
+        ({"decisive": 7, "because": [3]}, {}, ["claims.decisive"]),
+        ({"restated": "declared"}, {}, []),
+        ({"restated": "other"}, {}, ["claims.restated"]),
+        ({"restated": "void"}, {}, []),
+        ({"restated": "adjacency"}, {}, []),
+        ({"restated": "other", "scope": "round"}, {"scope": "round"}, []),
+    ],
+)
+def test_a_claim_is_that_of_the_config_and_restates_what_is_declared(claim, asked, where) -> None:
+    said = {"epsilon": 4.0, "delta": 0.1, "mu": None, "scope": "run", "text": "c"}
+    said |= {"adjacency": "add-remove"}
+    declared = of.accounted(0.5, 1.0)
+    declared["metrics"] |= of.metrics(delta=0.1)
+    same = {"epsilon": declared["metrics"]["epsilon"], "delta": 0.1, "void": None}
+    same |= {"adjacency": "add-remove"}
+    forms = {None: None, "declared": same, "other": same | {"delta": 0.2}}
+    forms |= {"void": same | {"delta": 0.2, "void": "x"}}
+    forms["adjacency"] = same | {"delta": 0.2, "adjacency": "replace-one"}
+    own = {"confidence": None, "decisive": None, "because": []} | said | claim
+    own["restated"] = forms[claim.get("restated")]
+    evidence = of.evidence(declared, **own, config={"claim": [said | asked]})
+    evidence = evidence._replace(claim=evidence.claim | own)
+    assert [flaw.where for flaw in _restated(evidence)] == where
+
+
+def test_the_figures_of_a_claim_are_known_in_the_forms_of_sentences() -> None:
+    test = of.finding("test", of=of.metrics(confidence=0.9, epsilon_lower_bound=0.5), title="of 77")
+    evidence = of.evidence(test, delta=None)
+    evidence = evidence._replace(claim=evidence.claim | {"delta": 1e-3, "mu": None})
+    known = _known(evidence)
+    assert {"4", "0.001", "90", "8", "77", "0.5", "95", "1.65"} <= known
+    assert not {"91", "0.125"} & known
+    of_nothing = _known(evidence._replace(findings=[]))
+    assert not {"90", "95", "8", "77"} & of_nothing
 
 
 def test_the_room_shares_no_code_with_what_it_checks() -> None:

@@ -10,7 +10,9 @@ import torch
 
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.network.accounting import network_mu
+from dpaudit.verify import figures
 from dpaudit.verify.views import mus, whitened
+from tests.verify import test_values as of
 
 Array = np.ndarray
 
@@ -91,3 +93,27 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(other.read_bytes())
     with pytest.raises(ValueError, match="not what its name says"):
         mus(file)
+
+
+def seen(folder: Path | None, *counts: tuple[float, int], by_algebra: bool = True) -> list[str]:
+    """What is said of a view of three numbers with mu 1, 1/2 and nothing, beside releases."""
+    name = None
+    if folder is not None:
+        (folder / "artifacts").mkdir(exist_ok=True)
+        record, noise = np.diag([1.0, 1.0, 0.0]), np.diag([1.0, 2.0, 1.0])
+        name = f"artifacts/{written(folder / 'artifacts', record=record, noise=noise, inclusion=np.arange(3)).name}"
+    releases = [of.RELEASE | {"noise_multiplier": s, "count": n} for s, n in counts]
+    artifacts = {} if name is None else {"linear view": name}
+    one = of.finding("exact-leak", releases={"least": releases}, artifacts=artifacts)
+    evidence = of.evidence(one, by_algebra=by_algebra)._replace(folder=folder)
+    return list(figures._seen(one, evidence))
+
+
+def test_releases_of_a_view_are_what_its_matrices_give(tmp_path: Path) -> None:
+    assert seen(tmp_path, (2.0, 1), (1.0, 1)) == []
+    other = ["its releases are not what the matrices of the view give"]
+    for releases in ([(2.0, 1)], [(2.0, 2)], [(2.0, 1), (1.0, 2)], [(2.0, 1), (1.01, 1)], [(0, 2)]):
+        assert seen(tmp_path, *releases) == other
+    assert seen(tmp_path, (1.0, 10**9)) == other
+    assert seen(None, (1.0, 1)) == ["missing: the matrices of the view"]
+    assert seen(None, (1.0, 1), by_algebra=False) == []

@@ -210,7 +210,7 @@ def _finding(
     count = sum(test.among for test in tests)
     worst = min(tests, key=lambda test: test.p, default=None)
     p = 1.0 if worst is None else min(1.0, count * worst.p)
-    differs = worst is not None and p < DIFFERENT
+    shown = worst if p < DIFFERENT else None
     said = (
         f"{n} plays of a round under as many streams of noise; {count} tests of every coordinate, "
         "of coordinates, rows, rounds and streams against one another",
@@ -220,12 +220,12 @@ def _finding(
     return Finding(
         role=Role.NOISE,
         kind="control",
-        title=worst.says if worst is not None and differs else "noise of the real run",
-        message=worst.message if worst is not None and differs else None,
-        rounds=worst.rounds if worst is not None and differs else (),
+        title=shown.says if shown else "noise of the real run",
+        message=shown.message if shown else None,
+        rounds=shown.rounds if shown else (),
         world="defense",
         metrics={Name.P_VALUE: Metric(value=p, n=n)} if tests else {},
-        verdict=Verdict.UNSUPPORTED if differs else None,
+        verdict=Verdict.UNSUPPORTED if shown else None,
         notes=(*(said if tests else ()), *notes, FLOATS),
         not_examined=not_examined,
     )

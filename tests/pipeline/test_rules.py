@@ -225,3 +225,40 @@ def test_the_smallest_upper_end_that_is_not_void_is_proven() -> None:
     assert case(declared, exact).most == 1.5
     assert case(declared, exact.model_copy(update={"void": "x"})).most == 3.0
     assert case().most == inf
+
+
+def test_an_end_that_is_not_known_counts_as_nothing() -> None:
+    unknown = finding(Role.DECLARED, 0.0, 1.0)
+    unknown.metrics[Name.EPSILON] = Metric(value=1.0)
+    assert (case(unknown).least, case(unknown).most) == (0.0, inf)
+    said = decide(case(unknown, NOISE)).reason
+    assert said.startswith(
+        "Accounting would support the claim (epsilon 0 at delta 1e-05, 2 claimed)"
+    )
+
+
+@pytest.mark.parametrize(
+    "ceiling, control, says",
+    [
+        (2.0, 2.0, "Even a perfect attack with these runs certifies 2 at most; 1e+04 runs of each"),
+        (2.1, 2.0, "is played in fewer runs, by which even a perfect attack certifies 2 at most"),
+        (2.1, 2.1, "was not refuted either: the runs tell this adversary too little"),
+    ],
+)
+def test_runs_without_power_say_what_would_do(ceiling: float, control: float, says: str) -> None:
+    needed = {Name.TRIALS_NEEDED: 1e4}
+    silent = finding(Role.POSITIVE_CONTROL, metrics={Name.CEILING: Metric(value=control)})
+    decision = decide(case(certified(0.5, ceiling, **needed), silent))
+    assert decision.verdict is Verdict.UNDERPOWERED
+    assert says in decision.reason
+    refuted = silent.model_copy(update={"verdict": Verdict.REFUTED})
+    found = decide(case(certified(0.5, 2.1, **needed), silent, refuted))
+    assert (found.verdict, found.code) == (Verdict.NOT_REFUTED, "DPA118")
+
+
+def test_a_bound_beyond_the_claim_of_one_test_alone_is_said() -> None:
+    codes = [decide(case(certified(bound))).code for bound in (0.0, 1.0, 2.0, 2.1)]
+    assert codes == ["DPA116", "DPA118", "DPA118", "DPA117"]
+    assert "a claim 2 times smaller would have been refuted" in decide(case(certified(1.0))).reason
+    expected = decide(case(certified(0.0, **{Name.EXPECTED_BOUND: 1.25}))).reason
+    assert "either (1.25 was to be expected)." in expected

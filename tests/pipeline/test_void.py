@@ -24,7 +24,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.judge import accounting_finding, judge
 from dpaudit.pipeline.rules import Judging
-from dpaudit.pipeline.void import void_figures
+from dpaudit.pipeline.void import Doubt, _doubt, _taken_back, _without_mu, void_figures
 from dpaudit.reports.comparison import render_comparison
 from dpaudit.reports.html import render
 from dpaudit.reports.numbers import number
@@ -318,3 +318,99 @@ def test_the_owner_of_a_record_is_told_how_far_odds_rise() -> None:
     )
     assert "nothing bounds the odds" in audited("not drawn")[0].claims[0].meaning
     assert "no bound on how far" in audited("L2 clip, Laplace for L1")[0].claims[0].meaning
+
+
+def found_of(role: Role, kind: str, *ends: float, **more: Any) -> Finding:
+    given = {Name.EPSILON: Metric(value=ends[-1], low=ends[0], high=ends[-1])} if ends else {}
+    given |= {name: Metric(value=value) for name, value in more.pop("values", {}).items()}
+    return Finding(role=role, kind=kind, title="t", metrics=given, message="x", **more)
+
+
+LEAK = found_of(Role.EXACT_LEAK, "accounting", 2.0, 3.0)
+DECLARES = found_of(Role.DECLARED, "accounting", 0.5, 2.0)
+AGAINST = {"verdict": Verdict.UNSUPPORTED}
+FAR = found_of(Role.SENSITIVITY, "sensitivity", values={Name.MEASURED_OVER_STATED: 2.0}, **AGAINST)
+QUIET = found_of(Role.SENSITIVITY, "sensitivity", values={Name.NOISE_OVER_NEEDED: 0.5}, **AGAINST)
+BESIDE = found_of(Role.DEPENDENCE, "sensitivity", **AGAINST)
+NOISY = found_of(Role.NOISE, "control", **AGAINST)
+
+
+def runs_of(bound: float, fn: int) -> Finding:
+    """A bound of 10,000 runs of either world: no false positive, so many false negatives."""
+    counts = {Name.FALSE_POSITIVES: 0, Name.FALSE_NEGATIVES: fn}
+    given = {name: Metric(value=k, n=10_000) for name, k in counts.items()}
+    given |= {Name.EPSILON_LOWER_BOUND: Metric(value=bound), Name.DELTA: Metric(value=1e-5)}
+    return Finding(role=Role.TEST, kind="empirical-epsilon", title="t", metrics=given)
+
+
+@pytest.mark.parametrize(
+    "evidence, of_final_model, why, rest",
+    [
+        ((LEAK, DECLARES), False, None, ()),
+        ((LEAK,), False, None, ()),
+        ((found_of(Role.EXACT_LEAK, "accounting", 2.00001, 3.0), DECLARES), False,
+         "the noise that is really added leaves more", (2.00001, False, False)),
+        ((found_of(Role.EXACT_LEAK, "accounting", verdict=Verdict.REFUTED), DECLARES), False,
+         "the noise that is really added leaves no bound", (inf, False, False)),
+        ((LEAK, DECLARES, FAR), False, '"x" moves 2 times as far as its noise is made for',
+         (2.0, True, False)),
+        ((LEAK, DECLARES, BESIDE), False, "more than the values of messages depends on the data",
+         (2.0, True, False)),
+        ((LEAK, DECLARES, NOISY), False, "the noise is not the independent noise that the defense "
+         "asks for", (0.0, True, True)),
+        ((LEAK.model_copy(update=AGAINST), DECLARES, NOISY), False, "the noise is not the "
+         "independent noise that the defense asks for", (2.0, True, False)),
+        ((LEAK, DECLARES, QUIET), False, '"x" carries 0.5 of the noise that its stated bound needs',
+         (2.0, False, False)),
+        ((LEAK, DECLARES), True, "no algebra shows that the last model holds no more than messages "
+         "do", (2.0, False, False)),
+        ((DECLARES, runs_of(2.5, 10)), False, "runs certify more", (2.5, False, False)),
+        ((LEAK, DECLARES, runs_of(3.5, 10)), False, "runs certify more", (3.5, True, False)),
+        ((LEAK, DECLARES, runs_of(2.5, 9_990)), False, None, ()),
+    ],
+)  # fmt: skip
+def test_what_speaks_against_figures_of_a_claim(evidence, of_final_model, why, rest) -> None:
+    found = _doubt(evidence, 1, of_final_model)
+    assert found == (None if why is None else Doubt(why, *rest))
+
+
+def test_figures_that_are_taken_back_leave_what_is_proven() -> None:
+    doubt = Doubt("why", 1.5, of_algebra=True)
+    declared = _taken_back(DECLARES_AT, doubt)
+    assert declared.metrics[Name.EPSILON] == Metric(value=inf, low=1.5, high=inf)
+    assert declared.metrics[Name.DELTA] == DECLARES_AT.metrics[Name.DELTA]
+    assert (declared.void, declared.title) == ("why", "t")
+    assert declared.notes[0] == "void: it would be epsilon between 0.5 and 2, but why"
+    judged = DECLARES_AT.model_copy(update={"verdict": Verdict.UNSUPPORTED})
+    assert _taken_back(judged, doubt._replace(proven=0.1)).metrics[Name.EPSILON].low == 0.5
+    both = {Name.CLAIMED_EPSILON: Metric(value=1.0), Name.DELTA: Metric(value=1e-5)}
+    leak = LEAK.model_copy(update={"metrics": LEAK.metrics | both})
+    found = _taken_back(leak, doubt)
+    assert (found.title, found.metrics[Name.EPSILON].low) == ("leak of the view", 2.0)
+    assert _taken_back(leak, doubt._replace(of_noise=True)).metrics[Name.EPSILON].low == 0.0
+    assert _taken_back(leak, doubt._replace(of_algebra=False)) == leak
+    nothing = leak.model_copy(
+        update={"metrics": {**leak.metrics, Name.EPSILON: Metric(value=inf, low=0.0, high=inf)}}
+    )
+    assert _taken_back(nothing, doubt).notes == ()
+    assert _taken_back(FAR, doubt) == FAR
+    infinite = found_of(Role.DECLARED, "accounting", inf, inf)
+    assert _taken_back(infinite, doubt) == infinite
+
+
+DECLARES_AT = found_of(
+    Role.DECLARED, "accounting", 0.5, 2.0, values={Name.CLAIMED_EPSILON: 1.0, Name.DELTA: 1e-5}
+)
+
+
+def test_only_figures_in_units_of_the_noise_fall_with_it() -> None:
+    pairs = {Name.LARGEST_MU: 2.0, Name.PAIRS_WITHOUT_NOISE: 3.0}
+    one = found_of(Role.WHO_LEARNS_WHAT, "accounting", values=pairs, series={"mu": (1.0,)})
+    found = _without_mu(one, "why")
+    assert {name: m.value for name, m in found.metrics.items()} == {**pairs, Name.LARGEST_MU: inf}
+    assert (found.void, found.series) == ("why", {})
+    weather = found_of(Role.WEATHER, "accounting", values={Name.WORST_MU: 2.0})
+    assert _without_mu(weather, "why").metrics[Name.WORST_MU].value == inf
+    empty = found_of(Role.WEATHER, "accounting")
+    assert _without_mu(empty, "why") == empty
+    assert _without_mu(LEAK, "why") == LEAK

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from dpaudit.pipeline import workers
+from dpaudit.pipeline.processes import _problems
 from dpaudit.pipeline.workers import importing_only_what_is_sent, run_jobs
 from tests.material.ended import ended_by
 
@@ -168,3 +169,18 @@ def test_workers_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     for job in "ab":
         ended_by((tmp_path / job).read_text(), time.monotonic() + 10)
     caller.wait()
+
+
+@pytest.mark.parametrize(
+    "code, text, codes, said",
+    [
+        (0, "noise", [], ""),
+        (-9, "noise", ["DPA026"], "killed, perhaps for lack of memory"),
+        (1, "a\nb\nc\nd\n", ["DPA027"], "(exit code 1): b / c / d"),
+        (2, "", ["DPA026"], "no reason was said"),
+    ],
+)
+def test_how_a_process_ended_is_a_problem(code: int, text: str, codes: list, said: str) -> None:
+    found = _problems(code, text)
+    assert [problem.code for problem in found] == codes
+    assert all(problem.text.endswith(said) for problem in found)

@@ -163,7 +163,8 @@ def plant(fault: Fault) -> str | None:
     for key in before.keys() & after.keys():
         changed += _replaced(before[key], after[key])
     for key, value in list(vars(old).items()):
-        is_constant = not isinstance(value, FunctionType | type) and not key.startswith("__")
+        is_own = not key.startswith(("__", "@"))  # "@": what pytest adds to modules it rewrites
+        is_constant = is_own and not isinstance(value, FunctionType | type)
         other = vars(new).get(key)
         if is_constant and " at 0x" not in repr(value) and repr(value) != repr(other):
             changed += 1

@@ -124,6 +124,9 @@ def test_matrices_are_in_a_certificate_if_small(
     assert _matrices(result, tmp_path) == {}
 
 
+GOLDEN = AuditResult.read(DOCS.parent / "tests" / "golden" / "audit.json")
+
+
 def written(folder: Path) -> dict[str, Any]:
     """The certificate of a folder in which a transcript and a report lie."""
     (folder / "transcript" / "deep").mkdir(parents=True)
@@ -131,8 +134,7 @@ def written(folder: Path) -> dict[str, Any]:
         (folder / name).write_text(name)
     (folder / "audit.json").symlink_to("report.html")
     (folder / "artifacts").symlink_to("transcript")
-    result = AuditResult.read(DOCS.parent / "tests" / "golden" / "audit.json")
-    return json.loads(certificate_of(result, folder).to_json())
+    return json.loads(certificate_of(GOLDEN, folder).to_json())
 
 
 def test_a_certificate_names_what_an_audit_wrote_and_no_links(tmp_path: Path) -> None:
@@ -144,6 +146,8 @@ def test_a_certificate_names_what_an_audit_wrote_and_no_links(tmp_path: Path) ->
     assert {*content["words"]} > {code for claim in content["claims"] for code in claim["codes"]}
     assert all(not finding["series"] and not finding["trace"] for finding in content["findings"])
     assert list(changes(content, tmp_path)) == []
+    noted = GOLDEN.model_copy(update={"notes": ("é",), "note_codes": ()})
+    assert '"é"' in certificate_of(noted, tmp_path).to_json()
 
 
 def test_each_change_of_a_certificate_is_named(tmp_path: Path) -> None:

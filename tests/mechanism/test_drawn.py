@@ -111,3 +111,15 @@ def test_a_drawn_value_is_held_against_zero() -> None:
     pairs = drawn("add-remove", **VECTOR)
     assert all(not pair.without[0].any() for pair in pairs)
     assert len({pair.having[0].tobytes() for pair in pairs}) > 50
+
+
+@pytest.mark.parametrize(("end", "sign"), [({"low": 2.0}, 1.0), ({"high": 2.0}, -1.0)])
+def test_drawn_values_lie_beyond_the_one_end_that_is_given(end: Any, sign: float) -> None:
+    values = [
+        v
+        for pair in drawn("replace-one", shape=(3,), **end)
+        for v in (pair.having[0], pair.without[0])
+    ]
+    beyond = sign * (np.stack(values) - 2.0)
+    assert beyond.min() == 0.0
+    assert beyond.max() > 1.0

@@ -94,6 +94,7 @@ def test_calls_there_return_what_calls_here_do(file: Path, name: str, asked: dic
     with elsewhere(sys.executable, o.function, 60.0) as process:
         there = FunctionElsewhere(process, o)
         assert there.takes_generator == here.takes_generator
+        assert process.source == file
         assert there.tried(value) >= 0
         for called in (here, there):
             called.seed(7)

@@ -9,7 +9,7 @@ import torch
 
 from dpaudit import mechanism
 from dpaudit.errors import DpauditError
-from dpaudit.mechanism.function import load
+from dpaudit.mechanism.function import _from_file, load
 
 SHAPE = (6,)
 
@@ -160,3 +160,9 @@ def test_a_package_that_a_function_lacks_is_named(tmp_path) -> None:
     with pytest.raises(DpauditError) as error:
         load("absent_module:noised")
     assert error.value.problems[0].help == ""
+
+
+def test_a_file_that_is_no_python_is_no_module(tmp_path) -> None:
+    (tmp_path / "f.txt").write_text("f = abs")
+    with pytest.raises(ImportError, match=r"f.txt is no module"):
+        _from_file(tmp_path / "f.txt")

@@ -496,6 +496,7 @@ def test_what_is_returned_is_flat_and_finite() -> None:
 
 def test_a_value_is_shown_by_its_range() -> None:
     assert _shown([np.array([2.0, -1.0]), np.zeros(0)]) == "shape (2,), (0,), numbers from -1 to 2"
+    assert _shown([np.array([2.0]), np.array([-3.0, 1.0])]).endswith("numbers from -3 to 2")
     assert _shown(np.zeros((0, 2))) == "an empty value of shape (0, 2)"
 
 

@@ -1,13 +1,24 @@
 """The zoo of functions: closed forms, and what an audit finds of them."""
 
 from math import exp, inf, log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import Verdict
-from dpaudit.mechanism.zoo.entries import Entry, discrete_epsilon, integer_noise
-from dpaudit.mechanism.zoo.run import audited, is_sound, row, summary, zoo
+from dpaudit.mechanism.zoo.entries import (
+    Entry,
+    clipped,
+    discrete_epsilon,
+    integer_noise,
+    randomised_response,
+)
+from dpaudit.mechanism.zoo.run import Audited, audited, is_sound, row, summary, tables, text, zoo
+from dpaudit.mechanism.zoo.updates import _largest, per_record
 
 ZOO = zoo()
 FAST = (
@@ -62,3 +73,43 @@ def test_no_wrong_one_is_supported_and_no_right_one_accused() -> None:
     assert missed == ["sparse vector, algorithm 3: shows the noisy answers"]
     supported = [one for one in found if one.claim.verdict is Verdict.SUPPORTED]
     assert len(supported) >= 15
+
+
+def test_known_epsilons_are_those_of_the_published_table() -> None:
+    """Those of the zoo from closed forms, and the claims on them; a new entry has a new table."""
+    path = Path(__file__).parents[2] / "docs" / "results" / "mechanisms.json"
+    published = [tuple(list(one.values())[1:5]) for one in ResultTables.read(path).rows]
+    own = [(e.name, e.mistake or "right", f"{e.epsilon:.3g}", f"{e.claimed:.3g}") for e in ZOO]
+    assert own == published
+
+
+def test_clips_and_answers_of_the_zoo_by_hand() -> None:
+    assert clipped(np.array([3.0, 4.0])).tolist() == pytest.approx([0.6, 0.8])
+    assert clipped(np.array([3.0, 4.0]), 6.0).tolist() == [3.0, 4.0]
+    rows = np.array([[3.0, 4.0], [0.0, 0.5]])
+    assert per_record(rows).tolist() == pytest.approx([0.6, 1.3])
+    assert _largest(np.array([1.0, -3.0, 2.0]), 2).tolist() == [0.0, -3.0, 2.0]
+    assert randomised_response(0.75, 2) == pytest.approx(log(3))
+    assert randomised_response(0.5, 4) == pytest.approx(log(3))
+
+
+def found(epsilon: float, verdict: str, mistake: str = "") -> Audited:
+    claim: Any = SimpleNamespace(verdict=Verdict(verdict))
+    return Audited(Entry("f", mistake, abs, 1.0, epsilon), claim, 0.25, 0.5, 0.75)
+
+
+def test_only_false_alarms_and_false_support_are_unsound() -> None:
+    right, alarm = found(1.0, "supported"), found(1.0, "unsupported")
+    missed, caught = found(2.0, "not refuted", "m"), found(2.0, "refuted", "m")
+    assert is_sound([right, missed, caught])
+    assert not is_sound([right, alarm])
+    assert not is_sound([right, found(2.0, "supported", "m")])
+    assert [one.passed for one in (right, alarm, missed, caught)] == [True, False, False, True]
+    said = "1 of 2 wrong mechanisms found, 1 missed; 1 of 2 right ones accused; 3 s"
+    assert summary([right, alarm, missed, caught]) == said
+    assert row(alarm) == ("f", "right", "1", "1", "unsupported (FALSE ALARM)", "0.25", "0.5", "0.8")
+    assert row(missed._replace(measured=None))[4:7] == ("not refuted (MISSED)", "0.25", "")
+    known = "f (m): epsilon 2, 1 claimed: refuted; certified 0.25"
+    assert text(caught) == f"{known}, measured 0.5; 0.8 s"
+    assert text(caught._replace(measured=None)) == f"{known}; 0.8 s"
+    assert tables([right, missed], 3).tables[0].rows == (row(right), row(missed))

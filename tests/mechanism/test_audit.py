@@ -14,6 +14,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.findings import LEVEL, SLACK, _dependence
 from dpaudit.mechanism.function import FunctionHere, kept_randomness
 from dpaudit.mechanism.source import examined, from_python, judged, run_mechanism
+from dpaudit.progress import unreported
 from dpaudit.verify.verdict import check, overall
 from tests.mechanism.functions import clipped, gaussian, laplace
 
@@ -36,6 +37,23 @@ def test_gaussian_noise_is_accounted_by_its_closed_form() -> None:
     assert findings[Role.MEASURED].value(Name.EPSILON) == pytest.approx(expected, rel=1e-6)
     assert claim.verdict is Verdict.UNSUPPORTED
     assert findings[Role.SENSITIVITY].value(Name.MEASURED) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "premise"),
+    [
+        (lambda x: x + np.random.normal(0, 4, 2), "Noise was compared in 100 calls, and where it "
+         "comes out far: what is rarer is not seen."),
+        (lambda x: (np.random.random(2) < 0.5) * 1.0, "No upper end is accounted: the noise is not "
+         "what a known function draws; its law is not confirmed."),
+    ],
+)  # fmt: skip
+def test_what_a_verdict_assumes_beside_its_evidence(function, premise: str) -> None:
+    options = {"function": "a:b", "shape": (2,), "sensitivity": 1.0, "runs": 100}
+    config = from_python({"mechanism": options, "claim": [{"text": "ours", **CLAIM}]})
+    judging, _, _ = examined(config, FunctionHere(function, config.mechanism), unreported)
+    others = "Other inputs than those that were tried may leak more."
+    assert judging.premise == f"{others} {premise}"
 
 
 def test_calls_compose_as_releases_do() -> None:

@@ -5,7 +5,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from dpaudit.mechanism.scores import _doubt, _log_ratio, best, promise, scores
+from dpaudit.mechanism.scores import _doubt, _equal, _log_ratio, best, promise, scores
 
 N, SHIFT = 400, np.array([1.0, 0.0, -2.0])
 INPUTS = np.zeros(3), np.array([1.0, 0.0, -2.0])
@@ -105,6 +105,14 @@ def test_an_output_that_repeats_its_input_is_counted() -> None:
     same = (N / 2 + 0.5) / (N / 2 + N / 2 + 1.0)  # half of the outputs have both numbers
     assert shown[0] == pytest.approx(log(same) - log(0.5 / (N + 1.0)))
     assert shown[1] < 0
+
+
+def test_numbers_are_those_of_an_input_that_fits_into_the_output() -> None:
+    twice = np.array([[1.0, 2.0, 1.0, 9.0], [2.0, 1.0, 0.0, 0.0]])
+    assert _equal(np.array([1.0, 2.0]), twice).tolist() == [3.0, 0.0]
+    assert _equal(np.array([1.0, 0.0]), twice).tolist() == [2.0, 0.0]  # 0 is no sign of it
+    assert _equal(np.array([1.0, 2.0, 1.0]), twice).tolist() == [0.0, 0.0]
+    assert _equal(np.zeros(0), twice).tolist() == [0.0, 0.0]
 
 
 def test_whole_outputs_are_counted_where_few_occur() -> None:

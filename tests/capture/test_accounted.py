@@ -1,0 +1,164 @@
+"""What measured leaks of a program add up to, by closed forms of Gaussian and Laplace noise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpaudit.accounting import gaussian_epsilon
+from dpaudit.capture.accounted import SLACK, Ends, Least, least, measured_accounting, released
+from dpaudit.capture.measured import RoundLeak
+from dpaudit.capture.runs import MessageId
+from dpaudit.capture.sampling import Sampling
+from dpaudit.files.claim import Claim
+from dpaudit.files.finding import Finding, Name
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.verdict import Verdict
+
+DELTA = 1e-5
+SPY = ThreatModel(name="spy")
+KNOWN = Sampling("none", 1.0, "unknown")
+PAIRS = ("absent", "present"), ("absent", "scaled")
+SHOWN = MessageId(0, (1,), "x", 1)
+
+
+@dataclass
+class Round:
+    """What stands for the worlds of a round: the record of each victim, and what each pair leaks."""
+
+    records: Mapping[int, str]
+    leaks: Mapping[int, tuple[RoundLeak, RoundLeak]]
+
+    @property
+    def places(self) -> dict[int, Any]:
+        return {v: SimpleNamespace(digest=digest) for v, digest in self.records.items()}
+
+    def pairs(self, adjacency: str) -> list[tuple[str, str]]:
+        return list(PAIRS)
+
+    def leak(self, victim: int, model: ThreatModel, pair: tuple[str, str]) -> RoundLeak:
+        return self.leaks.get(victim, (RoundLeak(0.0, 0.0),) * 2)[PAIRS.index(pair)]
+
+    def worst(self, victim: int, model: ThreatModel, adjacency: str) -> Any:
+        return max(((p, self.leak(victim, model, p)) for p in PAIRS), key=lambda one: one[1].size)
+
+
+def of_record(digest: str, mu: float, other: float = 0.0, victim: int = 0, **more: Any) -> Round:
+    leaks = RoundLeak(other, 0.0), RoundLeak(mu, 0.0, **more)
+    return Round({victim: digest}, {victim: leaks})
+
+
+def accounted(
+    *rounds: Round,
+    sampling: Sampling = KNOWN,
+    model: ThreatModel = SPY,
+    ends: Any = None,
+    **claim: Any,
+) -> Finding:
+    hows = ("absent", "present", "scaled")
+    victims = tuple(v for v in (0, 1) if any(v in one.records for one in rounds))
+    record = SimpleNamespace(victims=victims, hows=lambda: hows)
+    worlds: Any = SimpleNamespace(
+        config=SimpleNamespace(record=record),
+        sampling=sampling,
+        rounds=dict(enumerate(rounds, start=2)),
+    )
+    given = Claim.model_validate({"text": "c", "epsilon": 50.0, "delta": DELTA, **claim})
+    finding, result = measured_accounting(worlds, 0, given, model, ends or Ends())
+    assert finding.metrics[Name.EPSILON].low == result.epsilon.low or ends
+    return finding
+
+
+def low_of(mu: float) -> Any:
+    return pytest.approx(gaussian_epsilon(DELTA, mu / (1 + SLACK)), rel=1e-9) if mu else 0.0
+
+
+@pytest.mark.parametrize(
+    "rounds, claim, mu, of_rounds",
+    [
+        ((of_record("r", 3.0), of_record("r", 4.0)), {}, 5.0, 5.0),
+        ((of_record("r", 3.0), of_record("s", 4.0)), {}, 4.0, 4.0),
+        ((of_record("", 3.0), of_record("", 4.0)), {}, 4.0, 4.0),  # of records that are not known
+        ((of_record("r", 3.0), of_record("r", 4.0)), {"scope": "round"}, 4.0, 5.0),
+        ((of_record("r", 3.0, 4.5), of_record("r", 4.0)), {"scope": "round"}, 4.5, 5.0),
+        ((of_record("r", 3.0, 4.5), of_record("r", 4.0)), {}, 5.0, 5.0),  # one pair in all rounds
+        ((of_record("r", 3.0), of_record("r", 4.0, upper=True)), {}, 3.0, 3.0),
+        ((of_record("r", 3.0), of_record("r", 4.0, victim=1)), {}, 4.0, 4.0),
+        ((of_record("r", 0.0), of_record("r", 0.0)), {}, 0.0, 0.0),
+    ],
+)
+def test_rounds_of_one_record_add_up(rounds, claim, mu: float, of_rounds: float) -> None:
+    found = accounted(*rounds, **claim)
+    assert found.metrics[Name.EPSILON].low == low_of(mu)
+    assert found.metrics[Name.EPSILON].high == inf
+    assert found.metrics[Name.MU_OF_MEASURED_ROUNDS].value == pytest.approx(of_rounds)
+    assert (found.verdict, found.rounds) == (None, (2, 3))
+
+
+def test_the_finding_is_of_the_victim_that_leaks_most() -> None:
+    rounds = of_record("r", 3.0), of_record("s", 4.0, victim=1)
+    found = accounted(*rounds, epsilon=20.0)
+    assert found.notes[0].startswith(
+        "agent 1; in round 3 the record absent and scaled differ most, of 3"
+    )
+    assert found.notes[1] == "1 rounds were measured, and others are not counted"
+    assert found.notes[2].startswith("agent 1 takes no batch or sends nothing in rounds 2, which")
+    assert found.series["mu"] == (0.0, 4.0)
+    assert found.metrics[Name.LARGEST_MU_OF_A_ROUND].value == 4.0
+    held = ThreatModel(name="agent 1", kind="curious", agents=(1,))
+    other = accounted(*rounds, model=held)
+    assert other.notes[0].startswith("agent 0; in round 2 ")
+    assert other.metrics[Name.EPSILON].low == low_of(3.0)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_what_exceeds_the_claim_is_unsupported(above: bool) -> None:
+    epsilon = gaussian_epsilon(DELTA, 3 / (1 + SLACK))
+    found = accounted(of_record("r", 3.0), epsilon=epsilon * (0.999 if above else 1.001))
+    assert found.verdict is (Verdict.UNSUPPORTED if above else None)
+
+
+def test_a_record_that_no_noise_hides_has_no_end() -> None:
+    found = accounted(of_record("r", 3.0), of_record("r", inf, noiseless=SHOWN))
+    assert (found.metrics[Name.EPSILON].low, found.message) == (inf, str(SHOWN))
+    assert f"{SHOWN} moves with the record, and no noise that was named hides it" in found.notes
+    upper = accounted(of_record("r", 3.0), of_record("r", inf, noiseless=SHOWN, upper=True))
+    assert (upper.metrics[Name.EPSILON].low, upper.message) == (low_of(3.0), None)
+    assert any(note.startswith("rounds 3 count nothing: ") for note in upper.notes)
+
+
+def test_batches_that_are_drawn_count_by_their_rate() -> None:
+    """By chance no record is in both; the best of each is one Poisson sample."""
+    drawn, unknown = Sampling("poisson", 0.25, "random"), Sampling(None, 1.0, "random")
+    rounds = of_record("r", 3.0), of_record("s", 4.0)
+    sampled = [released("gaussian", mu, rate=0.25) for mu in (3.0, 4.0)]
+    found = accounted(*rounds, sampling=drawn)
+    assert found.metrics[Name.EPSILON].low == max(
+        least([one], DELTA, "add-remove").epsilon for one in sampled
+    )
+    assert accounted(*rounds, sampling=unknown).metrics[Name.EPSILON].low == 0.0
+
+
+def test_an_alignment_gives_an_upper_end() -> None:
+    most = (released("gaussian", 3.5, slack=0.0),)
+    found = accounted(of_record("r", 3.0), ends=Ends(most, most, notes=("aligned",)))
+    assert found.metrics[Name.EPSILON].high == pytest.approx(gaussian_epsilon(DELTA, 3.5))
+    assert found.metrics[Name.EPSILON].low == low_of(3.0)
+    assert (found.releases["most"], found.notes[0]) == (most, "aligned")
+    less = accounted(of_record("r", 4.0), ends=Ends(most, most))
+    assert less.metrics[Name.EPSILON].low == less.metrics[Name.EPSILON].high  # no more than that
+    more = accounted(of_record("r", 3.0), ends=Ends(least=Least(20.0, most), message="y"))
+    assert (more.metrics[Name.EPSILON].low, more.message) == (20.0, "y")
+    assert more.releases["least"] == most
+
+
+def test_gaussian_noise_has_no_epsilon_at_delta_0() -> None:
+    most = (released("gaussian", 3.5),)
+    found = accounted(of_record("r", 3.0), ends=Ends(most, most), delta=0.0)
+    assert (found.metrics[Name.EPSILON].low, found.metrics[Name.EPSILON].high) == (inf, inf)
+    laplace = Round({0: "r"}, {0: (RoundLeak(0.0, 2.0, laplace=(1.0, 0.5)), RoundLeak(0.0, 1.0))})
+    pure = accounted(laplace, delta=0.0)
+    assert pure.metrics[Name.EPSILON].low == pytest.approx(2.0 / (1 + SLACK))

@@ -106,7 +106,7 @@ def test_figures_of_one_call(tool, release, delta, expected) -> None:
     assert claimed(tool, [release], delta)[0].epsilon == pytest.approx(expected)
 
 
-def test_batches_that_hold_everything_are_poisson_samples_already() -> None:
+def test_whole_batches_are_poisson_samples_already() -> None:
     assert claimed("opacus", [gaussian(2.0)], 1e-5)[0].words == "its RDP accountant"
 
 

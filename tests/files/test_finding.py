@@ -185,7 +185,7 @@ def test_claims_of_version_1_stand_one_by_one() -> None:
     assert [claim["claim"] for claim in _indexed({"claims": [{}]})] == [0]
 
 
-def test_what_is_malformed_in_a_file_of_version_1_is_left_for_the_checks() -> None:
+def test_what_is_malformed_in_version_1_is_left_for_checks() -> None:
     claims: list[Any] = [3, {"because": [0, 1, "x"]}, {"because": 7}]
     stated: list[Any] = [{"threat_model": "a"}, 5]
     content = {"config": {"claim": stated}, "threat_models": ["a"], "claims": claims}

@@ -246,7 +246,7 @@ def test_a_record_weighs_in_all_layers_together(one, record, noise, times: float
     assert found == pytest.approx(times)
 
 
-def test_the_heaviest_place_weighs_clearly_more_than_in_the_game() -> None:
+def test_the_heaviest_place_weighs_clearly_more() -> None:
     assert _heaviest({("a", 0): 1.0, ("b", 1): 1.02, ("c", 0): 1.015}) == ("b", 1)
     assert [_heaviest(times) for times in ({("a", 0): 1.005}, {})] == [None, None]
     weights = torch.tensor([2.0, 3.0, nan])

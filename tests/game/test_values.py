@@ -258,7 +258,7 @@ def test_noise_for_each_record_is_noted_and_played_by_no_matrix() -> None:
         ChosenNoise({"keep": torch.ones(2, 3, 1)}).gaussian("keep", 1.0, like)
 
 
-def test_a_canary_is_in_its_agents_batch_as_often_as_it_is_drawn() -> None:
+def test_a_canary_is_in_a_batch_as_often_as_it_is_drawn() -> None:
     """Of length 6 over 4 coordinates, 3 in each; a clip to 2 leaves 1 of L2 norm, 1/2 of L1."""
     drawn, X = torch.tensor([0.0, 2.0, -1.0]), torch.zeros(3, 2, 4)
     canary = CanaryGradient(1, 6.0, drawn, batch_size=5, spread=4)

@@ -107,7 +107,7 @@ def test_an_output_that_repeats_its_input_is_counted() -> None:
     assert shown[1] < 0
 
 
-def test_numbers_are_those_of_an_input_that_fits_into_the_output() -> None:
+def test_numbers_are_those_of_an_input_that_fits() -> None:
     twice = np.array([[1.0, 2.0, 1.0, 9.0], [2.0, 1.0, 0.0, 0.0]])
     assert _equal(np.array([1.0, 2.0]), twice).tolist() == [3.0, 0.0]
     assert _equal(np.array([1.0, 0.0]), twice).tolist() == [2.0, 0.0]  # 0 is no sign of it

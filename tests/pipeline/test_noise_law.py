@@ -5,8 +5,10 @@ Of a right one each test fails with probability 1e-6 at most; seeds are fixed.
 
 import tomllib
 from math import pi, sqrt
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,10 +20,18 @@ from dpaudit.files.finding import Finding
 from dpaudit.files.verdict import Verdict
 from dpaudit.game.runs.noise_law import NoisyRow
 from dpaudit.graphs.graph import build_graph
-from dpaudit.pipeline.noise_law import LawTest, RecordTest, _finding, law_of_the_noise
+from dpaudit.pipeline.noise_law import (
+    LawTest,
+    RecordTest,
+    _finding,
+    _law,
+    _records,
+    law_of_the_noise,
+)
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
+from dpaudit.statistics.bounds import noise_factor_bound
 from tests.small_audits import digits_audit
 from tests.some_fast import fast_if
 
@@ -343,3 +353,60 @@ def test_a_law_is_unconfirmed_at_a_level_shared_by_senders(p: float, confirmed: 
     """Of one message four senders are looked at: 1e-6 is divided by four."""
     found = _finding([LawTest(ROW, 2, p, "noise has another law")], [], ())
     assert (found.unconfirmed == ()) is confirmed
+
+
+@pytest.mark.parametrize("records, said", [(0, "without a record, and 60 with a record"),
+                                           (1, "with opposite records in the batch, and 60 with a"),
+                                           (3, "and 60 with 3 equal records in it")])  # fmt: skip
+def test_the_least_likely_message_bounds_the_noise(records: int, said: str) -> None:
+    """Of two messages: the p-value of both together, and the factor at half of the level."""
+    declared = (Release(family="gaussian", noise_multiplier=1.0),)
+    tested = LawTest(ROW, 2, 0.5, "its size has another law")
+    tests = [
+        RecordTest(p, (1, 2, 50, 60), declared, records, "add-remove", tested) for p in (0.3, 0.1)
+    ]
+    found = _finding([tested], tests, ("y",))
+    assert (found.metrics["p-value"].value, found.metrics["p-value"].n) == (0.2, 110)
+    bound = noise_factor_bound(1, 2, 50, 60, 1e-5, 0.5e-6, declared, "add-remove")
+    assert found.metrics[FACTOR].value == bound.noise_factor
+    assert (found.unconfirmed, found.verdict, found.message, found.rounds) == (
+        ("y",),
+        None,
+        None,
+        (),
+    )
+    assert said in found.notes[0]
+    assert found.notes[1].endswith("any location and scale; 0 have another one")
+    none = _finding([], [], ())
+    assert (none.metrics, none.unconfirmed) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    "noise, size, sampling, batch, records",
+    [
+        *((4.0, 100, "poisson", 8, 4), (4.0, 3, "poisson", 8, 3), (0.5, 100, "poisson", 8, 1)),
+        *((40.0, 100, "poisson", 8, 16), (40.0, 100, "fixed", 8, 8), (4.0, 100, "fixed", 2, 2)),
+    ],
+)
+def test_as_many_records_are_compared_as_make_mu_2(noise, size, sampling, batch, records) -> None:
+    """m records and m opposite ones are 2 m apart, of the noise."""
+    game: Any = SimpleNamespace(
+        setting=SimpleNamespace(sizes=(1, size)),
+        sampling=sampling,
+        defense=SimpleNamespace(batch_size=batch),
+    )
+    once = Release(family="gaussian", noise_multiplier=2 * noise, count=4)
+    assert _records([once], game, 1) == records
+    laplace = once.model_copy(update={"family": "laplace"})
+    assert _records([once, laplace], game, 1) == 0
+
+
+def test_numbers_that_are_not_finite_have_no_law() -> None:
+    rng = np.random.default_rng(1)
+    sample = rng.normal(size=(400, 3))
+    p, what = _law(sample, "gaussian", rng)
+    assert p > 1e-6  # of a right law, with probability 1 - 1e-6
+    assert what.endswith(" has another law")
+    assert _law(sample**3, "gaussian", rng)[0] < 1e-6
+    sample[7, 1] = np.inf
+    assert _law(sample, "gaussian", rng) == (0.0, "some numbers are not finite without a record")

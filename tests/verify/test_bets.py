@@ -126,7 +126,7 @@ def test_bets_have_the_p_value_of_their_largest_wealth() -> None:
         (([CLAIMED],), {"epsilon": 0.5, "wealth": 1.001}, "the log wealth is"),
     ],
 )
-def test_bets_follow_from_the_claim_and_refute_what_they_certify(groups, claim, said) -> None:
+def test_bets_follow_from_the_claim_and_refute_what_is_said(groups, claim, said) -> None:
     if said is None:
         assert figures_of(*groups, **claim)
         return

@@ -289,7 +289,7 @@ def test_metrics_and_rounds_are_in_their_range(metrics: Any, n_rounds: int | Non
         ({"restated": "other", "scope": "round"}, {"scope": "round"}, []),
     ],
 )
-def test_a_claim_is_that_of_the_config_and_restates_what_is_declared(claim, asked, where) -> None:
+def test_a_claim_is_that_of_the_config_and_its_accounting(claim, asked, where) -> None:
     said = {"epsilon": 4.0, "delta": 0.1, "mu": None, "scope": "run", "text": "c"}
     said |= {"adjacency": "add-remove"}
     declared = of.accounted(0.5, 1.0)
@@ -306,7 +306,7 @@ def test_a_claim_is_that_of_the_config_and_restates_what_is_declared(claim, aske
     assert [flaw.where for flaw in _restated(evidence)] == where
 
 
-def test_the_figures_of_a_claim_are_known_in_the_forms_of_sentences() -> None:
+def test_figures_of_a_claim_are_known_as_sentences_write_them() -> None:
     test = of.finding("test", of=of.metrics(confidence=0.9, epsilon_lower_bound=0.5), title="of 77")
     evidence = of.evidence(test, delta=None)
     evidence = evidence._replace(claim=evidence.claim | {"delta": 1e-3, "mu": None})

@@ -16,15 +16,18 @@ from hypothesis import strategies as st
 from dpaudit.files import certificate
 from dpaudit.files.certificate import (
     MATRICES,
+    Declaration,
     _hashes,
     _matrices,
     canonical,
     certificate_of,
     changes,
+    declaration_changes,
     digest,
     schema,
     unpack,
 )
+from dpaudit.files.ledger_file import Budget
 from dpaudit.files.result import AuditResult
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -175,3 +178,24 @@ def test_matrices_alone_are_unpacked(tmp_path: Path) -> None:
     for wrong in ({f"../{name}": text}, {name: text + "!"}):
         with pytest.raises(ValueError):
             unpack({"matrices": wrong}, tmp_path)
+
+
+def test_a_ledger_may_grow_beyond_its_certificate(tmp_path: Path) -> None:
+    (ledger := tmp_path / "l.jsonl").write_bytes(b"then")
+    declared = Declaration(
+        budget=Budget(epsilon=1.0, delta=0.0),
+        entries=(),
+        sums=(),
+        ledger="l.jsonl",
+        ledger_bytes=4,
+        ledger_sha256=hashlib.sha256(b"then").hexdigest(),
+    )
+    content = json.loads(declared.to_json())
+    ledger.write_bytes(b"then and more")
+    assert list(declaration_changes(content, tmp_path)) == []
+    ledger.write_bytes(b"them and more")
+    assert [where for where, _ in declaration_changes(content, tmp_path)] == ["ledger"]
+    ledger.rename(other := tmp_path / "other")
+    assert list(declaration_changes(content, tmp_path)) == []  # it is not beside the certificate
+    ledger.symlink_to(other)
+    assert list(declaration_changes(content, tmp_path)) == []

@@ -6,7 +6,7 @@ import pytest
 
 from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
-from dpaudit.files.config import AuditConfig
+from dpaudit.files.config import AuditConfig, with_fixed_model
 from dpaudit.files.documents import line_of
 from dpaudit.files.options import graph_options
 from dpaudit.pipeline.run import Runtime, prepare
@@ -205,3 +205,12 @@ def test_which_graphs_are_drawn_and_which_are_drawn_anew() -> None:
     found = [graph_options(name) for name in ("ring", "erdos-renyi", "pairwise", "server")]
     assert [graph.is_random for graph in found] == [False, True, True, True]
     assert [graph.is_redrawn for graph in found[:3]] == [False, False, True]
+
+
+def test_a_model_is_fixed_where_there_is_one() -> None:
+    content = {"seed": 1, "model": {"name": "lenet"}}
+    assert with_fixed_model(content, "x") == {"seed": 1, "model": {"name": "lenet", "fix": True}}
+    assert content["model"] == {"name": "lenet"}
+    for none in ({"seed": 1}, {"model": "lenet"}):
+        with pytest.raises(ConfigError, match=r"^x: this audit has no \[model\] to fix"):
+            with_fixed_model(none, "x")

@@ -40,13 +40,14 @@ def test_a_title_names_other_data_than_the_papers() -> None:
 
 def test_tables_are_written_with_a_row_on_each_line(tmp_path: Path) -> None:
     rows = ((1.0, "é"), (None, "inf"))
-    tables = tuple(ResultTable(title=t, columns=("a", "b"), rows=rows) for t in ("one", "two"))
+    tables = tuple(ResultTable(title=t, columns=("a", "b"), rows=rows) for t in ("ö", "two"))
     results = ResultTables(title="t", about="ü", tables=tables)
     text = results.to_json()
     assert ResultTables.model_validate_json(text) == results
     assert json.loads(text)["schema_version"] == 1
     assert text.count('\n    [1.0, "é"],\n    [null, "inf"]\n') == 2
     assert '"about": "ü"' in text
+    assert '"title": "ö"' in text
     (path := tmp_path / "tables.json").write_text(text)
     assert ResultTables.read(path) == results
 

@@ -296,6 +296,7 @@ def test_shapes_of_a_functions_values() -> None:
         ({"shape": (10**7,)}, True),
         ({"shape": ((10**7,), (1,))}, False),
         ({"low": 0.0, "high": 0.0}, False),
+        ({"low": 0.0, "high": 1.0}, True),
         ({"low": 0.0}, True),
         ({"high": 0.0}, True),
         ({"records": True}, True),

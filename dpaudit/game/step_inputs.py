@@ -328,7 +328,8 @@ class ChosenNoise(Noise):
         return self._played("laplace", message, scale, like)
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
-        self.draws.setdefault(message, AskedNoise(family, like.shape))
+        if like.numel():  # of a layer that a small model does not have, nothing is drawn
+            self.draws.setdefault(message, AskedNoise(family, like.shape))
         units = self._units.get(message)
         if units is None:
             return torch.zeros_like(like)

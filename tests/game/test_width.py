@@ -59,6 +59,24 @@ def test_of_laplace_noise_it_is_the_pure_loss() -> None:
     assert told.release.noise_multiplier == pytest.approx(3 / 4, rel=1e-12)
 
 
+class NoiseByLayer(PrivateGossip):
+    """Two layers draw noise of their own; a model of one number has one of them."""
+
+    share: float = 1.0  # of the scale, in the second layer
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        first = noise.gaussian("first", self._scale, like[..., :15])
+        second = noise.gaussian("second", self.share * self._scale, like[..., 15:])
+        return torch.cat([first, second], dim=-1)
+
+
+def test_a_layer_that_one_coordinate_lacks_has_no_noise() -> None:
+    assert found(NoiseByLayer(noise_multiplier=2.0), 18) is None
+    told = found(NoiseByLayer(noise_multiplier=2.0, share=0.5), 18)
+    assert told is not None
+    assert (told.times, told.where) == (pytest.approx(2, rel=1e-12), "at other coordinates")
+
+
 class MoreNoise(PrivateGossip):
     """More noise for larger models, as behind another norm of the clip."""
 

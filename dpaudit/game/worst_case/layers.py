@@ -286,9 +286,13 @@ def _change(base: Messages, other: Messages) -> dict[str, Tensor]:
 
 
 def _everywhere(asked: ChosenNoise, turning: int, signs: bool) -> Units:
-    """All draws together on all coordinates, in a size for each row: alike, or of random signs."""
-    generator, units = torch.Generator().manual_seed(0), asked.zeros(1)
+    """All draws together on all coordinates, in a size for each row: alike, or of random signs.
+
+    Draws for parts of the coordinates have the same sizes, so that these are alike.
+    """
+    units = asked.zeros(1)
     for number, drawn in enumerate(units.values()):
+        generator = torch.Generator().manual_seed(0)
         drawn += turned_sign(number, turning)
         drawn *= torch.rand(drawn.shape[-2], 1, generator=generator) + 0.5
         if signs:

@@ -51,6 +51,25 @@ def keeps_a_sum(x):
     return KEPT + np.random.normal(size=x.shape)
 
 
+CALLED: dict[str, int] = {}
+
+
+def noised_from_call(n: int):
+    """Noise that calls before the n-th do not have, as where a warm-up has none."""
+
+    def noised(x: np.ndarray) -> np.ndarray:
+        name = f"from call {n}"
+        CALLED[name] = CALLED.get(name, 0) + 1
+        return noise(x) if CALLED[name] >= n else x
+
+    return noised
+
+
+def clipped_from_the_second_call(x: np.ndarray) -> np.ndarray:
+    CALLED["clipped"] = CALLED.get("clipped", 0) + 1
+    return noise(x / max(1.0, np.linalg.norm(x)) if CALLED["clipped"] > 1 else x)
+
+
 BAD = {
     "another shape": (lambda x: noise(x)[:3], "DPA075", "returned shape (3,); expected (6,)"),
     "another dtype": (lambda x: noise(x).astype("float32"), "DPA075", "float32; expected float64"),
@@ -59,7 +78,7 @@ BAD = {
     "complex": (lambda x: x + 1j, "DPA075", "returned complex128; expected an array of numbers"),
     "exits": (lambda x: sys.exit(3), "DPA075", "raised SystemExit: 3"),
     "raises": (raises, "DPA075", "raised RuntimeError: no such"),
-    "raises for some inputs": (raises_if_large, "DPA075", "numbers from 0 to"),
+    "raises for some inputs": (raises_if_large, "DPA075", "called with shape (6,), numbers"),
     "not random": (lambda x: x, "DPA076", "2,000 calls with one value return the same"),
     "seeds itself": (seeds_itself, "DPA076", "noise that it seeds itself"),
     "beyond its seed": (
@@ -68,6 +87,9 @@ BAD = {
         "random beyond its seed",
     ),
     "keeps a sum": (keeps_a_sum, "DPA077", "or keeps something from call to call"),
+    "noise from call 2 on": (noised_from_call(2), "DPA077", "keeps something from call to call"),
+    "noise from call 11 on": (noised_from_call(11), "DPA077", "keeps something from call to call"),
+    "a clip from call 2 on": (clipped_from_the_second_call, "DPA077", "keeps something from call"),
     "changes its input": (mutates, "DPA078", "changes its input in place"),
     "slow": (slow, "DPA079", "expected 5 s at most"),
 }

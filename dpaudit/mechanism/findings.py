@@ -131,8 +131,7 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
     family, source = noise.draw.family, noise.draw.name
     notes = (
         f"calls compose as releases do, here {calls} of them: {source} draws anew in each",
-        f"in {compared.calls:,} calls the output was a fixed value plus {source} times "
-        f"{_scale(noise)}",
+        f"in {compared.calls:,} calls the output was a fixed value plus {_said(noise)}",
         f"{search.n_pairs} pairs of inputs were tried; others may be further apart",
     )
     low = high = 0.0 if move.size == 0 else inf
@@ -193,6 +192,13 @@ def _releases(
     ]
 
 
+def _said(noise: Noise) -> str:
+    """What the noise is, as a clause."""
+    if noise.mix is None:
+        return f"{noise.draw.name} times {_scale(noise)}"
+    return f"sums of {noise.n_drawn} draws of {noise.draw.name}, of scale {_scale(noise)}"
+
+
 def _scale(noise: Noise) -> str:
     low, high = np.abs(noise.scale).min(), np.abs(noise.scale).max()
     return f"{high:.6g}" if high - low <= SLACK * high else f"{low:.6g} to {high:.6g}"
@@ -214,12 +220,12 @@ def between_calls(search: Search, played: Played, compared: Compared) -> Iterato
     elif compared.exceptions:
         known = (
             f"in {compared.exceptions:,} of {compared.calls:,} calls the output was something else "
-            f"than a value and {noise.draw.name} times {_scale(noise)}"
+            f"than a value and {_said(noise)}"
         )
     elif compared.other:
         known = f"{compared.other}: counted calls do not show how much that leaks"
     else:
-        known = f"{noise.draw.name} times {_scale(noise)}, in each of {compared.calls:,} calls"
+        known = f"{_said(noise)}, in each of {compared.calls:,} calls"
         metrics[Name.NOISE_OVER_DECLARED] = Metric(value=1.0, low=1 - SLACK, high=1 + SLACK)
     yield Finding(
         role=Role.NOISE,

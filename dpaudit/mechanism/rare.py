@@ -28,10 +28,13 @@ def other_draws(function: AuditedFunction, noise: Noise, value: Value) -> str:
         return f"a call also draws from {others[0]}"
     if draw.following is None:
         return ""
+    if noise.mix is not None and not noise.mix.any(axis=0).all():
+        return f"a call draws numbers from {draw.generator} that are not in its noise"
     outputs = function.in_turn([value], 1, [SEED], times=2)[0, 0].reshape(2, -1)
     function.seed(SEED)
-    drawn = np.stack([draw.following(function) for _ in range(2)])
-    centre = outputs[0] - noise.scale * drawn[0]
+    drawn = np.concatenate([draw.following(function) for _ in range(2)])
+    drawn = drawn[: 2 * noise.n_drawn].reshape(2, -1)
+    centre = outputs[0] - noise.of(drawn[0])
     if noise.fits(function, outputs, drawn, centre).all():
         return ""
     return f"a call draws more numbers from {draw.generator} than its noise"
@@ -41,12 +44,15 @@ def far_seeds(function: AuditedFunction, noise: Noise, value: Value) -> Sequence
     """Seeds after which a number of the noise comes out far from zero, or its length does."""
     if noise.draw.following is None:
         return ()
-    size = noise.scale.size
+    size = noise.n_drawn
     n = int(np.clip(MOST_NUMBERS // size, FEWEST_SEEDS, MOST_SEEDS))
     seeds, block, parts = range(FIRST, FIRST + n), max(1, BLOCK // size), []
     for start in range(0, n, block):
         drawn = noise.draw.seeded(function, value, seeds[start : start + block])
         assert drawn is not None
+        if noise.mix is not None:
+            sums = noise.of(drawn) / np.where(noise.scale > 0, noise.scale, np.inf)
+            drawn = np.concatenate([drawn[:, :size], sums], axis=1)
         lengths = np.linalg.norm(drawn, axis=1)
         parts.append(np.stack([drawn.max(axis=1), -drawn.min(axis=1), lengths, -lengths]))
     chosen = np.argsort(np.concatenate(parts, axis=1), axis=1)[:, -EACH:]

@@ -192,6 +192,9 @@ class Search:
 
     def size(self, moved: Array) -> float:
         """Of a move in units of the noise; infinite where a number moves and has no noise."""
+        if self.noise is not None and self.noise.mix is not None:
+            options = self.function.options
+            return self.noise.hides(moved, options.output_dtype or options.dtype)
         there = np.abs(moved) > 1e-9 * np.abs(moved).max(initial=0.0)
         if (self.unit[there] == 0).any():
             return inf

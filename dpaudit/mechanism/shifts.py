@@ -4,13 +4,15 @@ Two calls with the same seeds have the same noise. Where the difference of what 
 same for every seed, the function adds noise to a value, g(x) + Z, and the difference is
 g(x') - g(x) but for rounding. The noise is recognised where it is a multiple of what a known
 generator draws first after the same seed: Z = b z, with z from numpy.random.normal, say. Its law,
-scale and independence are then known exactly, not estimated. JAX draws by keys, which a function
-may derive in any way: there z is what a call is seen to draw, by keys that nothing else uses.
+scale and independence are then known exactly, not estimated. Where no multiple fits, sums of more
+draws are fitted, Z = A z, as of a transform, matrix factorisation or noise in shares. JAX draws by
+keys, which a function may derive in any way: there z is what a call is seen to draw, by keys that
+nothing else uses.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +28,10 @@ ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}
 NUMBERS, MOST_CALLS = 10**6, 1_000  # of outputs that are held at once
 EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
 MOST_REPLAYED = 10**7
+MOST_BLOCKS, MOST_MIXED = 16, 400  # outputs whose draws are summed, and numbers in all
+FITTED = 300_000  # the first seed of calls to which sums are fitted
+RANK = {"float64": 1e-9, "float32": 1e-3}  # relative: a direction with less noise has none
+LEFT = 1e-3  # relative: of a move, which noise does not hide
 MOST_SLOW = 250  # where a call is made without compilation
 LEGACY = np.random  # what frameworks draw from
 GIVEN: tuple[tuple[str, NoiseFamily, str], ...] = (
@@ -46,32 +52,53 @@ class Draw(NamedTuple):
     # What is drawn next, [n_out]; None: that is not seen without a call.
     following: Callable[[AuditedFunction], Array] | None = None
     most: int = MOST_REPLAYED  # calls with a value that are compared
+    several: Callable[[int], "Draw"] | None = None  # the draws for so many outputs in a row
 
 
 class Noise(NamedTuple):
-    """Noise that was recognised: independent draws of a family, each times a scale."""
+    """Noise that was recognised: independent draws of a family, each times a scale, or sums."""
 
     draw: Draw
     scale: Array  # [n_out]: standard deviation, or scale of the Laplace distribution; may be < 0
+    # [n_out, n_drawn]: what each Gaussian draw adds; None: each output has one, times its scale
+    mix: Array | None = None
+
+    @property
+    def n_drawn(self) -> int:
+        """Draws of one call."""
+        return self.scale.size if self.mix is None else self.mix.shape[1]
+
+    def of(self, drawn: Array) -> Array:
+        """The noise [n, n_out] of draws [n, n_drawn or more]."""
+        if self.mix is None:
+            return np.asarray(self.scale * drawn)
+        return np.asarray(drawn[..., : self.n_drawn] @ self.mix.T)
+
+    def hides(self, moved: Array, dtype: str) -> float:
+        """The length of the draws that make up for a move of the output; infinite: none do."""
+        assert self.mix is not None
+        draws = np.linalg.lstsq(self.mix, moved, rcond=RANK[dtype])[0]
+        left = np.abs(self.mix @ draws - moved).max()
+        return inf if left > LEFT * np.abs(moved).max() else float(np.linalg.norm(draws))
 
     def exceptions(self, function: AuditedFunction, value: Value, seeds: Sequence[int]) -> int:
         """In how many calls the output is something else than one centre and this noise."""
         found, centre = 0, None
-        block = max(1, min(MOST_CALLS, NUMBERS // self.scale.size))
+        block = max(1, min(MOST_CALLS, NUMBERS // self.n_drawn))
         for some in (seeds[i : i + block] for i in range(0, len(seeds), block)):
             outputs = function.in_turn([value], len(some), some)[:, 0]
             drawn = self.draw.seeded(function, value, some)
             if drawn is None:
                 return len(seeds)
             if centre is None:
-                centre = outputs[0] - self.scale * drawn[0]
+                centre = outputs[0] - self.of(drawn[0])
             found += len(outputs) - int(self.fits(function, outputs, drawn, centre).sum())
         return found
 
     def fits(self, function: AuditedFunction, outputs: Array, drawn: Array, centre: Array) -> Array:
         """Whether each output, [n, n_out], is the centre and the noise that was drawn, [n]."""
         allowed = 2 * _allowed(function, self.scale, np.abs(outputs))
-        off = np.abs(outputs - self.scale * drawn - centre)
+        off = np.abs(outputs - self.of(drawn) - centre)
         return np.asarray((off <= allowed).all(axis=1))
 
 
@@ -91,13 +118,17 @@ def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None
 
 
 def recognised(function: AuditedFunction, value: Value) -> Noise | None:
-    """The noise that is added to a value, if it is what a known function draws first."""
+    """The noise that is added to a value, if it is what a known function draws first, or sums."""
+    return _one_by_one(function, value) or _summed(function, value)
+
+
+def _one_by_one(function: AuditedFunction, value: Value) -> Noise | None:
+    """Noise of which each number is one draw, times a scale."""
     returned = function.in_turn([value], len(SEEDS), SEEDS)[:, 0]
     ours = returned - returned.mean(axis=0)
     if not np.abs(ours).max(initial=0.0) > 0:
         return None
-    given = GIVEN_DRAWS if function.generator is not None else ()
-    for draw in (*DRAWS, *given, *JAX_DRAWS):
+    for draw in (*_drawn_here(function), *JAX_DRAWS):
         theirs = draw.seeded(function, value, SEEDS)
         if theirs is None:
             continue
@@ -107,6 +138,37 @@ def recognised(function: AuditedFunction, value: Value) -> Noise | None:
         if (np.abs(ours - scale * theirs) <= allowed).all() and (np.abs(scale) > allowed).any():
             return Noise(draw, _alike(np.where(np.abs(scale) > allowed, scale, 0.0)))
     return None
+
+
+def _summed(function: AuditedFunction, value: Value) -> Noise | None:
+    """Noise of which each number is a sum of Gaussian draws, each times a weight."""
+    options = function.options
+    n_out = sum(map(prod, options.output_shapes))
+    blocks = min(MOST_BLOCKS, MOST_MIXED // n_out)
+    if not blocks or (options.output_dtype or options.dtype) not in RANK:
+        return None
+    seeds = range(FITTED, FITTED + 2 * blocks * n_out + 8)
+    returned = function.in_turn([value], len(seeds), seeds)[:, 0]
+    ours, size = returned - returned.mean(axis=0), np.abs(returned).max(axis=0)
+    for one in _drawn_here(function):
+        if one.family != "gaussian" or one.several is None:
+            continue
+        draw = one.several(blocks)
+        drawn = draw.seeded(function, value, seeds)
+        assert drawn is not None
+        theirs = drawn - drawn.mean(axis=0)
+        mix = np.linalg.lstsq(theirs, ours, rcond=None)[0].T
+        allowed = _allowed(function, np.linalg.norm(mix, axis=1), size)
+        if (np.abs(ours - theirs @ mix.T) <= allowed).all() and (np.abs(ours) > allowed).any():
+            mix = np.where(np.abs(mix) > allowed[:, None], mix, 0.0)
+            mix = mix[:, : 1 + np.flatnonzero(mix.any(axis=0))[-1]]
+            return Noise(draw, np.linalg.norm(mix, axis=1), mix)
+    return None
+
+
+def _drawn_here(function: AuditedFunction) -> Sequence[Draw]:
+    """What it may draw with after a seed."""
+    return (*DRAWS, *GIVEN_DRAWS) if function.generator is not None else DRAWS
 
 
 def _allowed(function: AuditedFunction, scale: Array, size: Array) -> Array:
@@ -126,16 +188,19 @@ Seed = Callable[[AuditedFunction, int], object]
 One = Callable[[AuditedFunction, Shape], Array]
 
 
-def _after_seed(name: str, family: NoiseFamily, generator: str, seed: Seed, one: One) -> Draw:
+def _after_seed(
+    name: str, family: NoiseFamily, generator: str, seed: Seed, one: One, outputs: int = 1
+) -> Draw:
     """What a function draws first after each seed, for each tensor of the output in turn.
 
     Args:
         seed: sets the generator, and no other: that is much faster.
         one: of a tensor.
+        outputs: for which it draws, one after the other.
     """
 
     def following(function: AuditedFunction) -> Array:
-        shapes = function.options.output_shapes
+        shapes = [*function.options.output_shapes] * outputs
         return np.concatenate([np.asarray(one(function, s), float).ravel() for s in shapes])
 
     def seeded(function: AuditedFunction, value: Value, seeds: Sequence[int]) -> Array:
@@ -145,7 +210,14 @@ def _after_seed(name: str, family: NoiseFamily, generator: str, seed: Seed, one:
             rows.append(following(function))
         return np.stack(rows)
 
-    return Draw(name, family, generator, seeded, following)
+    return Draw(
+        name,
+        family,
+        generator,
+        seeded,
+        following,
+        several=lambda n: _after_seed(name, family, generator, seed, one, n),
+    )
 
 
 def _seed_given(function: AuditedFunction, seed: int) -> None:

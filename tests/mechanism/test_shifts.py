@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.mechanism.function import FunctionHere
 from dpaudit.mechanism.neighbours import Neighbours, directions
+from dpaudit.mechanism.rare import far_seeds, other_draws
 from dpaudit.mechanism.search import Search
 from dpaudit.mechanism.shifts import recognised
 from tests.mechanism.functions import clipped, gaussian, given, laplace, of_torch
@@ -126,6 +128,69 @@ def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
             assert value[0].dtype == np.int64
             assert value[0].min() >= 0
             assert value[0].max() <= 3
+
+
+N = 8
+LATER = np.tril(np.ones((N, N)))  # sums of all numbers so far, whose inverse is differences
+SUMS = {  # what is done to a value and to draws of scale 2, and the mu of a move along each axis
+    "sums of noised numbers": (LATER, LATER, np.full(N, 0.5)),
+    "noise of sums alone": (np.eye(N), LATER, np.array([*[np.sqrt(2) / 2] * (N - 1), 0.5])),
+    "half of the directions": (np.eye(N)[:4], np.eye(N)[:4], np.array([*[0.5] * 4, *[0.0] * 4])),
+    "noise for the sum": (np.eye(N), np.ones((N, N)), np.full(N, np.inf)),
+    "noise that sums to zero": (np.eye(N), np.eye(N) - 1 / N, np.full(N, np.inf)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_draws_hide_as_much_as_computed(name: str, dtype: str) -> None:
+    A, B, mu = SUMS[name]
+
+    def function(x: np.ndarray) -> np.ndarray:
+        return (A @ x + B @ np.random.normal(0, 2.0, N)).astype(dtype)
+
+    search = searched(function, (N,), sensitivity=1.0, dtype=dtype, output_shape=(len(A),))
+    assert search.noise is not None
+    assert search.noise.exceptions(search.function, search.neighbours.zero, range(50)) == 0
+    axes = [search.size(A @ axis) for axis in np.eye(N)]
+    assert axes == pytest.approx(mu, rel=1e-3 if dtype == "float32" else 1e-6)
+
+
+def test_noise_in_shares_is_recognised_with_its_draws() -> None:
+    """Of torch, whose draws depend on the shape that is asked for."""
+
+    def shares(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.stack([torch.randn_like(x) for _ in range(4)]).sum(dim=0)
+
+    search = searched(shares, (5, 3), sensitivity=1.0, **TORCH)
+    assert search.noise is not None
+    assert search.noise.n_drawn == 60
+    assert search.moves[0].size == pytest.approx(0.5, rel=1e-3)
+    assert other_draws(search.function, search.noise, search.neighbours.zero) == ""
+
+
+def test_a_draw_that_is_in_no_sum_is_named() -> None:
+    """It may decide whether there is noise."""
+
+    def discarding(x: np.ndarray) -> np.ndarray:
+        np.random.normal()
+        return x + np.random.normal(0, 2.0, x.shape)
+
+    search = searched(discarding, (N,), sensitivity=1.0)
+    assert search.noise is not None
+    other = other_draws(search.function, search.noise, search.neighbours.zero)
+    assert other == "a call draws numbers from numpy.random that are not in its noise"
+
+
+def test_noise_cut_off_in_a_sum_is_found_far_out() -> None:
+    def cut(x: np.ndarray) -> np.ndarray:
+        return x + np.clip(np.random.normal(size=(2, N)).sum(axis=0), -6, 6)
+
+    search = searched(cut, (N,), sensitivity=1.0)
+    zero = search.neighbours.zero
+    if search.noise is not None:  # else none of the calls that were fitted was cut off
+        far = far_seeds(search.function, search.noise, zero)
+        assert search.noise.exceptions(search.function, zero, [1, *far]) > 0
 
 
 def test_a_clip_left_out_where_the_norm_overflows_is_found() -> None:

@@ -40,6 +40,28 @@ def other_draws(function: AuditedFunction, noise: Noise, value: Value) -> str:
     return f"a call draws more numbers from {draw.generator} than its noise"
 
 
+def goes_on(function: AuditedFunction, noise: Noise, value: Value, seed: int, calls: int) -> bool:
+    """Whether the next call adds what its generator gives after the noise of so many calls.
+
+    It does not where one of them has set the seed, so that noise comes again. Raises FunctionError.
+
+    Args:
+        seed: that was set before these calls.
+    """
+    if noise.draw.following is None:
+        return True
+    output, at_seed = function.in_turn([value], 1)[:, 0], function.in_turn([value], 1, [SEED])[0, 0]
+    function.seed(SEED)
+    centre = at_seed - noise.of(noise.draw.following(function))
+    function.seed(seed)
+    some, left = noise.draw.following(function), calls * noise.n_drawn
+    while left + noise.n_drawn > some.size:
+        passed = min(left, some.size)
+        some, left = np.concatenate([some[passed:], noise.draw.following(function)]), left - passed
+    drawn = some[left : left + noise.n_drawn]
+    return bool(noise.fits(function, output, drawn[None], centre)[0])
+
+
 def far_seeds(function: AuditedFunction, noise: Noise, value: Value) -> Sequence[int]:
     """Seeds after which a number of the noise comes out far from zero, or its length does."""
     if noise.draw.following is None:

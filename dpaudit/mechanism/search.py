@@ -51,6 +51,7 @@ class Played(NamedTuple):
     score: Score
     counted: Scores
     choosing: Scores
+    n_calls: int = 0  # that were made in a row, after one seed
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,8 @@ class Search:
         move, score, _ = max(found, key=lambda one: one[2])
         choosing = self._scored(move.pair, score, choose, on_run)
         counted = self._scored(move.pair, score, runs, on_run)
-        return Played(move, score, counted, choosing)
+        n_runs = choose + runs + len(finalists) * (fit + self.few(choose))
+        return Played(move, score, counted, choosing, 2 * self.function.calls * n_runs)
 
     def few(self, n: int) -> int:
         """So many runs, or as many as outputs can be held of."""

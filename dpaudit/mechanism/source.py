@@ -49,7 +49,7 @@ from .function import (
 )
 from .neighbours import SCALES, Neighbours, Pair
 from .probes import probed
-from .rare import far_seeds, other_draws
+from .rare import far_seeds, goes_on, other_draws
 from .search import Search
 from .shifts import Noise
 
@@ -64,6 +64,7 @@ EXAMINED = 24  # inputs on which the function is examined before
 REPLAYED = 1_000  # the first seed of calls that are compared with recognised noise
 OVERHEAD = 9_000  # calls beside the counted ones, about
 OTHER_INPUTS = "Other inputs than those that were tried may leak more."
+SEEDED = "calls in a row do not draw on from one generator: one of them has seeded it again"
 RARE = " Noise was compared in {:,} calls{}: what is rarer is not seen."
 FROM_PYTHON = "# This function was audited from Python; its config is in audit.json.\n"
 
@@ -256,8 +257,12 @@ def _findings(
     if search.noise is not None:
         with one_step(on_progress, COMPARISON):
             compared = _compared(search.function, search.noise, (worst.having, worst.without))
-    found = measured(claim, search, compared)
     played = search.played(lambda done, total: on_progress("runs", done, total))
+    if search.noise is not None and search.is_additive and compared.is_noise:
+        at = search.seed + 1
+        if not goes_on(search.function, search.noise, worst.having, at, played.n_calls):
+            compared = compared._replace(other=SEEDED)
+    found = measured(claim, search, compared)
     with one_step(on_progress, CONTROLS):
         several = [
             found.finding,

@@ -18,7 +18,7 @@ from dpaudit.files.finding import Name, Role
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.function import FunctionHere
-from dpaudit.mechanism.rare import far_seeds, other_draws
+from dpaudit.mechanism.rare import far_seeds, goes_on, other_draws
 from dpaudit.mechanism.shifts import Noise, recognised
 
 SIGMA, RARELY = 4.0, 1e-5
@@ -155,3 +155,59 @@ def test_noise_that_is_cut_off_has_a_lower_end_alone() -> None:
     low, high = measured.metrics[Name.EPSILON].ends
     assert (low, high) == (pytest.approx(gaussian_epsilon(1e-5, 1 / SIGMA), rel=5e-3), inf)
     assert "where its noise comes out far, a call adds something else" in result.claims[0].reason
+
+
+IN_A_ROW = 50
+
+
+def in_sums(x: Any) -> Any:
+    return x + np.cumsum(noise(x) + noise(x))
+
+
+def in_a_subspace(x: Any) -> Any:
+    """Of 13 draws, all of which are in the last numbers."""
+    return np.tril(np.ones((20, 13))) @ (x[:13] + np.random.normal(0, SIGMA, 13))
+
+
+def seeding_again(period: int) -> Callable[[Any], Any]:
+    """As code that fixes its seed at the start of each epoch."""
+    calls = 0
+
+    def noised(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        found = x / max(1.0, float(np.linalg.norm(x))) + noise(x)
+        if calls % period == 0:
+            np.random.seed(0)
+        return found
+
+    return noised
+
+
+@pytest.mark.parametrize("function", [*RIGHT, in_sums, in_a_subspace])
+def test_calls_in_a_row_draw_on_from_one_seed(function: Callable[..., Any]) -> None:
+    called, found = examined(function)
+    called.seed(3)
+    called.in_turn([VALUE, (np.zeros(20),)], IN_A_ROW)
+    assert goes_on(called, found, VALUE, 3, 2 * IN_A_ROW)
+    called.seed(3)
+    called.in_turn([VALUE], IN_A_ROW)
+    assert not goes_on(called, found, VALUE, 3, IN_A_ROW + 1)
+
+
+def test_a_seed_that_is_set_in_one_of_the_calls_is_seen() -> None:
+    called, found = examined(seeding_again(997))
+    called.seed(3)
+    called.in_turn([VALUE], 1_000)
+    assert not goes_on(called, found, VALUE, 3, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("period", "verdict"), [(10**9, Verdict.SUPPORTED), (1_201, Verdict.NOT_REFUTED)]
+)
+def test_noise_that_comes_again_each_epoch_has_no_upper_end(period: int, verdict: Verdict) -> None:
+    """The right twin is refuted with probability at most 5%; the seed is fixed."""
+    claim = {"epsilon": gaussian_epsilon(1e-5, 1 / SIGMA) * 1.01, "delta": 1e-5}
+    result = mechanism.audit(seeding_again(period), claim, (20,), "add-remove", runs=400)
+    assert result.verdict is verdict
+    assert ("one of them has seeded it again" in result.claims[0].reason) == (period < 10**9)

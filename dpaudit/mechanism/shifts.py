@@ -30,8 +30,9 @@ EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
 MOST_REPLAYED = 10**7
 MOST_BLOCKS, MOST_MIXED = 16, 400  # outputs whose draws are summed, and numbers in all
 FITTED = 300_000  # the first seed of calls to which sums are fitted
+SAME = 1e-9  # relative: parts of a move that differ by less are one
 RANK = {"float64": 1e-9, "float32": 1e-3}  # relative: a direction with less noise has none
-LEFT = 1e-3  # relative: of a move, which noise does not hide
+LEFT = {"float64": 1e-12, "float32": 1e-5}  # of the noise: what rounding leaves of a move
 MOST_SLOW = 250  # where a call is made without compilation
 LEGACY = np.random  # what frameworks draw from
 GIVEN: tuple[tuple[str, NoiseFamily, str], ...] = (
@@ -79,7 +80,8 @@ class Noise(NamedTuple):
         assert self.mix is not None
         draws = np.linalg.lstsq(self.mix, moved, rcond=RANK[dtype])[0]
         left = np.abs(self.mix @ draws - moved).max()
-        return inf if left > LEFT * np.abs(moved).max() else float(np.linalg.norm(draws))
+        rounding = LEFT[dtype] * self.scale.max() + SAME * np.abs(moved).max()
+        return inf if left > rounding else float(np.linalg.norm(draws))
 
     def exceptions(self, function: AuditedFunction, value: Value, seeds: Sequence[int]) -> int:
         """In how many calls the output is something else than one centre and this noise."""

@@ -137,6 +137,7 @@ SUMS = {  # what is done to a value and to draws of scale 2, and the mu of a mov
     "noise of sums alone": (np.eye(N), LATER, np.array([*[np.sqrt(2) / 2] * (N - 1), 0.5])),
     "half of the directions": (np.eye(N)[:4], np.eye(N)[:4], np.array([*[0.5] * 4, *[0.0] * 4])),
     "noise for the sum": (np.eye(N), np.ones((N, N)), np.full(N, np.inf)),
+    "a trace without noise": (np.eye(N) - 0.999 / N, np.eye(N) - 1 / N, np.full(N, np.inf)),
     "noise that sums to zero": (np.eye(N), np.eye(N) - 1 / N, np.full(N, np.inf)),
 }
 

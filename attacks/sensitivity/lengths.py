@@ -20,6 +20,7 @@ from .opposed import Given, Vacant
 from .worlds import Coupled, PlayedWorld, WorldPair, lengths
 
 SHARES = (1e-3, 0.03, 0.2, 0.5, 0.8, 0.95, 1.05, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5, 5, 10, 30, 100)
+FAR = (1e3, 1e4, 1e6, 1e9)  # beyond, where a step may leave out a record or a round
 MOST = 2**28  # numbers of the gradients of each record, of which so many worlds are not played
 IN_A_SMALL_BATCH = (
     "how far records of other lengths move messages: their search needs a batch of one record, as "
@@ -52,7 +53,7 @@ def longest_moving(
     if longest == 0:
         return [], None
     unit = longest if clip_norm is None else clip_norm
-    tried = [share * unit for share in SHARES if clip_norm is not None or share < 1]
+    tried = [share * unit for share in (*SHARES, *FAR) if clip_norm is not None or share < 1]
     is_large = without.oracle.batch_size * len(without.state[0]) * len(towards) > MOST
     searched = _with_one_record(without) if is_large else without
     try:

@@ -21,12 +21,14 @@ RIGHT: dict[str, Factor] = {
     "soft": lambda L: C / (C**2 + L.square()).sqrt(),
     "to one length": lambda L: C / L,
     "long ones left out": lambda L: (L <= C).to(L),
+    "those far out left out": lambda L: (C / L).clamp(max=1) * (L < 500),
 }
 WRONG: dict[str, tuple[Factor, float]] = {  # and how far the worst length moves, over C
     "begins late": (lambda L: torch.where(L > 1.3 * C, C / L, 1.0), 1.2),
     "begins at three": (lambda L: torch.where(L > 3 * C, C / L, 1.0), 2.5),
     "divided by the square": (lambda L: (C / L.square()).clamp(max=1), 1.4),
     "without the 1": (lambda L: (C / L.square()).clamp(max=100), 10.0),
+    "left out far out": (lambda L: torch.where(L > 500 * C, 1.0, (C / L).clamp(max=1)), 1e9),
 }
 
 

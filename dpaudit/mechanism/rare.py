@@ -59,6 +59,7 @@ def goes_on(function: AuditedFunction, noise: Noise, value: Value, seed: int, ca
         passed = min(left, some.size)
         some, left = np.concatenate([some[passed:], noise.draw.following(function)]), left - passed
     drawn = some[left : left + noise.n_drawn]
+    function.seed(SEED)  # what is called next is the same in another process
     return bool(noise.fits(function, output, drawn[None], centre)[0])
 
 

@@ -258,12 +258,12 @@ def _findings(
         with one_step(on_progress, COMPARISON):
             compared = _compared(search.function, search.noise, (worst.having, worst.without))
     played = search.played(lambda done, total: on_progress("runs", done, total))
-    if search.noise is not None and search.is_additive and compared.is_noise:
-        at = search.seed + 1
-        if not goes_on(search.function, search.noise, worst.having, at, played.n_calls):
-            compared = compared._replace(other=SEEDED)
-    found = measured(claim, search, compared)
     with one_step(on_progress, CONTROLS):
+        if search.noise is not None and search.is_additive and compared.is_noise:
+            at = search.seed + 1
+            if not goes_on(search.function, search.noise, worst.having, at, played.n_calls):
+                compared = compared._replace(other=SEEDED)
+        found = measured(claim, search, compared)
         several = [
             found.finding,
             tested(claim, played),

@@ -55,7 +55,8 @@ def test_parts_of_attacks_begin_after_whole_ones() -> None:
     ordered = _longest_first(prepare(config, Runtime()))
     parts = ["inversion" in job for job in ordered]
     assert ordered[0] == "noise-of-the-run"
-    assert parts == sorted(parts) and 0 < sum(parts) < len(parts) - 1
+    assert parts == sorted(parts)
+    assert 0 < sum(parts) < len(parts) - 1
 
 
 def test_an_attacks_draws_do_not_depend_on_those_before_it(tmp_path) -> None:

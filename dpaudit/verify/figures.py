@@ -304,8 +304,7 @@ def _of_shape(finding: Finding, evidence: Evidence, alpha: float) -> Iterator[st
     less, more = (family.allow(releases, adjacency, factor * x, rates) for x in NEARBY)
     if not less or (more and factor < inf):
         yield f"its errors do not give {factor:.6g} times the declared noise"
-    pairs = accountant.counted(releases, adjacency, "least")
-    noise = accountant.scaled(pairs, factor)
+    noise = accountant.scaled(accountant.counted(releases, adjacency, "least"), factor)
     own = accountant.epsilon_of(noise, evidence.delta) if factor < inf else 0.0
     if not isclose(own, said, rel_tol=TOLERANCE, abs_tol=1e-4):
         yield f"the noise of the declared family gives epsilon {own:.6g}, not {said:.6g}"

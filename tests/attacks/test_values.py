@@ -497,7 +497,7 @@ def test_a_search_of_lengths_is_in_multiples_of_the_clip(monkeypatch: pytest.Mon
 
     assert pairs(2.0, False) == ([("vacant", [1.5, 2.0])], None)
     assert pairs(None, True) == ([([-1.5, -2.0], [1.5, 2.0])], None)
-    assert seen[0] == [share * 2.0 for share in lengths.SHARES]
+    assert seen[0] == [share * 2.0 for share in (*lengths.SHARES, *lengths.FAR)]
     assert seen[1] == [share * 5.0 for share in lengths.SHARES if share < 1]
     zero = lengths.longest_moving(None, world, 0 * towards, 2.0, 2, False, False)  # type: ignore[arg-type]
     assert zero == ([], None)

@@ -56,13 +56,25 @@ def accounted(
     sampling: Sampling = KNOWN,
     model: ThreatModel = SPY,
     ends: Any = None,
+    drawn: int = 0,
     **claim: Any,
 ) -> Finding:
+    """What rounds leak; so many numbers are drawn before ``SHOWN`` that nobody named as noise."""
     hows = ("absent", "present", "scaled")
     victims = tuple(v for v in (0, 1) if any(v in one.records for one in rounds))
     record = SimpleNamespace(victims=victims, hows=lambda: hows)
+    draw = SimpleNamespace(
+        operator="rand", shape=(drawn,), call_site="a.py:1", process=0, sequence=5, purpose=None
+    )
+    plain = SimpleNamespace(
+        span=lambda agent, k: (-1, 9),
+        taken=[SimpleNamespace(agent=SHOWN.source, process=0, sequence=1)],
+        all_draws=[draw],
+        messages={SHOWN: [0.0] * 3},
+    )
     worlds: Any = SimpleNamespace(
-        config=SimpleNamespace(record=record),
+        config=SimpleNamespace(record=record, noise=SimpleNamespace(sites=())),
+        plain=plain,
         sampling=sampling,
         rounds=dict(enumerate(rounds, start=2)),
     )
@@ -128,6 +140,14 @@ def test_a_record_that_no_noise_hides_has_no_end() -> None:
     upper = accounted(of_record("r", 3.0), of_record("r", inf, noiseless=SHOWN, upper=True))
     assert (upper.metrics[Name.EPSILON].low, upper.message) == (low_of(3.0), None)
     assert any(note.startswith("rounds 3 count nothing: ") for note in upper.notes)
+
+
+def test_as_many_unnamed_numbers_may_hide_a_message() -> None:
+    rounds = of_record("r", 3.0), of_record("r", inf, noiseless=SHOWN)
+    fewer, enough = (accounted(*rounds, drawn=n) for n in (2, 3))
+    assert (fewer.metrics[Name.EPSILON].low, fewer.message) == (inf, str(SHOWN))
+    assert (enough.metrics[Name.EPSILON].low, enough.message) == (low_of(3.0), None)
+    assert any("may be hidden by noise that was not named: a.py:1" in n for n in enough.notes)
 
 
 def test_batches_that_are_drawn_count_by_their_rate() -> None:

@@ -9,8 +9,8 @@ the others are public repositories at the commits below, of which the package is
 DP-Auditorium the ``__init__`` files are emptied, which import what its tester does without.
 
 A peer gets from dpaudit what it has no search for: the pair of inputs on which a search in short
-ends, and the outputs of 24,000 calls, half with either input. An audit makes 19,000 to 84,000
-calls, one of them 142,000, and what it found is taken from docs/results/mechanisms.csv.
+ends, and the outputs of 24,000 calls, half with either input. Most audits make 19,000 to 84,000
+calls, and one makes 142,000. What they found is taken from docs/results/mechanisms.csv.
 DP-Auditorium and DP-Sniper train a classifier on the outputs, and so does dp-recorder, for which
 the whole function is one primitive. The two auditors of scores get the projection of the
 output on the difference of means, fitted on the first half of the calls. Each answers at

@@ -201,15 +201,20 @@ def _after_seed(
         outputs: for which it draws, one after the other.
     """
 
+    def shapes(function: AuditedFunction) -> list[Shape]:
+        return [*function.options.output_shapes] * outputs
+
+    def drawn(function: AuditedFunction, of: list[Shape]) -> Array:
+        return np.concatenate([np.asarray(one(function, s), float).ravel() for s in of])
+
     def following(function: AuditedFunction) -> Array:
-        shapes = [*function.options.output_shapes] * outputs
-        return np.concatenate([np.asarray(one(function, s), float).ravel() for s in shapes])
+        return drawn(function, shapes(function))
 
     def seeded(function: AuditedFunction, value: Value, seeds: Sequence[int]) -> Array:
-        rows = []
+        rows, of = [], shapes(function)
         for number in seeds:
             seed(function, number)
-            rows.append(following(function))
+            rows.append(drawn(function, of))
         return np.stack(rows)
 
     return Draw(

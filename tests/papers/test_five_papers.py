@@ -60,13 +60,8 @@ def test_a_scalar_without_noise_refutes_dpps() -> None:
     assert any(f.kind == "empirical-epsilon" for f in findings)
 
 
-BRIEF = "DECOR, MNIST, ring of 16, example level"
-
-
-@pytest.mark.parametrize(
-    "title",
-    [t if t == BRIEF else pytest.param(t, marks=pytest.mark.slow) for t in BY_TITLE],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("title", BY_TITLE)
 def test_each_case_is_examined(title: str) -> None:
     for threat_model in (EAVESDROPPER, NEIGHBOUR):
         claim, findings = examined(BY_TITLE[title], threat_model, PlayedScale(60, 3), Streams(1))

@@ -111,14 +111,20 @@ def _verdict(name: str, function, claim: dict[str, float], **options) -> Verdict
     "twin, claim, options",
     [
         ("p2pfl/twin.py:gaussian", {"epsilon": 3.0, "delta": 1e-5}, {}),
-        ("p2pfl/twin.py:of_twenty_rounds", {"epsilon": 3.0, "delta": 1e-5}, {"calls": 20}),
+        pytest.param(
+            "p2pfl/twin.py:of_twenty_rounds",
+            {"epsilon": 3.0, "delta": 1e-5},
+            {"calls": 20},
+            marks=pytest.mark.slow,
+        ),
         ("p2pfl/twin.py:laplace", {"epsilon": 3.0}, {}),
         ("flwr/twin.py:local_dp", {"epsilon": 1.0, "delta": 1e-5}, {}),
         ("nvflare/twin.py:laplace", {"epsilon": 0.3}, {}),
-        (
+        pytest.param(
             "appfl/twin.py:ten_steps",
             {"epsilon": 1.0},
             {"shape": (10, 4), "output_shape": (4,), "library": "torch", "dtype": "float32"},
+            marks=pytest.mark.slow,
         ),
     ],
 )

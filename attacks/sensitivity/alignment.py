@@ -135,7 +135,8 @@ def _left(played: Played) -> dict[str, Tensor]:
 
 def _is_same(one: Scale, other: Scale) -> bool:
     a, b = (torch.as_tensor(x).double() for x in (one, other))
-    size = a.abs().max().item() if a.numel() else 0.0
+    finite = a[a.isfinite()]  # beside an infinite number all others would count as the same
+    size = finite.abs().max().item() if finite.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
 
 

@@ -146,7 +146,9 @@ def declared_bounds(
 def _is_as_much(one: Reach, other: Reach) -> bool:
     """Whether two worlds' noise has one law: of each draw, or of sums of other Gaussian draws."""
     ours, theirs = one.scales, other.scales
-    if one.families != other.families and {*one.families, *other.families} == {"gaussian"}:
+    if one.families != other.families:
+        if {*one.families, *other.families} != {"gaussian"}:
+            return False
         ours, theirs = (scales.norm(dim=1, keepdim=True) for scales in (ours, theirs))
     same = ours.shape == theirs.shape
     return same and torch.allclose(ours, theirs, SAME, SAME * ours.max().item())

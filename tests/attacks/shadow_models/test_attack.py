@@ -2,6 +2,7 @@
 
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import torch
 
 import dpaudit
 from dpaudit.attack import Classification, Streams, ThreatModel
+from dpaudit.attack.membership_rates import Rates
+from dpaudit.attacks.shadow_models import attack
+from dpaudit.attacks.shadow_models.attack import ShadowModels
 from dpaudit.attacks.shadow_models.shadows import deal, models_seen
 from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
@@ -95,12 +99,63 @@ def test_the_model_that_is_seen_is_that_of_the_threat_model() -> None:
         return models_seen(TwoRounds(), ThreatModel(name="a", **options), "x", k, played)
 
     assert torch.equal(seen(2, kind="final-model"), X.mean(1))
-    assert torch.equal(seen(2, kind="final-model", model_of=1), X[:, 1])
+    assert torch.equal(seen(2, kind="final-model", model_of=2), X[:, 2])
     assert seen(1, kind="final-model") is None
     assert torch.equal(seen(1), X.mean(1))
     assert torch.equal(seen(1, kind="curious", agents=(1,)), X[:, 0])  # not what it sends itself
     assert torch.equal(seen(1, links=((2, 0),)), X[:, 2])
     assert seen(1, links=((2, 1),)) is None
+
+
+def test_half_of_the_attacked_runs_choose_the_thresholds(monkeypatch) -> None:
+    given: list[Any] = []
+
+    def rates(*scores: Any) -> Rates:
+        given.append([one.tolist() for one in scores])
+        return Rates({}, ("said",), {})
+
+    monkeypatch.setattr(attack, "membership_rates", rates)
+    scores = np.arange(10.0).reshape(5, 2)
+    included = np.array([[True, False], [False, False], [True, True], [False, True], [True, False]])
+    few = attack._Scored(scores, included, 3).rates()
+    assert given == [[[4, 5, 7, 8], [1, 2, 3], [6, 9]]]  # members, thresholds, others
+    assert few.notes[0] == "4 members and 2 others"
+    assert few.notes[1].startswith("3 records are in too few")
+    assert attack._Scored(scores, included, 0).rates().notes == (few.notes[0], "said")
+
+
+@pytest.mark.parametrize(("n_records", "refused"), [(2 * 10**8 // (10 * 8), False), (10**8, True)])
+def test_statistics_that_are_too_many_are_refused(n_records: int, refused: bool) -> None:
+    """Ten runs of eight rounds."""
+    learned: Any = SimpleNamespace(
+        dataset=SimpleNamespace(x_test=range(40)), n_records=n_records + refused
+    )
+    own = ShadowModels(shadows=8, targets=2)
+    if refused:
+        with pytest.raises(ConfigError, match="10 runs"):
+            own.refuse(learned, None)  # type: ignore[arg-type]
+    else:
+        own.refuse(learned, None)  # type: ignore[arg-type]
+        learned.n_records += 1
+        with pytest.raises(ConfigError, match="10 runs"):
+            own.refuse(learned, None)  # type: ignore[arg-type]
+        learned.dataset.x_test = range(39)
+        with pytest.raises(DataError, match="at least 40"):
+            own.refuse(learned, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("final", "rounds", "n_rounds", "expected"),
+    [
+        (True, None, 9, (9,)),
+        (False, (5, 2, 5), 9, (2, 5)),
+        (False, None, 3, (1, 2, 3)),
+        (False, None, 15, (1, 3, 5, 7, 9, 11, 13, 15)),
+    ],
+)
+def test_a_sequence_is_of_eight_rounds(final, rounds, n_rounds, expected) -> None:
+    view: Any = SimpleNamespace(has_final_model=final)
+    assert ShadowModels(rounds=rounds)._rounds(view, n_rounds) == expected
 
 
 def audit(folder: Path, adversary: dict[str, Any], sigma: float, **options: Any) -> dict[str, Any]:

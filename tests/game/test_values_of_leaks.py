@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, epsilon
+from dpaudit.errors import ConfigError
 from dpaudit.game.filtering.leak import (
     NEGLIGIBLE,
     Leak,
@@ -23,7 +24,7 @@ from dpaudit.game.filtering.leak import (
     worst_directions,
 )
 from dpaudit.game.game import LENGTH, Game
-from dpaudit.game.network.accounting import bytes_needed, mu_of
+from dpaudit.game.network.accounting import _refuse_strategy, bytes_needed, mu_of
 from dpaudit.game.network.gossip import Participation
 from dpaudit.game.runs.round_shape import ALGEBRA, COPIES, FIRST, MOST_ROUNDS, GameShape
 from dpaudit.game.worst_case import record
@@ -410,3 +411,22 @@ def test_network_accounting_takes_halves_and_grams() -> None:
     schema = Participation.of((3, 2), 7)
     assert (schema.times, schema.every) == (3, 2)
     assert bytes_needed(5, 7, schema) == 8 * (3 * 5 * 2 * 4 * 4 + 6 * 7 * 25)
+
+
+@pytest.mark.parametrize(
+    ("M", "said"),
+    [
+        (matrix([1.0, 0.0], [2.0, 3.0]), None),
+        (matrix([1.0, 0.0]), "finite numbers"),
+        (matrix([1.0, 0.0], [nan, 3.0]), "finite numbers"),
+        (matrix([1.0, 0.0], [inf, 3.0]), "finite numbers"),
+        (matrix([1.0, 0.1], [2.0, 3.0]), "later rounds"),
+        (matrix([1.0, 0.0], [2.0, 0.0]), "singular"),
+    ],
+)
+def test_a_strategy_is_a_lower_triangle_of_numbers(M: Tensor, said: str | None) -> None:
+    if said is None:
+        _refuse_strategy(M, 2)
+    else:
+        with pytest.raises(ConfigError, match=said):
+            _refuse_strategy(M, 2)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, epsilon
+from dpaudit.defense import Message
 from dpaudit.errors import ConfigError
+from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.leak import (
     NEGLIGIBLE,
     Leak,
@@ -26,6 +28,7 @@ from dpaudit.game.filtering.leak import (
 from dpaudit.game.game import LENGTH, Game
 from dpaudit.game.network.accounting import _refuse_strategy, bytes_needed, mu_of
 from dpaudit.game.network.gossip import Participation
+from dpaudit.game.runs.noise_law import PILOT, RepeatedRound
 from dpaudit.game.runs.round_shape import ALGEBRA, COPIES, FIRST, MOST_ROUNDS, GameShape
 from dpaudit.game.worst_case import record
 from dpaudit.release import Release
@@ -430,3 +433,21 @@ def test_a_strategy_is_a_lower_triangle_of_numbers(M: Tensor, said: str | None) 
     else:
         with pytest.raises(ConfigError, match=said):
             _refuse_strategy(M, 2)
+
+
+@pytest.mark.parametrize(
+    ("plays", "left_out", "rows"),
+    [(PILOT, (), [0, 2]), (PILOT - 1, (), []), (PILOT, ("x",), [])],
+)
+def test_rows_carry_noise_if_they_move_in_some_play(plays: int, left_out: Any, rows: Any) -> None:
+    """Of two agents with two rows each one row of the first is still; one of each is named."""
+    payload = torch.zeros(plays, 4, 3)
+    payload[-1, 0, 2] = payload[-1, 3, 0] = 1.0
+    every = torch.arange(4)
+    message = Message(payload, torch.tensor([0, 0, 1, 1]), 2 + every, torch.tensor([0, 1, 2, 3]))
+    payload[-1, 2, 1] = 2.0
+    own: Any = SimpleNamespace(_left_out=frozenset(left_out))
+    found = RepeatedRound._noisy(own, "x", {"x": message}, [ThreatModel(name="all")])
+    assert [place.row for place in found] == rows
+    assert all((place.sender, place.width) == (place.row // 2, 3) for place in found)
+    assert RepeatedRound._noisy(own, "x", {"x": message}, []) == []

@@ -220,7 +220,7 @@ def test_the_time_of_an_attack_follows_from_its_steps(monkeypatch, steps, second
     assert costs._seconds(job, None) == seconds  # type: ignore[arg-type]
 
 
-def test_a_premise_of_a_verdict_is_said_unless_nothing_is_judged() -> None:
+def test_a_premise_is_said_unless_nothing_is_judged() -> None:
     own = Judging(0, CLAIM, EAVESDROPPER, accounted(1.0, 1.5), (), premise="It is assumed.")
     [said] = judge([own], [])
     assert said.reason.endswith("It is assumed.")

@@ -281,7 +281,7 @@ def test_what_does_not_move_at_once_is_measured_a_round_later(
     assert own.aligned == {}  # nothing is looked for once there is none in some round
 
 
-def test_a_round_that_is_another_one_when_played_again_is_unclear() -> None:
+def test_a_round_that_differs_when_played_again_is_unclear() -> None:
     for again, unclear in ((2.0, 0), (3.0, 1)):
         own = examined()
         plays = iter([2.0, again])

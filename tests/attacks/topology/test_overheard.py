@@ -32,7 +32,7 @@ def values(models: Tensor) -> list[list[float]]:
     return models[..., 0].tolist()
 
 
-def test_an_agent_that_sends_nothing_keeps_its_last_model_or_its_first() -> None:
+def test_an_agent_that_sends_nothing_keeps_a_model() -> None:
     rounds = {
         1: {"x": sent_by(5, at=100)},
         2: {"x": sent_by(2, 5, at=200)},
@@ -51,7 +51,7 @@ def test_an_agent_that_sends_nothing_keeps_its_last_model_or_its_first() -> None
     assert only.rounding == torch.finfo(torch.float64).eps
 
 
-def test_messages_of_one_round_are_steps_in_the_order_of_their_numbers() -> None:
+def test_messages_of_one_round_are_steps_by_their_numbers() -> None:
     numbered = {f"x/{i}": sent_by(1, 2, at=100 * i) for i in (10, 2, 1)}
     found = held({1: {**numbered, "y": sent_by(1, 2, at=9000)}}, n=1)
     assert found is not None
@@ -114,7 +114,7 @@ def regression(W: list[list[float]], gram: Tensor, cross: Tensor) -> Regression:
     return Regression(torch.tensor(W), covariance, variance, gram, cross, 0.0, 0.0)
 
 
-def test_weights_of_both_directions_are_pooled_by_their_precision() -> None:
+def test_weights_of_a_pair_are_pooled_by_their_precision() -> None:
     """Of variances 1/4 and 4 the precisions are 4 and 1/4, of their sum 17/4 is the scale."""
     found = by_regression(regression([[0.5, 0.5], [0.25, 0.75]], torch.eye(2), torch.eye(2)))
     assert found[0, 1] == found[1, 0] == pytest.approx((4 * 0.5 + 0.25 * 0.25) / (17 / 4) ** 0.5)

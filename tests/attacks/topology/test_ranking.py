@@ -82,12 +82,12 @@ def test_the_interval_leaves_out_one_agent_in_turn(links: Pairs, left_out: list[
     assert jackknifed(scores, links, every) == pytest.approx(expected)
 
 
-def test_where_fewer_than_two_agents_can_be_left_out_nothing_is_known() -> None:
+def test_with_fewer_than_two_agents_left_out_nothing_is_known() -> None:
     links = pairs(3, (0, 1), (1, 2))
     assert jackknifed(drawn(3, 1), links, every_pair(3)) == (0.0, 1.0)
 
 
-def test_perfect_ranks_either_way_have_the_width_of_disjoint_links() -> None:
+def test_perfect_ranks_have_the_width_of_disjoint_links() -> None:
     margin = float(clopper_pearson(0, 2, 0.025))
     assert margin == pytest.approx(1 - 0.025**0.5)
     assert jackknifed(1.0 * PATH, PATH, every_pair(5)) == (pytest.approx(1 - margin), 1.0)

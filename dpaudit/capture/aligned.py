@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from safetensors.torch import load_file, save_file
@@ -28,29 +28,20 @@ from dpaudit.files.world import FAR, NEARER, Change, How, World
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .other_draws import drawn_beside
 from .program import Program
-from .runs import AgentRound, MessageId, ProgramRun
-from .traces import SAME, Ordered, Trace, are_alike
+from .runs import AgentRound, MessageId, ProgramRun, first_difference
+from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
 Noised = Mapping[MessageId, Sequence[Response]]
 Changed = Mapping[int, Mapping[MessageId, Array]]  # by victim: how far messages are from the base
 Units = dict[tuple[int, str], Array]  # by round and key of a draw: how far it is moved
-EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
 PLACES = ("first", "middle", "last")  # of the records of a batch, one of which is changed
 MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
 LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
 FAR_OWN_LABEL, FAR_OTHER_LABEL = FAR[: len(FAR) // 2], FAR[len(FAR) // 2 :]
 MOST_MOVED = 1e30  # of a number of a message, above which it counts as that
 PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
-
-
-class NotExamined(Exception):
-    """Why a premise cannot be examined."""
-
-    def __init__(self, premise: PremiseName, why: str) -> None:
-        super().__init__(why)
-        self.premise, self.why = premise, why
 
 
 class Way(NamedTuple):
@@ -89,35 +80,6 @@ def played(
         return list(pool.map(one, worlds))
 
 
-class EqualRuns(NamedTuple):
-    """What runs show that share every draw."""
-
-    trace: Trace
-    printed: tuple[tuple[str, ...], ...]  # also as texts of messages, of a run and of a forked one
-
-    @classmethod
-    def of(cls, program: Program, replay: World, is_simulation: bool) -> "EqualRuns":
-        """Play a program again and again. Raises NotExamined, RunError."""
-        runs = program.each(
-            [replay] * (EQUAL_RUNS + program.workers),
-            lambda run: [Trace.of(run, ordered) for ordered in get_args(Ordered)],
-        )
-        for same in zip(*runs, strict=True):
-            if any(one.other_order(same[0]) for one in same):
-                continue
-            printed: list[tuple[str, ...]] = []
-            for one in same:
-                if not any(are_alike(one.printed, other) for other in printed):
-                    printed.append(one.printed)
-            least, *more = sorted(printed, key=len)
-            forked = is_simulation and len(more) == 1 and {*least} < {*more[0]}
-            if more and not forked:  # at the first tap, and what is printed before is printed once
-                why = "what is printed or sent as text differs between equal runs"
-                raise NotExamined("completeness", why)
-            return cls(same[0], tuple(printed))
-        raise NotExamined("state", "the order of messages differs between equal runs")
-
-
 @dataclass
 class Alignments:
     """The runs of a program in which each victim's record is changed in every batch.
@@ -152,6 +114,46 @@ class Alignments:
         return self.worlds.config.record.victims
 
     @cached_property
+    def stages(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Rounds and victims in the order in which they send; apart where they send on.
+
+        Those of one stage may be changed in one run, as no message of one depends on another.
+        Raises NotExamined.
+        """
+        if not self.sends_on:
+            return [(k, tuple(places)) for k, places in self.places.items()]
+        if self.worlds.config.program.ranks is not None:  # the order of processes is not known
+            raise NotExamined("composition", "agents send on in a round")
+        sent = dict.fromkeys((m.round, m.source) for m in self.worlds.base.messages)
+        by_round = sorted(sent, key=lambda at: at[0])
+        found = [(k, (v,)) for k, v in by_round if v in self.places.get(k, ())]
+        if len(found) > MOST_ROUNDS:
+            why = (
+                f"agents send on what they get {len(found)} times; {MOST_ROUNDS} at most are played"
+            )
+            raise NotExamined("composition", why)
+        return found
+
+    @cached_property
+    def sends_on(self) -> bool:
+        """Whether an agent's messages depend on noise of another in a round, as of what it got.
+
+        It is tried in the rounds that are measured, and in the last one.
+        """
+        measured = {k: n.places.values() for k, n in self.worlds.rounds.items()}
+        if any(place.others for places in measured.values() for place in places):
+            return True
+        k, places = max(self.places.items())
+        silent = {v: tuple(draw.key for draw in place.draws) for v, place in places.items()}
+        worlds = [self.worlds.replay.model_copy(update={"silent": of}) for of in silent.values()]
+        runs, base = self.program.each(worlds, ProgramRun.loaded, self.on_run), self.worlds.base
+        sent = {v: [m for m in base.messages if m.round == k and m.source != v] for v in silent}
+        return any(
+            first_difference(base, run, others) is not None
+            for others, run in zip(sent.values(), runs, strict=True)
+        )
+
+    @cached_property
     def places(self) -> dict[int, dict[int, AgentRound]]:
         """By round and victim: what it sends and draws there."""
         base, sites = self.worlds.base, self.worlds.config.noise.sites
@@ -173,13 +175,13 @@ class Alignments:
     @cached_property
     def noised(self) -> dict[int, dict[int, Noised]]:
         """By round and victim: the noise of its messages. Raises NotExamined."""
-        found: dict[int, dict[int, Noised]] = {}
-        for k, places in self.places.items():
+        found: dict[int, dict[int, Noised]] = {k: {} for k in self.places}
+        for k, victims in self.stages:
             if (known := self._known(k)) is not None:
                 found[k] = dict(known.noised)
                 continue
             try:
-                found[k] = self._noise_in(list(places.values()))
+                found[k] |= self._noise_in([self.places[k][victim] for victim in victims])
             except RunError as error:
                 raise NotExamined("composition", _said(error)) from None
         return found
@@ -187,7 +189,9 @@ class Alignments:
     def _known(self, k: int) -> Neighbours | None:
         """What was measured of a round in which every victim has a part."""
         known = self.worlds.rounds.get(k)
-        return known if known is not None and {*known.places} == {*self.victims} else None
+        if known is None or any(place.others for place in known.places.values()):
+            return None
+        return known if {*known.places} == {*self.victims} else None
 
     def _noise_in(self, places: Sequence[AgentRound]) -> dict[int, Noised]:
         n_draws = max((len(place.draws) for place in places), default=0)
@@ -200,13 +204,14 @@ class Alignments:
     def moves(self) -> Moves:
         """How far each way to change the record moves each round. Raises NotExamined.
 
-        All victims are changed together, round by round, the noise of earlier rounds moved.
+        All victims are changed together, round by round, the noise of earlier rounds moved, and
+        that of agents that have sent before in the round.
         """
         moved: dict[Way, dict[int, Units]] = {w: {v: {} for v in self.victims} for w in self.ways}
         noiseless: tuple[MessageId, Way] | None = None
-        for k in self.places:
+        for k, victims in self.stages:
             worlds = [self.world(way, moved[way], self.victims) for way in moved]
-            found = played(self.program, worlds, partial(self.changes, k))
+            found = played(self.program, worlds, partial(self.changes, k, victims))
             for way, changed in zip(moved, found, strict=True):
                 self.on_run()
                 if isinstance(changed, RunError):
@@ -273,7 +278,7 @@ class Alignments:
             for record in [self.records[victim][number][place]]
         ]
         worlds = [self.worlds.replay.model_copy(update={"changes": (c,)}) for c in changes]
-        for found in played(self.program, worlds, partial(self.changes, k)):
+        for found in played(self.program, worlds, partial(self.changes, k, (victim,))):
             self.on_run()
             if isinstance(found, RunError):
                 return None
@@ -319,13 +324,13 @@ class Alignments:
             found[response.places] = True
         return found
 
-    def changes(self, k: int, _: World, run: ProgramRun) -> Changed:
-        """How far the messages of a round are from those of the base run."""
+    def changes(self, k: int, victims: Sequence[int], _: World, run: ProgramRun) -> Changed:
+        """How far the messages of these victims in a round are from those of the base run."""
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}
-        for victim, place in self.places[k].items():
+        for victim in victims:
             found[victim] = {}
-            for message in place.messages:
+            for message in self.places[k][victim].messages:
                 content = run.messages.get(message)
                 if content is None or content.shape != base[message].shape:
                     raise RunError("DPA063", f"{message} is not sent, or has another size")
@@ -457,35 +462,6 @@ def _distance(one: Units, other: Units, keys: Sequence[tuple[int, str]], norm: i
     """Between two moves of the same draws; what is not in one is not moved."""
     apart = [one.get(key, 0.0) - other.get(key, np.zeros(1)) for key in keys]
     return float(np.linalg.norm(np.concatenate(apart), norm)) if apart else 0.0
-
-
-def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
-    """Raises NotExamined where records far out do not all move a round by one length.
-
-    Args:
-        used: by victim: the rounds in whose batches a record was changed.
-    """
-    directions = sorted({how.partition(":")[0] for how in FAR})
-    distances = sorted({how.partition(":")[2].lstrip("-") for how in FAR})
-    for victim, rounds in used.items():
-        for k in rounds:
-            own = [s for (v, of, _), s in moves.sizes.items() if (v, of) == (victim, k)]
-            moving = [sizes for sizes in own if max(sizes.values()) > 0]
-            if not moving:
-                why = f"no record that was tried moves the messages of agent {victim} in round {k}"
-                raise NotExamined("distance", why)
-            for sizes in moving:
-                top = max(sizes.values())
-                there = [h for h in FAR if sizes[h] >= (1 - PLATEAU) * top]
-                reached = {h.partition(":")[0] for h in there}
-                far = {h.partition(":")[2].lstrip("-") for h in there}
-                if reached != {*directions} or far != {*distances}:
-                    least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in directions)
-                    raise NotExamined(
-                        "distance",
-                        f"records far out move round {k} of agent {victim} by {least:.3g} to "
-                        f"{top:.3g} times its noise: no bound is seen that holds of all records",
-                    )
 
 
 def _said(error: RunError) -> str:

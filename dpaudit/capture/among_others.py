@@ -7,7 +7,7 @@ one of no inputs, or one far out with another label, until all are. Each of thes
 record, which may move a round by two lengths, and so does the last one left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -16,7 +16,8 @@ import numpy as np
 from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
-from .aligned import PLATEAU, Alignments, Changed, Moves, NotExamined, played
+from .aligned import PLATEAU, Alignments, Changed, Moves, played
+from .traces import NotExamined
 
 HOWS: tuple[How, ...] = ("zeroed", "own:1e3:other-label")  # what other records become
 SAID = {HOWS[0]: "have inputs of 0", HOWS[1]: "are far out, with another label"}
@@ -34,15 +35,21 @@ def refuse_otherwise_among_others(
     """
     there = [k for k, places in runs.places.items() if any(k in used[v] for v in places)]
     chosen = np.linspace(0, len(there) - 1, min(ROUNDS, len(there))).round().astype(int)
-    for k in (there[i] for i in chosen):
-        for how in HOWS:
-            _refuse(runs, moves, used, k, how)
+    rounds = [there[i] for i in chosen]
+    for k, of_stage in runs.stages:
+        victims = [v for v in of_stage if k in used[v]]
+        for how in HOWS if k in rounds and victims else ():
+            _refuse(runs, moves, used, k, victims, how)
 
 
 def _refuse(
-    runs: Alignments, moves: Moves, used: Mapping[int, Mapping[int, int]], k: int, how: How
+    runs: Alignments,
+    moves: Moves,
+    used: Mapping[int, Mapping[int, int]],
+    k: int,
+    victims: Sequence[int],
+    how: How,
 ) -> None:
-    victims = [v for v in runs.places[k] if k in used[v]]
     sizes = {v: runs.n_records(v, used[v][k]) for v in victims}
     steps = np.linspace(0, 1, min(STEPS, max(sizes.values())) + 1)
     numbers = [{v: round(step * n) for v, n in sizes.items()} for step in steps.tolist()]
@@ -51,7 +58,7 @@ def _refuse(
         for some, absent in [*((some, False) for some in numbers), (numbers[-1], True)]
     ]
     numbers.append(numbers[-1])
-    found = played(runs.program, worlds, partial(runs.changes, k))
+    found = played(runs.program, worlds, partial(runs.changes, k, victims))
     for one in found:
         runs.on_run()
         if isinstance(one, RunError):

@@ -34,20 +34,18 @@ from .aligned import (
     MOST_ROUNDS,
     PLACES,
     Alignments,
-    EqualRuns,
     Moves,
-    NotExamined,
-    refuse_unbounded,
 )
 from .among_others import refuse_otherwise_among_others
 from .drawn import drawn_noise, runs_needed
 from .far_draws import refuse_other_noise_far_out
+from .far_records import refuse_unbounded, with_overflowing
 from .other_draws import other_draws
-from .overflowing import with_overflowing
 from .program import Program
 from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
+from .traces import EqualRuns, NotExamined
 from .worlds import MeasuredRuns, OnRun
 
 FileState = tuple[int, int]  # when it was written, in ns, and its size
@@ -135,9 +133,8 @@ class Examination:
             why = f"agent {min(silent)} draws noise and takes no batch"
             raise NotExamined("records", f"{why}, so that none of its records was changed")
         places = [place for n in worlds.rounds.values() for place in n.places.values()]
-        shared = any(place.others for place in places) or worlds.replay.same
-        if shared or any(len(p.owners_of(d)) > 1 for p in places for d in p.draws):
-            raise NotExamined("composition", "agents share noise, or send on in a round")
+        if worlds.replay.same or any(len(p.owners_of(d)) > 1 for p in places for d in p.draws):
+            raise NotExamined("composition", "agents share noise")
         if worlds.base.summed:
             raise NotExamined("composition", "the noise of several agents is in one sum")
         if config.messages.ignore:

@@ -5,7 +5,7 @@ runs no run of an audit shows, and counts all the same. So the noise of a round 
 two runs that differ in a record, which the same move must make equal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch import full_like
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.world import World
 
-from .aligned import LEFT, Alignments, Moves, NotExamined, Units, Way, played
+from .aligned import LEFT, Alignments, Moves, Units, Way, played
 from .runs import MessageId, ProgramRun
+from .traces import NotExamined
 
 # times the scale of noise: probabilities 4e-8 and 3e-7, more than a usual delta of a thousand draws
 FAR: Mapping[NoiseFamily, float] = {"gaussian": 5.5, "laplace": 15.0}
@@ -29,18 +30,20 @@ def refuse_other_noise_far_out(runs: Alignments, moves: Moves) -> None:
     way = Way("absent", 0)
     there = [k for k, places in runs.places.items() if any(p.draws for p in places.values())]
     chosen = np.linspace(0, len(there) - 1, min(ROUNDS, len(there))).round().astype(int)
-    for k in (there[i] for i in chosen):
+    rounds = [there[i] for i in chosen]
+    for k, victims in (stage for stage in runs.stages if stage[0] in rounds):
+        absent = victims if runs.sends_on else runs.victims
         for sign in (1.0, -1.0):
             worlds = [
-                _far_out(runs, world, k, sign)
-                for world in (runs.worlds.replay, runs.world(way, moves.units[way], runs.victims))
+                _far_out(runs, world, k, victims, sign)
+                for world in (runs.worlds.replay, runs.world(way, moves.units[way], absent))
             ]
-            found = played(runs.program, worlds, partial(_sent, runs, k))
+            found = played(runs.program, worlds, partial(_sent, runs, k, victims))
             for _ in worlds:
                 runs.on_run()
             without = [one for one in found if not isinstance(one, dict)]
             pair = [one for one in found if isinstance(one, dict)]
-            if without or _is_shown(runs, k, moves.units[way], *pair):
+            if without or _is_shown(runs, k, victims, moves.units[way], *pair):
                 raise NotExamined(
                     "noise",
                     f"where the noise of round {k} is far out, on the {_side(sign)} side, it does "
@@ -52,12 +55,12 @@ def _side(sign: float) -> str:
     return "positive" if sign > 0 else "negative"
 
 
-def _far_out(runs: Alignments, world: World, k: int, sign: float) -> World:
-    """With the noise of all victims in a round far out, moved as far as it was moved."""
+def _far_out(runs: Alignments, world: World, k: int, victims: Sequence[int], sign: float) -> World:
+    """With the noise of these victims in a round far out, moved as far as it was moved."""
     assert world.tape is not None
     assert runs.worlds.replay.tape is not None
     own, tape = load_file(runs.worlds.replay.tape), dict(load_file(world.tape))
-    for draw in {d.key: d for place in runs.places[k].values() for d in place.draws}.values():
+    for draw in {d.key: d for v in victims for d in runs.places[k][v].draws}.values():
         key, level = draw.key, sign * FAR[draw.family] * draw.scale
         if key not in runs.worlds.replay.same:
             tape[key] = tape[key] - own[key] + full_like(own[key], level)
@@ -66,20 +69,23 @@ def _far_out(runs: Alignments, world: World, k: int, sign: float) -> World:
     return world.model_copy(update={"tape": path})
 
 
-def _sent(runs: Alignments, k: int, _: World, run: ProgramRun) -> dict[MessageId, Array]:
-    return {m: run.messages[m] for place in runs.places[k].values() for m in place.messages}
+def _sent(
+    runs: Alignments, k: int, victims: Sequence[int], _: World, run: ProgramRun
+) -> dict[MessageId, Array]:
+    return {m: run.messages[m] for v in victims for m in runs.places[k][v].messages}
 
 
 def _is_shown(
     runs: Alignments,
     k: int,
+    victims: Sequence[int],
     moved: Mapping[int, Units],
     one: Mapping[MessageId, Array],
     other: Mapping[MessageId, Array],
 ) -> bool:
     """Whether messages of a round differ by a part of what the record moves the noise by."""
-    for victim, place in runs.places[k].items():
-        changes = {m: other[m] - one[m] for m in place.messages}
+    for victim in victims:
+        changes = {m: other[m] - one[m] for m in runs.places[k][victim].messages}
         move = runs.make_up(k, victim, changes)
         over = [float(np.linalg.norm(units)) for units in move.units.values()]
         own = [float(np.linalg.norm(u)) for (of, _), u in moved[victim].items() if of == k]

@@ -39,8 +39,9 @@ NOTHING = 1e-5  # of the largest change of a round: below it is rounding
 MOST_LAPLACE = 16  # draws of a round whose moves are kept one by one
 CLIPPED = (
     "if the noise is clipped or normalised with the gradient, add it after that; if the noised "
-    "numbers alone are rounded, selected or scaled, show them to tap.send in the place of what is "
-    "made of them; or leave the message out with messages.ignore"
+    "numbers alone are rounded, selected or scaled, or serve another step before the agent sends, "
+    "show them to tap.send in the place of what is made of them; or leave the message out with "
+    "messages.ignore"
 )
 AGREE = 1e-3  # relative, between two measurements of one number
 

@@ -7,12 +7,15 @@ The draws of noise and the batches are there too: which are made may not depend 
 import re
 from math import isclose
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.recorded import Event
+from dpaudit.files.result import PremiseName
+from dpaudit.files.world import World
 from dpaudit.recorder.player import SAID
 
+from .program import Program
 from .runs import MessageId, ProgramRun
 
 WARNED = re.compile(  # of numbers that are not finite, with the line of the program below it
@@ -25,6 +28,15 @@ CLOCK = re.compile(  # dates and times of day, and durations
 )
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
 Ordered = Literal["all", "source", "link"]
+EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
+
+
+class NotExamined(Exception):
+    """Why a premise cannot be examined."""
+
+    def __init__(self, premise: PremiseName, why: str) -> None:
+        super().__init__(why)
+        self.premise, self.why = premise, why
 
 
 class Trace(NamedTuple):
@@ -127,3 +139,32 @@ def _is_alike(one: str, other: str) -> bool:
     return same and all(
         isclose(x, y, rel_tol=SAME, abs_tol=SAME) for x, y in zip(a, b, strict=True)
     )
+
+
+class EqualRuns(NamedTuple):
+    """What runs show that share every draw."""
+
+    trace: Trace
+    printed: tuple[tuple[str, ...], ...]  # also as texts of messages, of a run and of a forked one
+
+    @classmethod
+    def of(cls, program: Program, replay: World, is_simulation: bool) -> "EqualRuns":
+        """Play a program again and again. Raises NotExamined, RunError."""
+        runs = program.each(
+            [replay] * (EQUAL_RUNS + program.workers),
+            lambda run: [Trace.of(run, ordered) for ordered in get_args(Ordered)],
+        )
+        for same in zip(*runs, strict=True):
+            if any(one.other_order(same[0]) for one in same):
+                continue
+            printed: list[tuple[str, ...]] = []
+            for one in same:
+                if not any(are_alike(one.printed, other) for other in printed):
+                    printed.append(one.printed)
+            least, *more = sorted(printed, key=len)
+            forked = is_simulation and len(more) == 1 and {*least} < {*more[0]}
+            if more and not forked:  # at the first tap, and what is printed before is printed once
+                why = "what is printed or sent as text differs between equal runs"
+                raise NotExamined("completeness", why)
+            return cls(same[0], tuple(printed))
+        raise NotExamined("state", "the order of messages differs between equal runs")

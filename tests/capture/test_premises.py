@@ -12,12 +12,13 @@ import pytest
 
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import worlds
-from dpaudit.capture.aligned import Moves, NotExamined, refuse_unbounded
+from dpaudit.capture.aligned import Moves
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
 from dpaudit.capture.examined import files_below
+from dpaudit.capture.far_records import refuse_unbounded
 from dpaudit.capture.runs import NamedDraw
-from dpaudit.capture.traces import Ordered, Trace, are_alike, printed
+from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, printed
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -82,7 +83,7 @@ def test_an_agent_that_is_no_victim_prevents_support(tmp_path: Path) -> None:
 
 RIGHT = (
     *("momentum", "decay", "halves", "two-draws", "header", "printed-round", "printed-time"),
-    *("own-order", "pickled", "json"),
+    *("own-order", "pickled", "json", "in-turn"),
 )
 
 
@@ -203,6 +204,7 @@ FAULTS = {
     "scale-of-data": "completeness",
     "remembered": "state",
     "mean-of-unsent": "composition",
+    "in-turn-unsent": "composition",
     "second-message": "composition",
     "loss-beside": "composition",
     "loss-of-all": "completeness",

@@ -30,8 +30,8 @@ class PrivateHandler(TorchModelHandler):
         for record in zip(x.split(1), y.split(1)):
             loss = self.criterion(self.model(record[0]), record[1])
             gradient = torch.autograd.grad(loss, parameters)
-            norm = torch.sqrt(sum(part.square().sum() for part in gradient))
-            total = [t + part * min(1.0, CLIP / float(norm)) for t, part in zip(total, gradient)]
+            norm = float(torch.sqrt(sum(part.square().sum() for part in gradient))) + 1e-12
+            total = [t + part * min(1.0, CLIP / norm) for t, part in zip(total, gradient)]
         for part, t in zip(parameters, total):
             noise = tap.noise(self.agent, "noise", SCALE * torch.randn_like(part), SCALE)
             part.grad = (t + noise) / BATCH

@@ -193,7 +193,7 @@ def message_of(i: int, k: int) -> np.ndarray:
     if VARIANT == "file":
         np.save(f"model-{i}.npy", noised)
     message = models[i] - RATE * noised
-    if VARIANT == "mean-of-unsent":
+    if VARIANT in ("mean-of-unsent", "in-turn-unsent"):
         kept[i] = models[i] - RATE * step
     if VARIANT == "order" and loss > 0.5:
         to = to[::-1]
@@ -212,5 +212,11 @@ if VARIANT == "first-message":
     for i in range(AGENTS):
         tap.send(i, [j for j in range(AGENTS) if j != i], "mean", X[i].mean(axis=0))
 for k in range(ROUNDS):
+    for i in range(AGENTS if VARIANT.startswith("in-turn") else 0):  # as asynchronous gossip
+        message = message_of(i, k)
+        message = kept[i] if VARIANT == "in-turn-unsent" else message
+        models = [(model + message) / 2 for model in models]
+    if VARIANT.startswith("in-turn"):
+        continue
     sent = [message_of(i, k) for i in range(AGENTS)]
     models = [np.mean(kept if VARIANT == "mean-of-unsent" else sent, axis=0)] * AGENTS

@@ -1,4 +1,4 @@
-"""Records so far out that the squares of their numbers overflow.
+"""Records far out: whether all move a round by one length, and what overflows in their squares.
 
 A program may leave out its clip where a norm is infinite, or is no number. Each round is played
 with such records by itself, and no finite number of a message may move further than a clip allows.
@@ -6,7 +6,7 @@ Where a message is no finite number, or the program ends, as of most networks, n
 the clip: a support then assumes that there are no such records.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,10 +14,20 @@ import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
-from dpaudit.files.world import OVERFLOWING, Change, World
+from dpaudit.files.world import FAR, OVERFLOWING, Change, World
 
-from .aligned import Alignments, Changed, Moves, Units, Way, below_overflow, played
+from .aligned import (
+    PLATEAU,
+    Alignments,
+    Changed,
+    Moves,
+    Units,
+    Way,
+    below_overflow,
+    played,
+)
 from .runs import MessageId, ProgramRun
+from .traces import NotExamined
 
 Used = Mapping[int, Mapping[int, int]]  # by victim and round: the number of its batch
 
@@ -39,8 +49,8 @@ def with_overflowing(runs: Alignments, moves: Moves, used: Used) -> tuple[Moves,
     ways = [Way(how, 0) for how in OVERFLOWING]
     units: dict[Way, dict[int, Units]] = {way: {v: {} for v in runs.victims} for way in ways}
     unseen = dict[str, None]()
-    for k, places in runs.places.items():
-        victims = [victim for victim in places if k in used[victim]]
+    for k, of_stage in runs.stages:
+        places, victims = runs.places[k], [victim for victim in of_stage if k in used[victim]]
         for way, shown in _shown(runs, k, ways, victims, used):
             if shown.unseen:
                 unseen[way.how.partition(":")[2].lstrip("-")] = None
@@ -101,3 +111,32 @@ def _changes(runs: Alignments, k: int, victims: Sequence[int], _: World, run: Pr
                 unseen.add(victim)
         found[victim] = below_overflow(changes)
     return Shown(found, frozenset(unseen))
+
+
+def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
+    """Raises NotExamined where records far out do not all move a round by one length.
+
+    Args:
+        used: by victim: the rounds in whose batches a record was changed.
+    """
+    directions = sorted({how.partition(":")[0] for how in FAR})
+    distances = sorted({how.partition(":")[2].lstrip("-") for how in FAR})
+    for victim, rounds in used.items():
+        for k in rounds:
+            own = [s for (v, of, _), s in moves.sizes.items() if (v, of) == (victim, k)]
+            moving = [sizes for sizes in own if max(sizes.values()) > 0]
+            if not moving:
+                why = f"no record that was tried moves the messages of agent {victim} in round {k}"
+                raise NotExamined("distance", why)
+            for sizes in moving:
+                top = max(sizes.values())
+                there = [h for h in FAR if sizes[h] >= (1 - PLATEAU) * top]
+                reached = {h.partition(":")[0] for h in there}
+                far = {h.partition(":")[2].lstrip("-") for h in there}
+                if reached != {*directions} or far != {*distances}:
+                    least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in directions)
+                    raise NotExamined(
+                        "distance",
+                        f"records far out move round {k} of agent {victim} by {least:.3g} to "
+                        f"{top:.3g} times its noise: no bound is seen that holds of all records",
+                    )

@@ -29,7 +29,7 @@ from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, n
 from .other_draws import drawn_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
-from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike
+from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
@@ -183,7 +183,7 @@ class Alignments:
             try:
                 found[k] |= self._noise_in([self.places[k][victim] for victim in victims])
             except RunError as error:
-                raise NotExamined("composition", _said(error)) from None
+                raise NotExamined("composition", in_short(error)) from None
         return found
 
     def _known(self, k: int) -> Neighbours | None:
@@ -216,7 +216,7 @@ class Alignments:
                 self.on_run()
                 if isinstance(changed, RunError):
                     what = "is left out" if way.how == "absent" else f"becomes {way.how}"
-                    raise NotExamined("distance", f"where a record {what}: {_said(changed)}")
+                    raise NotExamined("distance", f"where a record {what}: {in_short(changed)}")
             changes = {
                 h: c for h, c in zip(moved, found, strict=True) if not isinstance(c, RunError)
             }
@@ -408,7 +408,7 @@ class Alignments:
         for one in found:
             self.on_run()
             if isinstance(one, RunError):
-                raise NotExamined(premise, _said(one))
+                raise NotExamined(premise, in_short(one))
             named, why = one
             if named is not None:
                 raise NotExamined(premise if named == "composition" else named, why)
@@ -462,7 +462,3 @@ def _distance(one: Units, other: Units, keys: Sequence[tuple[int, str]], norm: i
     """Between two moves of the same draws; what is not in one is not moved."""
     apart = [one.get(key, 0.0) - other.get(key, np.zeros(1)) for key in keys]
     return float(np.linalg.norm(np.concatenate(apart), norm)) if apart else 0.0
-
-
-def _said(error: RunError) -> str:
-    return error.problems[0].text

@@ -17,7 +17,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
 from .aligned import PLATEAU, Alignments, Changed, Moves, played
-from .traces import NotExamined
+from .traces import NotExamined, in_short
 
 HOWS: tuple[How, ...] = ("zeroed", "own:1e3:other-label")  # what other records become
 SAID = {HOWS[0]: "have inputs of 0", HOWS[1]: "are far out, with another label"}
@@ -62,8 +62,7 @@ def _refuse(
     for one in found:
         runs.on_run()
         if isinstance(one, RunError):
-            said = one.problems[0].text
-            raise NotExamined("distance", f"where other records {SAID[how]}: {said}")
+            raise NotExamined("distance", f"where other records {SAID[how]}: {in_short(one)}")
     several = [one for one in found if not isinstance(one, RunError)]
     for (before, some), (after, more) in pairwise(zip(several, numbers, strict=True)):
         for v in victims:

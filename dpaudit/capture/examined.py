@@ -45,7 +45,7 @@ from .program import Program
 from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
-from .traces import EqualRuns, NotExamined
+from .traces import EqualRuns, NotExamined, in_short
 from .worlds import MeasuredRuns, OnRun
 
 FileState = tuple[int, int]  # when it was written, in ns, and its size
@@ -106,7 +106,7 @@ class Examination:
         except NotExamined as one:
             self.missing[one.premise], self.blocked = one.why, NO_MORE
         except RunError as error:
-            self.missing["composition"], self.blocked = error.problems[0].text, NO_MORE
+            self.missing["composition"], self.blocked = in_short(error), NO_MORE
 
     @property
     def _folder(self) -> Path:

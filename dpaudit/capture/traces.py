@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from dpaudit.accounting.privacy_loss import Array
+from dpaudit.errors import RunError
 from dpaudit.files.recorded import Event
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import World
@@ -37,6 +38,12 @@ class NotExamined(Exception):
     def __init__(self, premise: PremiseName, why: str) -> None:
         super().__init__(why)
         self.premise, self.why = premise, why
+
+
+def in_short(error: RunError) -> str:
+    """Why a run failed: with the last line of what the program said, if it said something."""
+    first, *more = error.problems
+    return f"{first.text} {more[-1].text}" if more else first.text
 
 
 class Trace(NamedTuple):

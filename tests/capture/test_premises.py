@@ -18,7 +18,7 @@ from dpaudit.capture.drawn import drawn_noise, runs_needed
 from dpaudit.capture.examined import files_below
 from dpaudit.capture.far_records import refuse_unbounded
 from dpaudit.capture.runs import NamedDraw
-from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, printed
+from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, in_short, printed
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -325,6 +325,12 @@ def test_few_numbers_ask_for_more_runs() -> None:
     [plain] = runs(noise()[:1])
     assert runs_needed(plain, ()) == 3_000 / (5 * 40)
     assert runs_needed(plain, ("other",)) == 200
+
+
+def test_a_run_that_failed_is_said_with_its_last_line() -> None:
+    assert in_short(RunError("DPA058", "not done after 1 s")) == "not done after 1 s"
+    failed = RunError("DPA058", "ended; it said last:\n  line 9\nZeroDivisionError: by zero")
+    assert in_short(failed) == "ended; it said last: ZeroDivisionError: by zero"
 
 
 def moves(**sizes: float) -> Moves:

@@ -140,10 +140,12 @@ class Alignments:
 
         It is tried in the rounds that are measured, and in the last one.
         """
-        measured = {k: n.places.values() for k, n in self.worlds.rounds.items()}
-        if any(place.others for places in measured.values() for place in places):
+        rounds = self.worlds.rounds
+        if any(place.others for of in rounds.values() for place in of.places.values()):
             return True
         k, places = max(self.places.items())
+        if k in rounds:
+            return False
         silent = {v: tuple(draw.key for draw in place.draws) for v, place in places.items()}
         worlds = [self.worlds.replay.model_copy(update={"silent": of}) for of in silent.values()]
         runs, base = self.program.each(worlds, ProgramRun.loaded, self.on_run), self.worlds.base

@@ -1,0 +1,84 @@
+"""The order in which records are changed, where agents send on what they get in a round."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpaudit.capture.aligned import MOST_ROUNDS, Alignments
+from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
+from dpaudit.capture.traces import NotExamined
+from dpaudit.files.world import World
+
+SENT = [(1, 0), (1, 1), (2, 1), (2, 0)]  # round and agent, in order of time
+
+
+def alignments(
+    folder: Any, moved_by: dict[int, set[int]], ranks: int | None = None, n_rounds: int = 2
+) -> Alignments:
+    """Of two agents: whose messages of the last round the noise of each agent moves."""
+    sent = [*SENT, *((k, v) for k in range(3, n_rounds + 1) for v in (0, 1))]
+    messages = {MessageId(v, (1 - v,), "x", k): np.zeros(2) for k, v in sent}
+    base = SimpleNamespace(messages=messages)
+
+    def each(worlds: list[World], *_: object) -> list[object]:
+        runs = []
+        for world in worlds:
+            [key] = world.silent
+            of = moved_by[int(key)]
+            moved = {m: a + (m.source in of and m.round == n_rounds) for m, a in messages.items()}
+            runs.append(SimpleNamespace(messages=moved))
+        return runs
+
+    places = {
+        k: {
+            v: AgentRound(v, k, (), (NamedDraw(str(v), "z", v, 0, 1.0, "gaussian", k),), batch=k)
+            for v in (0, 1)
+        }
+        for k in range(1, n_rounds + 1)
+    }
+    worlds = SimpleNamespace(
+        rounds={},
+        base=base,
+        replay=World(out=folder, seed=0),
+        config=SimpleNamespace(program=SimpleNamespace(ranks=ranks)),
+    )
+    found = Alignments(worlds, SimpleNamespace(each=each), {}, lambda: None, None)  # type: ignore[arg-type]
+    found.__dict__["places"] = places
+    return found
+
+
+def test_agents_of_a_round_are_changed_together(tmp_path) -> None:
+    found = alignments(tmp_path, {0: {0}, 1: {1}})
+    assert not found.sends_on
+    assert found.stages == [(1, (0, 1)), (2, (0, 1))]
+
+
+def test_agents_that_send_on_are_changed_in_order_of_time(tmp_path) -> None:
+    found = alignments(tmp_path, {0: {0}, 1: {0, 1}})
+    assert found.sends_on
+    assert found.stages == [(1, (0,)), (1, (1,)), (2, (1,)), (2, (0,))]
+
+
+def test_processes_that_send_on_have_no_known_order(tmp_path) -> None:
+    with pytest.raises(NotExamined, match="agents send on in a round"):
+        _ = alignments(tmp_path, {0: {0, 1}, 1: {1}}, ranks=2).stages
+
+
+def test_agents_that_send_on_often_are_not_played(tmp_path) -> None:
+    half = MOST_ROUNDS // 2
+    assert len(alignments(tmp_path, {0: {1}, 1: {1}}, n_rounds=half).stages) == MOST_ROUNDS
+    with pytest.raises(NotExamined, match="102 times; 100 at most are played"):
+        _ = alignments(tmp_path, {0: {1}, 1: {1}}, n_rounds=half + 1).stages
+
+
+def test_a_last_round_that_was_measured_is_not_tried_again(tmp_path) -> None:
+    found = alignments(tmp_path, {0: {1}, 1: {0}})
+    places = {v: place._replace(others=()) for v, place in found.places[2].items()}
+    found.worlds.rounds[2] = SimpleNamespace(places=places)  # type: ignore[index]
+    assert not found.sends_on
+    others = (MessageId(1, (0,), "x", 2),)
+    found = alignments(tmp_path, {0: {0}, 1: {1}})
+    found.worlds.rounds[1] = SimpleNamespace(places={0: places[0]._replace(others=others)})  # type: ignore[index]
+    assert found.sends_on

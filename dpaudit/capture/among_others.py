@@ -7,9 +7,11 @@ one of no inputs, or one far out with another label, until all are. Each of thes
 record, which may move a round by two lengths, and so does the last one left out.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,9 @@ from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
 from .aligned import PLATEAU, Alignments, Changed, Moves, played
+from .drawn_batches import batches_of
 from .traces import NotExamined, in_short
+from .worlds import MeasuredRuns
 
 HOWS: tuple[How, ...] = ("zeroed", "own:1e3:other-label")  # what other records become
 SAID = {HOWS[0]: "have inputs of 0", HOWS[1]: "are far out, with another label"}
@@ -107,3 +111,34 @@ def _sizes(
         raise NotExamined("distance", f"{shown} depends on other records by what no noise hides")
     for family in runs.families(k, victim):
         yield runs.size(k, victim, family, units, {}), max(moves.sizes[victim, k, family].values())
+
+
+def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
+    """Raises NotExamined where an agent with records sends numbers without noise of its own.
+
+    No run changes records that are not in a batch, so that such a number may be of these. One that
+    all agents send alike is of none, if they hold different records.
+    """
+    holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
+    held = {frozenset(d for batch in batches_of(worlds.plain, i) for d in batch) for i in holding}
+    differ = len(held) == len(holding) > 1
+    bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
+    for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
+        source, name = order[0], order[3]
+        if source not in holding:
+            continue
+        k = None if message is None else message.round
+        noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
+        bare[name, k].setdefault(source, []).append((noised.tolist(), content[~noised].tolist()))
+    for (name, k), by_agent in bare.items():
+        if all(all(noised) for some in by_agent.values() for noised, _ in some):
+            continue
+        first = next(iter(by_agent.values()))
+        alike = {*by_agent} == holding and all(some == first for some in by_agent.values())
+        if not (differ and alike):
+            where = "before round 1" if k is None else f"in round {k}"
+            raise NotExamined(
+                "completeness",
+                f'numbers of "{name}" {where} have no noise: they may be of records that are in no '
+                "batch",
+            )

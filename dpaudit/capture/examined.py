@@ -7,15 +7,13 @@ examined is said, and makes a support impossible.
 """
 
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import Mechanism, RecordAdjacency, Release
@@ -36,8 +34,9 @@ from .aligned import (
     Alignments,
     Moves,
 )
-from .among_others import refuse_otherwise_among_others
+from .among_others import refuse_bare_numbers, refuse_otherwise_among_others
 from .drawn import drawn_noise, runs_needed
+from .drawn_batches import batches_of, drawn_rate, runs_for_rate
 from .far_draws import refuse_other_noise_far_out
 from .far_records import refuse_unbounded, with_overflowing
 from .other_draws import other_draws
@@ -59,6 +58,7 @@ ASSUMED = (
     "records hold finite numbers",
     "times, files outside of its folder and programs that it starts tell nothing",
 )
+COINS = "the numbers by which batches are drawn decide nothing else"
 
 
 class Cost(NamedTuple):
@@ -118,8 +118,10 @@ class Examination:
         sampling, victims = worlds.sampling, config.record.victims
         if decided:
             raise NotExamined("distance", NO_MORE)
-        if sampling.amplifies:
+        if sampling.amplifies and sampling.stated != "poisson":
             raise NotExamined("records", "whether batches are drawn as stated was not tested")
+        if any(taken.records == 0 for taken in worlds.base.batches):
+            raise NotExamined("records", "a batch holds no record, so that none was changed")
         unknown = [sampling.unknown(one.claim) for one in asked]
         if all(unknown):
             raise NotExamined("records", "how likely a record is in a batch is not known")
@@ -167,7 +169,7 @@ class Examination:
         """By victim and batch: which record is that of each place, the same one where it may be."""
         found: dict[int, dict[int, list[int]]] = {}
         for victim, rounds in self.used.items():
-            digests = _digests(self.worlds.plain, victim)
+            digests = batches_of(self.worlds.plain, victim)
             found[victim] = {number: [] for number in rounds.values()}
             for place in range(len(PLACES)):
                 chosen: list[str] = []
@@ -187,6 +189,9 @@ class Examination:
         if moves.noiseless is None:
             moves, self.unseen = with_overflowing(runs, moves, self.used)
         self.moves = moves
+        moved = Counter((v, k) for (v, k, _), of in moves.sizes.items() if any(of.values()))
+        if self.worlds.sampling.amplifies and max(moved.values(), default=1) > 1:
+            raise NotExamined("composition", "a batch that is drawn moves noise of two families")
         adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in asked)
         self.costs = list(self._costs(runs, moves, adjacencies))
         if moves.noiseless is not None:
@@ -242,13 +247,16 @@ class Examination:
             self.missing["completeness"] = f"it writes files, such as {name}"
 
     def _refuse_other_draws(self) -> None:
-        other = other_draws(self.worlds.plain, self.worlds.config.noise.sites)
+        worlds = self.worlds
+        other = other_draws(worlds.plain, worlds.config.noise.sites, worlds.sampling.amplifies)
         if other:
             self.missing["noise"] = other
 
     def _with_other_seeds(self) -> Sequence[ProgramRun]:
         config = self.worlds.config
-        n = runs_needed(self.worlds.plain, config.noise.sites)
+        n, sampling = runs_needed(self.worlds.plain, config.noise.sites), self.worlds.sampling
+        if sampling.amplifies:
+            n = max(n, runs_for_rate(self.worlds.plain, config.record.victims, sampling.rate))
         seeds = [(config.seed + 1 + i) % 2**32 for i in range(n)]
         plain = [World(out=self.program.scratch, seed=seed) for seed in seeds]
         return self.program.each(plain, ProgramRun.loaded, self.on_run)
@@ -256,34 +264,44 @@ class Examination:
     @property
     def assumed(self) -> Sequence[str]:
         """What a bound of a record rests on that no run can show."""
-        unseen = [
-            f"no record has inputs {factor} times as large as those of the data, whose messages "
-            "are no finite numbers"
-            for factor in self.unseen
-        ]
-        return *ASSUMED, *unseen
+        of_batches = (COINS,) if self.worlds.sampling.amplifies else ()
+        unseen = ("no record is so large that its messages are no finite numbers",)
+        return *ASSUMED, *of_batches, *(unseen if self.unseen else ())
 
     def uses(self) -> int:
         """In how many batches of a run one record is at most, of all runs."""
         counts = [
-            max(Counter(d for batch in _digests(run, v) for d in batch).values(), default=0)
+            max(Counter(d for batch in batches_of(run, v) for d in batch).values(), default=0)
             for run in (self.worlds.plain, *self.runs)
             for v in self.worlds.config.record.victims
         ]
         return max(counts, default=0)
 
+    @cached_property
+    def drawn(self) -> tuple[str, Mapping[str, Metric]]:
+        """Why batches may not be drawn as stated, or ""; and the rate of a record."""
+        sampling, victims = self.worlds.sampling, self.worlds.config.record.victims
+        if not sampling.amplifies:
+            return "", {}
+        stated = {Name.DECLARED_RATE: Metric(value=sampling.rate)}
+        if not self.aligned:
+            return "", stated
+        why, rate = drawn_rate([self.worlds.plain, *self.runs], victims, sampling.rate)
+        return why, stated | {Name.SAMPLING_RATE: rate}
+
     def _records_missing(self, claim: Claim) -> str:
         """Why it is not known how often a record is used; "" if it is."""
-        if not self.aligned:
-            return self._why("records")
+        if not self.aligned or self.drawn[0]:
+            return self.drawn[0] or self._why("records")
         for run in (self.worlds.plain, *self.runs):
             for victim in self.worlds.config.record.victims:
-                batches = _digests(run, victim)
+                batches = batches_of(run, victim)
                 if any(len({*batch}) < len(batch) for batch in batches):
                     return (
                         f"a batch of agent {victim} holds one record twice, or two that are equal"
                     )
-                known = pattern_of(batches) in ("whole", "epochs") or len(batches) == 1
+                by_pattern = pattern_of(batches) in ("whole", "epochs") or len(batches) == 1
+                known = by_pattern or self.worlds.sampling.amplifies
                 if claim.scope == "run" and not known:
                     return "in how many batches a record is was not the same in all runs"
         return ""
@@ -293,13 +311,19 @@ class Examination:
         if not self.aligned or self._records_missing(claim):
             return None
         assert self.moves is not None
-        most = self.uses() if claim.scope == "run" else 1
+        most, rate = self._count(claim), self.worlds.sampling.rate
         found: list[Release] = []
         for family in FAMILIES:
             rounds = range(1, self.worlds.base.n_rounds + 1)
             sizes = sorted((self.moves.largest(k, family) for k in rounds), reverse=True)
-            found += _releases(family, [size for size in sizes if size > 0][:most])
+            found += _releases(family, [size for size in sizes if size > 0][:most], rate)
         return tuple(found)
+
+    def _count(self, claim: Claim) -> int:
+        """In how many batches a record counts; in each by chance, where batches are drawn."""
+        if claim.scope != "run":
+            return 1
+        return self.worlds.base.n_rounds if self.worlds.sampling.amplifies else self.uses()
 
     def ends(self, claim: Claim, model: ThreatModel) -> Ends:
         """What the alignment adds to what was measured of a claim."""
@@ -307,10 +331,9 @@ class Examination:
         whole = self.releases(claim.model_copy(update={"scope": "run"}))
         if most is None:
             return Ends(None, whole, *self._least(claim, model))
-        count = self.uses() if claim.scope == "run" else 1
         note = (
-            f"moving an agent's own noise hides its record in every message of {n} rounds; {count} "
-            "of them count for one record"
+            f"moving an agent's own noise hides its record in every message of {n} rounds; "
+            f"{self._count(claim)} of them count for one record"
         )
         return Ends(most, whole, *self._least(claim, model), notes=(note,))
 
@@ -325,9 +348,11 @@ class Examination:
         shown = next((cost.noiseless for cost in costs if cost.noiseless is not None), None)
         if shown is not None:
             return NOISELESS, str(shown)
-        delta = claimed_delta(claim)
+        delta, sampling = claimed_delta(claim), self.worlds.sampling
+        if sampling.amplifies and record_adjacency(claim) != "add-remove":
+            return Least(0.0), None  # what a batch has without both records is not known
         found = [
-            least([released(family, size)], delta, cost.adjacency)
+            least([released(family, size, rate=sampling.rate)], delta, cost.adjacency)
             for cost in costs
             for family, size in cost.sizes.items()
             if size > 0 and (family == "gaussian" or delta == 0)  # where L1 is all that counts
@@ -353,9 +378,10 @@ class Examination:
 
     def _finding(self, why: str, note: str, metrics: Mapping[str, Metric], **other: Any) -> Finding:
         """Evidence on a premise, or why there is none."""
+        stated = {key: value for key, value in metrics.items() if key == Name.DECLARED_RATE}
         return Finding(
             attack=CAPTURED,
-            metrics={} if why else dict(metrics),
+            metrics=stated if why else dict(metrics),
             notes=() if why else (note,),
             not_examined=(why,) if why else (),
             **other,
@@ -385,7 +411,8 @@ class Examination:
             why,
             f"records far out, in 3 directions and at 2 distances, move the messages of all {n} "
             f"rounds by one length, which none of {n_hows} changes of the first, the middle or the "
-            "last record of a batch exceeds: that of a clip",
+            "last record of a batch exceeds: that of a clip"
+            + "".join(f"; inputs {x} times as large give no finite numbers" for x in self.unseen),
             {
                 Name.ROUNDS: Metric(value=n, n=n),
                 **({} if most is None else {Name.MOVED_OVER_DECLARED: Metric(value=1.0)}),
@@ -416,7 +443,7 @@ class Examination:
             self._records_missing(claim),
             f"an agent takes one batch in a round, which holds a record once; a record is in "
             f"{self.uses()} batches of a run at most, of {n} runs",
-            {},
+            self.drawn[1],
             role=Role.RECORDS,
             kind="control",
             title="What batches hold",
@@ -425,49 +452,14 @@ class Examination:
         )
 
 
-def _releases(family: NoiseFamily, sizes: Sequence[float]) -> Iterator[Release]:
+def _releases(family: NoiseFamily, sizes: Sequence[float], rate: float) -> Iterator[Release]:
     """Releases of sorted sizes; those that are measured alike are as large as the largest."""
     left = list(sizes)
     while left:
         alike = [size for size in left if size >= left[0] * (1 - PRECISION)]
         left = left[len(alike) :]
-        one = released(family, alike[0], clipped="records", slack=PRECISION)
+        one = released(family, alike[0], rate, clipped="records", slack=PRECISION)
         yield one.model_copy(update={"count": len(alike)})
-
-
-def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
-    """Raises NotExamined where an agent with records sends numbers without noise of its own.
-
-    No run changes records that are not in a batch, so that such a number may be of these. One that
-    all agents send alike is of none, if they hold different records.
-    """
-    holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
-    held = {frozenset(d for batch in _digests(worlds.plain, i) for d in batch) for i in holding}
-    differ = len(held) == len(holding) > 1
-    bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
-    for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
-        source, name = order[0], order[3]
-        if source not in holding:
-            continue
-        k = None if message is None else message.round
-        noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
-        bare[name, k].setdefault(source, []).append((noised.tolist(), content[~noised].tolist()))
-    for (name, k), by_agent in bare.items():
-        if all(all(noised) for some in by_agent.values() for noised, _ in some):
-            continue
-        first = next(iter(by_agent.values()))
-        alike = {*by_agent} == holding and all(some == first for some in by_agent.values())
-        if not (differ and alike):
-            where = "before round 1" if k is None else f"in round {k}"
-            raise NotExamined(
-                "completeness",
-                f'numbers of "{name}" {where} have no noise: they may be of records that are in no '
-                "batch",
-            )
-
-
-def _digests(run: ProgramRun, agent: int) -> list[tuple[str, ...]]:
-    return [taken.digests for taken in run.batches if taken.agent == agent]
 
 
 def files_below(folder: Path, out: Path) -> dict[Path, FileState]:

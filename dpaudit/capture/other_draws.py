@@ -15,7 +15,7 @@ from .runs import FAMILIES, MessageId, ProgramRun
 ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
 
 
-def other_draws(run: ProgramRun, sites: tuple[str, ...]) -> str:
+def other_draws(run: ProgramRun, sites: tuple[str, ...], sampled: bool = False) -> str:
     """What is drawn and not shown, or shown and not seen to be drawn, as a clause; "" if nothing.
 
     Noise that the tap is shown is taken for the numbers that its process has drawn last.
@@ -23,6 +23,7 @@ def other_draws(run: ProgramRun, sites: tuple[str, ...]) -> str:
     Args:
         run: in which draws are the program's own.
         sites: lines of noise, whose draws are noise by themselves.
+        sampled: numbers for all records, drawn directly before a batch, are those that draw it.
     """
     began: dict[int, float] = {}
     for batch in run.taken:
@@ -31,7 +32,10 @@ def other_draws(run: ProgramRun, sites: tuple[str, ...]) -> str:
         left, unseen = _not_shown(run, sites, process)
         if unseen:
             return unseen
+        of_batches = _before_batches(run, process) if sampled else frozenset()
         for draw, rest in left:
+            if draw.sequence in of_batches:
+                continue
             if draw.sequence > first or rest < prod(draw.shape):
                 return f"{_said(draw)}: no run shows what they decide once in thousands of runs"
     return ""
@@ -74,6 +78,20 @@ def _not_shown(
                 said = f'{n:,} numbers of "{draw.call_site}" were not seen when they were drawn'
                 return left, said
     return left, ""
+
+
+def _before_batches(run: ProgramRun, process: int) -> frozenset[int]:
+    """When a process draws numbers for more records than the batch has that follows directly."""
+    own = [batch for batch in run.taken if batch.process == process]
+    sizes = {batch.sequence: batch.records for batch in own}
+    sent = [sequence for of, sequence in run.id_of if of == process]
+    draws = {d.sequence: prod(d.shape) for d in run.all_draws if d.process == process}
+    found, waiting = set[int](), list[int]()
+    for at in sorted({*sizes, *sent, *draws}):
+        if at in sizes:
+            found |= {w for w in waiting if draws[w] > max(1, sizes[at])}
+        waiting = [*waiting, at] if at in draws and at not in sizes else []
+    return frozenset(found)
 
 
 def _said(draw: Draw) -> str:

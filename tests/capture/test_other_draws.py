@@ -45,6 +45,7 @@ def of(
             draws.append(Draw(**about, **at, **event, parameters=()))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
     run.span, run.messages = lambda agent, k: (-1, len(events)), {MESSAGE: np.zeros(2)}
+    run.id_of = {}
     return check(run, sites)
 
 
@@ -109,3 +110,24 @@ def test_what_is_drawn_before_a_message_may_hide_it(events: Any, said: str) -> N
     check: Any = partial(drawn_beside, message=MESSAGE)
     assert said in of(*events, check=check)
     assert bool(of(*events, check=check)) == bool(said)
+
+
+DRAWN = draw("numpy.uniform", 4, "coin.py:3")  # for four records, of which three are taken
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((*ROUND, DRAWN, *ROUND), ""),
+        ((*ROUND, DRAWN, DRAWN, *ROUND), ""),  # in two parts, or another agent's beside it
+        ((*ROUND, COIN_DRAW, *ROUND), COIN),
+        ((*ROUND, draw("numpy.uniform", 3, "coin.py:3"), *ROUND), COIN),
+        ((BATCH, DRAWN, NORMAL, NOISE), COIN),
+        ((*ROUND, DRAWN, NORMAL, NOISE), COIN),
+    ],
+)
+def test_numbers_directly_before_a_batch_draw_it(events: tuple[Any, ...], said: str) -> None:
+    sampled = partial(other_draws, sampled=True)
+    found = of(*events, check=sampled)
+    assert found.startswith(said) if said else not found
+    assert of(*events).startswith(COIN)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit.accounting.families import gaussian_epsilon
+from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.runs import TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
@@ -16,6 +17,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
+from dpaudit.verify.verdict import check
 
 PROGRAM = """
 import sys
@@ -45,6 +47,34 @@ for k in range(ROUNDS):
     z = tap.noise(0, "z", SIGMA * rng.standard_normal(3), SIGMA)
     tap.send(0, 1, "x", total + z)
     tap.send(1, 0, "x", total * 0)
+"""
+
+
+DRAWN = """
+import sys
+import numpy as np
+from dpaudit import tap
+
+HOW, ROUNDS, N, RATE = sys.argv[1], 4, 40, 0.25
+X = np.random.default_rng(1).standard_normal((2, N, 20))
+rng = np.random.default_rng()
+models = np.zeros((2, 20))
+for k in range(ROUNDS):
+    both = rng.random(N) < RATE
+    for i in range(2):
+        which = rng.random(N) < RATE
+        if HOW == "fixed":
+            which = rng.choice(N, 10, replace=False)
+        if HOW == "shared":  # who knows the batch of one agent knows that of the other
+            which = both
+        x = tap.batch(i, X[i][which])
+        each = (x @ models[i] - 1)[:, None] * x
+        norms = np.linalg.norm(each, axis=1, keepdims=True)
+        total = (each * np.minimum(1, 1 / np.maximum(norms, 1e-12))).sum(axis=0)
+        total += tap.noise(i, "z", rng.normal(0, 1.0, 20), 1.0)
+        models[i] = models[i] - 0.1 * total
+        tap.send(i, 1 - i, "x", models[i])
+    models[:] = models.mean(axis=0)
 """
 
 
@@ -92,6 +122,48 @@ def test_stated_poisson_batches_count_by_their_rate(tmp_path: Path) -> None:
     assert verdicts == [Verdict.UNDERPOWERED, Verdict.UNSUPPORTED]
     assert "in a batch with probability 0.25, by itself" in result.claims[0].reason
     assert 0.3 < low_of(result) < 1.0 < gaussian_epsilon(1e-5, 1 / 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["poisson", "fixed", "shared"])
+def test_poisson_batches_support_a_claim_at_their_rate(tmp_path: Path, how: str) -> None:
+    """Others that are stated to be so do not. A right program fails with probability 1e-3."""
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    multiplier, rate, rounds = 1.0, 0.25, 4
+    release = Release(
+        family="gaussian",
+        noise_multiplier=multiplier,
+        sampling="poisson",
+        sampling_rate=rate,
+        count=rounds,
+    )
+    exact = epsilon([release], 1e-5, "add-remove").high
+    claims = [
+        {"text": "c", "epsilon": factor * exact, "delta": 1e-5, "scope": "run"}
+        for factor in (1.001, 0.99)
+    ]
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "drawn.py", how), "folder": tmp_path},
+            "record": {"victims": (0, 1), "sampling": "poisson", "sampling_rate": rate},
+            "certify": {"runs": 0},
+            "claim": claims,
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    at, below = result.claims
+    assert below.verdict is not Verdict.SUPPORTED
+    if how != "poisson":
+        assert at.verdict is not Verdict.SUPPORTED
+        assert "records" in [one.name for one in at.missing]
+        return
+    assert at.verdict is Verdict.SUPPORTED
+    assert "the numbers by which batches are drawn decide nothing else" in at.reason
+    assert at.range is not None
+    assert at.range.accounted == pytest.approx(exact, rel=1e-4)
+    assert exact < at.range.measured < 1.2 * exact
+    content = result.model_dump(mode="json")
+    assert {one.answer for one in check(content, tmp_path)} == {"confirmed"}
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ RIGHT = (
 def test_an_odd_but_right_program_is_supported(tmp_path: Path, variant: str) -> None:
     result = audited(tmp_path, variant, CLAIMS[:2])
     assert [claim.verdict for claim in result.claims] == [Verdict.SUPPORTED] * 2, result.sentence
+    answers = [one.answer for one in check(result.model_dump(mode="json"), tmp_path)]
+    assert answers == ["confirmed"] * 2
 
 
 @pytest.mark.slow

@@ -13,10 +13,9 @@ from dataclasses import replace
 from math import ceil, hypot, inf
 
 import torch
-from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
+from dpaudit.defense import CHANGED_RECORDS, Adjacency
 from dpaudit.files.finding import Metric
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
@@ -25,9 +24,9 @@ from dpaudit.statistics.noise_tests import size_of_draws
 from .beside_values import same_draws
 from .declared import batches_of
 from .opposed import Scaled
-from .replay import EVERY_LINK, SAME, Replay, replay
+from .replay import EVERY_LINK, Replay, is_same, left, replay
 from .witness import Drawn
-from .worlds import Coupled, Key, Played, PlayedWorld, WorldPair
+from .worlds import Coupled, Key, PlayedWorld, WorldPair
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
@@ -59,9 +58,9 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
             (f'the scale of "{a.stream}"', a.scale, b.scale)
             for a, b in zip(one.draws, other.draws, strict=True)
         ]
-        pairs += [(what, value, _left(other)[what]) for what, value in _left(one).items()]
+        pairs += [(what, value, left(other)[what]) for what, value in left(one).items()]
         for what, a, b in pairs:
-            if not _is_same(a, b):
+            if not is_same(a, b):
                 return what
     for (k, stream), move in found.moves.items():
         draw = found.there.draws[k, stream]
@@ -125,19 +124,6 @@ def _is_constant(here: PlayedWorld, there: PlayedWorld, key: Key, found: Replay)
         return False
     units = ((again - move) / draw.scale).nan_to_num(0.0, inf, inf)
     return bool(units.abs().max() <= ROUNDING)
-
-
-def _left(played: Played) -> dict[str, Tensor]:
-    """All that a round leaves, by what it is called."""
-    sent = {f'"{name}"': message.payload for name, message in played.sent.items()}
-    return {**sent, **{f"{name} of the state": x for name, x in played.state._asdict().items()}}
-
-
-def _is_same(one: Scale, other: Scale) -> bool:
-    a, b = (torch.as_tensor(x).double() for x in (one, other))
-    finite = a[a.isfinite()]  # beside an infinite number all others would count as the same
-    size = finite.abs().max().item() if finite.numel() else 0.0
-    return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
 
 
 def _owners(coupled: Coupled, k: int, rows: int) -> list[int] | None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense import CHANGED_RECORDS, Adjacency, ThreatModel
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale, ThreatModel
 
-from .worlds import Coupled, Key, Moves, PlayedWorld, Watched, lengths
+from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
@@ -40,18 +40,39 @@ def replay(
 ) -> Replay:
     """The other world with its noise moved; later noise is moved after what earlier noise did.
 
+    A draw may be in several sums, one after the other. The values in the first of them that leaves
+    the worlds the same are made the same, or in the last: what is added later may be made of the
+    noisy value itself, as where it is rounded and the rest is kept.
+
     Args:
         shift: what is added to draws in both worlds.
     """
+    first = here.watched(shift)
+    for n in range(max(map(len, first.values.values()), default=1)):
+        found = _with_sums(n, here, first, there, adjacency, shift)
+        if is_all_the_same(found.here, found.there):
+            break
+    return found
+
+
+def _with_sums(
+    n: int,
+    here: PlayedWorld,
+    first: Watched,
+    there: PlayedWorld,
+    adjacency: Adjacency,
+    shift: Moves,
+) -> Replay:
+    """The same by sum ``n`` of each draw, from 0, or its last."""
 
     def moved(moves: Moves) -> Watched:
         return there.watched({**shift, **{k: m + shift.get(k, 0.0) for k, m in moves.items()}})
 
-    first = here.watched(shift)
-    moves: dict[Key, Tensor] = {}
-    for _ in range(1 + len(first.values)):
+    values, moves = _values(first, n), dict[Key, Tensor]()
+    for _ in range(1 + len(values)):
         second = moved(moves)
-        now = {k: v - second.values[k] for k, v in first.values.items() if k in second.values}
+        others = _values(second, n)
+        now = {k: v - others[k] for k, v in values.items() if k in others}
         if all(torch.equal(move, moves.get(key, move * 0)) for key, move in now.items()):
             break
         moves = now
@@ -66,6 +87,31 @@ def replay(
         if bool(lengths(difference, 2) <= SAME * lengths(coupled.own(sent[name]), 2))
     )
     return Replay(first, second, moves, same, _moved(coupled, moves, second, adjacency))
+
+
+def _values(watched: Watched, n: int) -> dict[Key, Tensor]:
+    """What each draw was added to in its sum ``n``, from 0, or in its last."""
+    return {key: sums[min(n, len(sums) - 1)] for key, sums in watched.values.items()}
+
+
+def is_all_the_same(one: Watched, other: Watched) -> bool:
+    """Whether all that the rounds of two worlds leave is the same."""
+    rounds = [(left(a), left(b)) for a, b in zip(one.rounds, other.rounds, strict=True)]
+    return all(a.keys() == b.keys() and all(is_same(a[n], b[n]) for n in a) for a, b in rounds)
+
+
+def left(played: Played) -> dict[str, Tensor]:
+    """All that a round leaves, by what it is called."""
+    sent = {f'"{name}"': message.payload for name, message in played.sent.items()}
+    return {**sent, **{f"{name} of the state": x for name, x in played.state._asdict().items()}}
+
+
+def is_same(one: Scale, other: Scale) -> bool:
+    """Whether two numbers or tensors differ by rounding at most."""
+    a, b = (torch.as_tensor(x).double() for x in (one, other))
+    finite = a[a.isfinite()]  # beside an infinite number all others would count as the same
+    size = finite.abs().max().item() if finite.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
 
 
 def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacency) -> float:
@@ -95,7 +141,7 @@ def is_linear(world: PlayedWorld, message: str) -> bool:
         step = {
             key: torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
             * zero.draws[key].scale
-            for key, value in zero.values.items()
+            for key, value in _values(zero, 0).items()
         }
         twice = {key: 2.0 * move for key, move in step.items()}
         plays = zero, world.watched(step), world.watched(twice)

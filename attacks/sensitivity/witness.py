@@ -59,7 +59,7 @@ class Witness(Noise):
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[AskedDraw] = []
-        self.values: dict[str, Tensor] = {}  # by stream, in units of the draw
+        self.values: dict[str, list[Tensor]] = {}  # by stream, in units of the draw, sum after sum
         self.drawn: dict[NoiseFamily, Drawn] = {}
         self._given = streams.seed, round
         self._silent, self._moves, self._watched = silent, moves or {}, watched
@@ -99,9 +99,9 @@ class Witness(Noise):
             return drawn
 
         def note(value: Tensor, before: Tensor | None) -> Tensor:
-            value = value.detach().clone()
-            if value.shape == like.shape and self.values.get(asked.stream) is before:
-                self.values[asked.stream] = value
+            value, noted = value.detach().clone(), self.values.get(asked.stream, [])
+            if value.shape == like.shape and (noted[-1] if noted else None) is before:
+                self.values[asked.stream] = [*noted, value]
             return value
 
         return Marked.of(drawn.clone(), note)

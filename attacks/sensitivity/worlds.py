@@ -54,7 +54,7 @@ class Played(NamedTuple):
     state: Any
     sent: Messages
     draws: list[AskedDraw]
-    values: dict[str, Tensor]  # that its noise was added to, by stream, if it was watched
+    values: dict[str, list[Tensor]]  # that its noise was added to, by stream, if it was watched
     drawn: dict[NoiseFamily, Drawn] = {}
     beside: tuple[str, ...] = ()  # what it printed, logged, wrote to files and opened
 
@@ -236,7 +236,7 @@ class Watched(NamedTuple):
     """A world as it was played, and the values that its noise was added to."""
 
     rounds: tuple[Played, ...]
-    values: dict[Key, Tensor]
+    values: dict[Key, list[Tensor]]  # of each draw: what it was added to, sum after sum
     draws: dict[Key, AskedDraw]
 
     @property
@@ -290,7 +290,7 @@ class PlayedWorld:
     def watched(self, moves: Moves) -> Watched:
         """With its noise moved, and watched."""
         rounds = self._rounds(moves=moves, watched=True)
-        values, draws = dict[Key, Tensor](), dict[Key, AskedDraw]()
+        values, draws = dict[Key, list[Tensor]](), dict[Key, AskedDraw]()
         for k, played in enumerate(rounds, start=self.k):
             values |= {(k, stream): value for stream, value in played.values.items()}
             draws |= {(k, draw.stream): draw for draw in played.draws}

@@ -108,6 +108,29 @@ def test_no_move_of_noise_explains_a_fault(worlds: Any, name: str) -> None:  # n
     assert isinstance(aligned(worlds(mechanism(name))), str)
 
 
+class RestTakenOff(Processed):
+    """The sum less its small part: of the noisy sum this is post-processing, of another one not."""
+
+    def noised(self, S: Tensor, k: int, noise: Noise) -> Tensor:
+        T = super().noised(S, k, noise)
+        return T - self.of(S, T).clamp(-self._scale, self._scale)
+
+    def of(self, S: Tensor, T: Tensor) -> Tensor:
+        return T
+
+
+class CleanRestTakenOff(RestTakenOff):
+    def of(self, S: Tensor, T: Tensor) -> Tensor:
+        return S
+
+
+def test_a_noisy_sum_less_what_is_made_of_it_is_aligned(worlds: Any) -> None:  # noqa: F811
+    found = aligned(worlds(RestTakenOff(noise_multiplier=Z)))
+    assert found == {(VICTIM, "gaussian"): pytest.approx(1 / Z)}
+    clean = aligned(worlds(CleanRestTakenOff(noise_multiplier=Z)))
+    assert clean != found
+
+
 def test_what_a_step_does_beside_its_messages_is_noted(tmp_path: Any, capsys: Any) -> None:
     with watched() as beside:
         print("printed")

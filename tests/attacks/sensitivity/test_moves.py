@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from dpaudit.accounting.releases import Release
-from dpaudit.attacks.sensitivity import alignment, edges, few, others, worlds
+from dpaudit.attacks.sensitivity import alignment, edges, few, others, replay, worlds
 from dpaudit.attacks.sensitivity.declared import Reach, _is_as_much, _is_sum
 from dpaudit.attacks.sensitivity.opposed import Alike, AtAll, Given, Opposed, Scaled, Vacant
 from dpaudit.attacks.sensitivity.witness import Drawn
@@ -181,7 +181,7 @@ def test_rows_of_a_draw_are_agents_or_links() -> None:
     ],
 )
 def test_numbers_are_the_same_but_for_rounding(one, other, same) -> None:
-    assert alignment._is_same(one, other) is same
+    assert replay.is_same(one, other) is same
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,11 @@ class DrawnPairs:
         return share
 
     def _free(self) -> Array:
-        """A vector of any length: along one number, a known direction, signs or anywhere."""
+        """A vector of any length: along some numbers, a known direction, signs or anywhere."""
         n, rng = self._n_row, self._rng
         flats = (
             np.arange(n) == rng.integers(n),
+            rng.permutation(n) < np.floor(n ** rng.random()),  # as many zeros as a sparse value has
             self._directions[rng.integers(len(self._directions))].flat,
             rng.choice([-1.0, 1.0], n),
             rng.normal(size=n),

@@ -13,7 +13,7 @@ nothing else uses.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,9 +35,10 @@ RANK = {"float64": 1e-9, "float32": 1e-3}  # relative: a direction with less noi
 LEFT = {"float64": 1e-12, "float32": 1e-5}  # of the noise: what rounding leaves of a move
 MOST_SLOW = 250  # where a call is made without compilation
 LEGACY = np.random  # what frameworks draw from
-GIVEN: tuple[tuple[str, NoiseFamily, str], ...] = (
-    ("normal", "gaussian", "standard_normal"),
-    ("laplace", "laplace", "laplace"),
+GIVEN: tuple[tuple[str, NoiseFamily, str, dict[str, Any]], ...] = (
+    ("normal", "gaussian", "standard_normal", {}),
+    ("normal", "gaussian", "standard_normal", {"dtype": np.float32}),
+    ("laplace", "laplace", "laplace", {}),
 )
 ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
 
@@ -170,7 +171,9 @@ def _summed(function: AuditedFunction, value: Value) -> Noise | None:
 
 def _drawn_here(function: AuditedFunction) -> Sequence[Draw]:
     """What it may draw with after a seed."""
-    return (*DRAWS, *GIVEN_DRAWS) if function.generator is not None else DRAWS
+    given = GIVEN_DRAWS if function.generator is not None else ()
+    flat = FLAT_DRAWS if len(function.options.output_shapes) > 1 else ()
+    return (*DRAWS, *given, *flat)
 
 
 def _allowed(function: AuditedFunction, scale: Array, size: Array) -> Array:
@@ -191,20 +194,28 @@ One = Callable[[AuditedFunction, Shape], Array]
 
 
 def _after_seed(
-    name: str, family: NoiseFamily, generator: str, seed: Seed, one: One, outputs: int = 1
+    name: str,
+    family: NoiseFamily,
+    generator: str,
+    seed: Seed,
+    one: One,
+    flat: bool = False,
+    outputs: int = 1,
 ) -> Draw:
     """What a function draws first after each seed, for each tensor of the output in turn.
 
     Args:
         seed: sets the generator, and no other: that is much faster.
         one: of a tensor.
+        flat: whether it draws for all tensors of an output together; torch then draws others.
         outputs: for which it draws, one after the other.
     """
 
-    def shapes(function: AuditedFunction) -> list[Shape]:
-        return [*function.options.output_shapes] * outputs
+    def shapes(function: AuditedFunction) -> tuple[Shape, ...]:
+        found = tuple(function.options.output_shapes)
+        return (((sum(map(prod, found)),),) if flat else found) * outputs
 
-    def drawn(function: AuditedFunction, of: list[Shape]) -> Array:
+    def drawn(function: AuditedFunction, of: Sequence[Shape]) -> Array:
         return np.concatenate([np.asarray(one(function, s), float).ravel() for s in of])
 
     def following(function: AuditedFunction) -> Array:
@@ -223,7 +234,7 @@ def _after_seed(
         generator,
         seeded,
         following,
-        several=lambda n: _after_seed(name, family, generator, seed, one, n),
+        several=lambda n: _after_seed(name, family, generator, seed, one, flat, n),
     )
 
 
@@ -231,8 +242,8 @@ def _seed_given(function: AuditedFunction, seed: int) -> None:
     function.generator = np.random.default_rng(seed)
 
 
-def _given(method: str) -> One:
-    return lambda f, shape: np.asarray(getattr(f.generator, method)(size=shape))
+def _given(method: str, options: dict[str, Any]) -> One:
+    return lambda f, shape: np.asarray(getattr(f.generator, method)(size=shape, **options))
 
 
 def _torch_normal(dtype: torch.dtype) -> One:
@@ -243,8 +254,8 @@ def _torch_laplace(_: AuditedFunction, shape: Shape) -> Array:
     return torch.distributions.Laplace(0.0, 1.0).sample(shape).numpy()
 
 
-def _python_gauss(_: AuditedFunction, shape: Shape) -> Array:
-    return np.array([random.gauss(0.0, 1.0) for _ in range(prod(shape))])
+def _python(draw: Callable[[float, float], float]) -> One:
+    return lambda _, shape: np.array([draw(0.0, 1.0) for _ in range(prod(shape))])
 
 
 def _by_jax(name: str, family: NoiseFamily) -> Draw:
@@ -277,11 +288,18 @@ def _seed_python(_: AuditedFunction, seed: int) -> None:
     random.seed(seed)
 
 
+def _torch_draws(flat: bool) -> Iterator[Draw]:
+    for dtype in (torch.float32, torch.float64):
+        one = _torch_normal(dtype)
+        yield _after_seed("torch.randn", "gaussian", "torch", _seed_torch, one, flat)
+
+
 def _draws() -> Iterator[Draw]:
     yield _after_seed("numpy.random.normal", "gaussian", "numpy.random", _seed_numpy, _numpy_normal)
-    for dtype in (torch.float32, torch.float64):
-        yield _after_seed("torch.randn", "gaussian", "torch", _seed_torch, _torch_normal(dtype))
-    yield _after_seed("random.gauss", "gaussian", "random", _seed_python, _python_gauss)
+    yield from _torch_draws(flat=False)
+    for drawn in (random.gauss, random.normalvariate):
+        name, one = f"random.{drawn.__name__}", _python(drawn)
+        yield _after_seed(name, "gaussian", "random", _seed_python, one)
     yield _after_seed(
         "numpy.random.laplace", "laplace", "numpy.random", _seed_numpy, _numpy_laplace
     )
@@ -290,9 +308,9 @@ def _draws() -> Iterator[Draw]:
     )
 
 
-DRAWS = tuple(_draws())
+DRAWS, FLAT_DRAWS = tuple(_draws()), tuple(_torch_draws(flat=True))
 JAX_DRAWS = (_by_jax("jax.random.normal", "gaussian"), _by_jax("jax.random.laplace", "laplace"))
 GIVEN_DRAWS = tuple(  # by the generator that a function is given
-    _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(method))
-    for name, family, method in GIVEN
+    _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(*how))
+    for name, family, *how in GIVEN
 )

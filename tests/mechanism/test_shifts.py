@@ -1,5 +1,7 @@
 """Distances and noise, measured by calls that share their draws: exact, up to rounding."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -13,13 +15,27 @@ from dpaudit.mechanism.shifts import recognised
 from tests.mechanism.functions import clipped, gaussian, given, laplace, of_torch
 
 TORCH = {"library": "torch", "dtype": "float32"}
+
+
+def normalvariate(x: np.ndarray) -> np.ndarray:
+    noise = [random.normalvariate(0, 1.5) for _ in range(x.size)]
+    return clipped(x) + np.reshape(noise, x.shape)
+
+
+def single(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return clipped(x) + 0.25 * rng.standard_normal(x.shape, dtype=np.float32)
+
+
 KNOWN = {
+    "normalvariate": (normalvariate, {}, "random.normalvariate"),
+    "single": (single, {}, "numpy.random.Generator.normal"),
     "numpy": (gaussian(1.25), {}, "numpy.random.normal"),
     "Laplace": (laplace(0.75), {}, "numpy.random.laplace"),
     "generator": (given(2.0), {}, "numpy.random.Generator.normal"),
     "torch": (of_torch(0.5), TORCH, "torch.randn"),
 }
 SCALES = {"numpy": 1.25, "Laplace": 0.75, "generator": 2.0, "torch": 0.5}
+SCALES |= {"normalvariate": 1.5, "single": 0.25}
 
 
 def searched(function, shape=(5, 3), adjacency="replace-one", **options) -> Search:
@@ -68,6 +84,19 @@ def test_noise_that_sometimes_is_missing_counts_as_exceptions() -> None:
     value = search.moves[0].pair.having
     n = search.noise.exceptions(search.function, value, range(1000, 2000))
     assert 0 < n < 40  # of binomial(1000, 0.01): false with probability 1e-4
+
+
+def test_noise_that_is_drawn_for_all_tensors_at_once_is_recognised() -> None:
+    """torch draws other numbers for 20 at once than for 10 twice."""
+
+    def at_once(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        flat = torch.cat([x.ravel() for x in xs])
+        flat = flat / flat.norm().clamp(min=1.0) + 0.5 * torch.randn(flat.shape)
+        return [flat[:10], flat[10:].reshape(2, 5)]
+
+    search = searched(at_once, shape=((10,), (2, 5)), **TORCH)
+    assert search.noise is not None
+    assert search.unit == pytest.approx(0.5, rel=1e-6)
 
 
 def test_other_noise_is_not_recognised() -> None:

@@ -259,7 +259,7 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Noise
     rounds = tuple(h.round for h in tested)
     name = group[0].name
     if not all(h.enough for h in tested):
-        yield from _scales(units, layers, name, rounds, all(h.noise_stays for h in tested))
+        yield from _scales(units, tested, layers, rounds)
     yield from _coordinates(units, tested, layers, own)
     signs = [np.sign(u).astype(np.float32) for u in units]
     for a, b in combinations(range(len(units)), 2):
@@ -360,21 +360,27 @@ def _in_units(h: Heard) -> Array:
 
 
 def _scales(
-    units: list[Array], layers: "_Layers", name: str, rounds: tuple[int, ...], stays: bool
+    units: list[Array], tested: list[Heard], layers: "_Layers", rounds: tuple[int, ...]
 ) -> Iterator[NoiseTest]:
-    """Coordinates with less noise than others; or with more, where none is added to theirs."""
+    """Coordinates with less noise than others, in all rows or in the one with least; or more."""
+    name, n_rows = tested[0].name, min(u.shape[1] for u in units)
     used = np.logical_and.reduce([(u != 0).any(axis=(0, 1)) for u in units])
     if used.sum() < 2:
         return
-    sizes = np.concatenate([np.square(u).mean(axis=1)[:, used] for u in units])
-    coordinates = np.flatnonzero(used)
-    by_size = zip(scale_p_values(sizes), ("less", "more"), strict=True)
-    for p, what in by_size if stays else list(by_size)[:1]:
+    squares = [np.square(u[..., used]) for u in units]
+    by_row = np.mean([x[:, :n_rows].mean(axis=0) for x in squares], axis=0)  # [rows, coordinates]
+    middle = np.median(by_row, axis=1)
+    row = int(np.argmin(np.where(middle > 0, by_row.min(axis=1) / middle.clip(1e-300), np.inf)))
+    less, more = scale_p_values(np.concatenate([x.mean(axis=1) for x in squares]))
+    less_in_row, _ = scale_p_values(np.concatenate([x[:, row] for x in squares]))
+    whose = f" {_of(tested[0], row)}"
+    tests = [(less, "less", "", 1), (less_in_row, "less", whose, n_rows), (more, "more", "", 1)]
+    for p, what, of, times in tests[: 3 if all(h.noise_stays for h in tested) else 2]:
         least, c = _least(p)
         like = np.flatnonzero(p < 100 * max(least, 1e-300)) if least < DIFFERENT else [c]
-        where = layers.named([int(coordinates[i]) for i in like])
-        says = f'{where} of "{name}" carries {what} noise than other coordinates'
-        yield NoiseTest(least, len(p), name, rounds, says)
+        where = layers.named([int(np.flatnonzero(used)[i]) for i in like])
+        says = f'{where} of "{name}"{of} carries {what} noise than other coordinates'
+        yield NoiseTest(least, times * len(p), name, rounds, says)
 
 
 def _coordinates(

@@ -14,7 +14,13 @@ from dpaudit.selftest.correct import (
     State,
     seeded_as_in_round,
 )
-from tests.pipeline.faulty_noise import D, SentInTheNextRound
+from tests.pipeline.faulty_noise import D, OneNumberOfAnAgent, SentInTheNextRound
+
+
+class OneNumberOfAnAgentLouder(OneNumberOfAnAgent):
+    """More noise than is declared, of one number."""
+
+    kept: float = 3.0
 
 
 class RandomSigns(PrivateGossip):
@@ -461,6 +467,7 @@ FURTHER = [
 
 CORRECT = [
     PrivateGossip(),
+    OneNumberOfAnAgentLouder(),
     PrivateGossip(family="laplace"),
     PrivateMomentum(),
     PrivateShares(),

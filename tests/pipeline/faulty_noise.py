@@ -58,6 +58,17 @@ class LastWithLess(PrivateGossip):
         return super().noise(like, k, noise) * torch.where(torch.arange(D) < D - 3, 1.0, 0.3)
 
 
+class OneNumberOfAnAgent(PrivateGossip):
+    """An agent's 6th number has less noise, which a model of fewer numbers has not."""
+
+    kept: float = 0.2
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        drawn = super().noise(like, k, noise).clone()
+        drawn[..., 1, 5] *= self.kept
+        return drawn
+
+
 class LayerReused(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         drawn = super().noise(like, k, noise)
@@ -432,6 +443,7 @@ FAULTS = [
     LastConcatenated(),
     LastScaledToZero(),
     LastWithLess(),
+    OneNumberOfAnAgent(),
     LayerReused(),
     CentredOverCoordinates(),
     CentredOverCoordinates(family="laplace"),

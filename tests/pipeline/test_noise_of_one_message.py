@@ -178,21 +178,25 @@ def test_two_coordinates_with_the_same_noise_must_show_the_same() -> None:
 
 def test_coordinates_with_other_noise_are_found_by_their_size() -> None:
     z = draws(40, 2, 30).numpy()
-    less, more = z.copy(), z.copy()
+    less, more, of_one = z.copy(), z.copy(), z.copy()
     less[..., 3] *= 0.01
     more[..., 1] *= 100.0
+    of_one[:, 1, 3] *= 0.2
 
     def found(units: Any, stays: bool = True) -> list[str]:
-        tests = noise._scales([units[:20], units[20:]], LAYERS, "x", (4, 5), stays)
+        tested = [replace(heard(draws(1, 2, 30)), noise_stays=stays)]
+        tests = noise._scales([units[:20], units[20:]], tested, LAYERS, (4, 5))
         return [test.says for test in tests if test.p < 1e-6]
 
     assert found(z) == []
-    assert found(less) == ['coordinate 3 (b) of "x" carries less noise than other coordinates']
+    assert found(less)[0] == 'coordinate 3 (b) of "x" carries less noise than other coordinates'
+    of_agent = 'coordinate 3 (b) of "x" of agent 1 carries less noise than other coordinates'
+    assert found(of_one) == [of_agent]
     assert found(more)[-1] == 'coordinate 1 (a) of "x" carries more noise than other coordinates'
     assert not any("more" in said for said in found(more, stays=False))
     less[..., 3] = 0.0  # no gradient shows there
     assert found(less) == []
-    assert list(noise._scales([z[..., :1]], LAYERS, "x", (4,), True)) == []
+    assert list(noise._scales([z[..., :1]], [heard(z[..., :1])], LAYERS, (4,))) == []
 
 
 def test_noise_that_streams_or_rounds_share_is_found() -> None:

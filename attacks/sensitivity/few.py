@@ -3,8 +3,9 @@
 A step may choose by a sum that no noise hides: to stop where it is short, to take a step back, to
 leave noise out. Where all sums of a run are long, neighbouring runs do the same. So records of a
 batch are left without a gradient, up to all of them, and one is added. Where no sum of a run is as
-long as one of records that are alike, such records are added one by one. A claim covers these
-batches, too.
+long as one of records that are alike, such records are added one by one. Where a step is given
+gradients that are not clipped, and leaves long ones out, it may divide by how many are left: so
+records are added far out, beside others there. A claim covers these batches, too.
 
 A step may also take a gradient at a model that a record has moved, and no noise hides. In a run
 gradients hardly change with so small a move, and a claim covers functions of which they do. So the
@@ -41,6 +42,8 @@ LATER = 3  # rounds within which what a record moved is noised
 MOST = 12  # records that have a gradient, of large batches; and around half of them
 FEW = "how far a record moves messages in a batch of which {} of {} records have a gradient"
 ALIKE = "how far a record moves messages beside {} of {} records with the same gradient"
+DISTANT = 1e6  # times the clip norm, from which on a step may leave records out
+FAR_OUT = "how far a record moves messages in a batch with all but {} of {} records far out"
 FAILS = (
     "what a step does in a batch of which few records have a gradient, or all the same one: it "
     "raises {}"
@@ -100,9 +103,14 @@ class _Round:
         alike = {m: Alike(oracle, coupled.victim, gradient, m) for m in few if m}
         pairs = {m: self._added(KeptAnswers.of(one), gradient) for m, one in few.items()}
         together = {m: self._added(one, gradient) for m, one in alike.items()}
+        clips = pair.clips and coupled.defense.clip_norm_in(k) is not None
+        far_out = {
+            m: self._added(replace(one, times=DISTANT), DISTANT * gradient)
+            for m, one in (alike if clips else {}).items()
+        }
         usual = pairs[n - 1]
         lag = int(not _moves(usual) and k < coupled.defense.n_rounds)
-        several = [*pairs.values(), *together.values()]
+        several = [*pairs.values(), *together.values(), *far_out.values()]
         several += [(pairs[m][0], pairs[m + 1][0]) for m in pairs if m + 1 in pairs]
         if lag:
             several = [(one.later(), other.later()) for one, other in several]
@@ -112,6 +120,7 @@ class _Round:
         yield from self._judged(furthest, pair.norm, lag)
         self._align(usual, {FEW.format(m, n): one for m, one in pairs.items()})
         self._align(usual, {ALIKE.format(m, n): one for m, one in together.items()})
+        self._align(usual, {FAR_OUT.format(m, n): one for m, one in far_out.items()})
         if fickle := self._fickle(usual):
             rows = list(self._judged([fickle], pair.norm, 0))
             self.examination.unclear |= dict.fromkeys([MOVED] * any(row.counts for row in rows))

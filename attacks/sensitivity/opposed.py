@@ -133,9 +133,10 @@ class AtAll(Given):
 
 @dataclass(eq=False)
 class Alike(Given):
-    """So many records of the victim's batch have this gradient, and the others have none."""
+    """So many records of the victim's batch have this gradient, and the others so many times it."""
 
     m: int
+    times: float = 0.0
 
     @property
     def batch(self) -> Batch:
@@ -146,13 +147,14 @@ class Alike(Given):
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         sums = self.of.clipped_sum(X, clip_norm, holders, norm)
-        own = clip(self._in_rows(sums, holders), clip_norm, 1 if norm == 1 else 2)
-        return torch.where(self._is_own(sums, holders), self.m * own, sums)
+        own, others = self._in_rows(sums, holders), self.batch.labels.shape[1] - self.m
+        each, other = (clip(t * own, clip_norm, 1 if norm == 1 else 2) for t in (1.0, self.times))
+        return torch.where(self._is_own(sums, holders), self.m * each + others * other, sums)
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
         each = self.of.per_record(X, holders, own)
         alike = self._in_rows(each.sum(-2), holders)[..., None, :].repeat_interleave(
             each.shape[-2], dim=-2
         )
-        alike[..., self.m :, :] = 0.0
+        alike[..., self.m :, :] *= self.times
         return torch.where(self._is_own(each.sum(-2), holders)[..., None], alike, each)

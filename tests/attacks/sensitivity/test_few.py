@@ -72,6 +72,25 @@ class OutliersLeftOut(PrivateGossip):
         return clip(each * (length(each) <= 5 * usual), self.clip_norm).sum(dim=-2)
 
 
+class FarOnesLeftOut(PrivateGossip):
+    """Records far out count as none."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        each = gradient.per_record(X)
+        kept = (length(each) < 1000).to(X)
+        return (clip(each, self.clip_norm) * kept).sum(dim=-2) * self.factor(kept)
+
+    def factor(self, kept: Tensor) -> Any:
+        return 1.0
+
+
+class FarOnesMadeUpFor(FarOnesLeftOut):
+    """The sum is scaled to a whole batch again."""
+
+    def factor(self, kept: Tensor) -> Any:
+        return kept.shape[-2] / kept.sum(dim=-2).clamp(min=1)
+
+
 class FlagForTheNextRound(Remembering):
     """No step is taken after a round with a short sum."""
 
@@ -166,6 +185,15 @@ BY_MEDIAN = (ClippedToTheMedian, OutliersLeftOut)
 def test_a_choice_by_a_sum_moves_messages_too_far(found, defense, adjacency) -> None:
     examination, rows = found(defense(sampling="fixed"), adjacency)
     assert any(row.counts for row in rows) or examination.found
+
+
+def test_records_left_out_far_out_do_not_make_others_count_more(found) -> None:
+    """Of n + 1 places with one record and a far one, the others far: (n + 1) / 2 clip norms."""
+    examination, rows = found(FarOnesLeftOut(sampling="fixed"))
+    assert not any(row.counts for row in rows)
+    assert not examination.unclear
+    _, rows = found(FarOnesMadeUpFor(sampling="fixed"))
+    assert max(row.measured / row.stated for row in rows) == pytest.approx(5 / 2)
 
 
 def test_a_choice_for_the_next_round_is_not_hidden(found) -> None:

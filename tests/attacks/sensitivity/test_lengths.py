@@ -27,6 +27,7 @@ WRONG: dict[str, tuple[Factor, float]] = {  # and how far the worst length moves
     "begins late": (lambda L: torch.where(L > 1.3 * C, C / L, 1.0), 1.2),
     "begins at three": (lambda L: torch.where(L > 3 * C, C / L, 1.0), 2.5),
     "divided by the square": (lambda L: (C / L.square()).clamp(max=1), 1.4),
+    "short ones made longer": (lambda L: torch.where(L < 0.1 * C, 20.0, (C / L).clamp(max=1)), 1.6),
     "without the 1": (lambda L: (C / L.square()).clamp(max=100), 10.0),
     "left out far out": (lambda L: torch.where(L > 500 * C, 1.0, (C / L).clamp(max=1)), 1e9),
 }

@@ -255,7 +255,8 @@ class Sensitivity(da.Attack):
                 "multiplier: none is stated, or a larger one"
             )
         if worst.stated is not None:
-            yield f"a bound counts as exceeded by more than {worst.tolerance:.1g}, from rounding"
+            beyond = worst.most - worst.stated
+            yield f"a bound counts as exceeded by more than {beyond:.1g}, from rounding"
 
     def _rounds(self, n_rounds: int) -> frozenset[int]:
         if self.rounds is not None:

@@ -5,6 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from dpaudit.defense import Stated
+from dpaudit.files.finding import WITHIN_BOUND
 
 
 class Row(NamedTuple):
@@ -28,9 +29,14 @@ class Row(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        if self.stated is None:
-            return False
-        return self.measured == inf or self.measured > self.stated + self.tolerance
+        """By more than rounding: of sums, or of public numbers in float32, as of a rotation."""
+        return self.stated is not None and (self.measured == inf or self.measured > self.most)
+
+    @property
+    def most(self) -> float:
+        """What is within the stated bound."""
+        assert self.stated is not None
+        return self.stated * WITHIN_BOUND + self.tolerance
 
     @property
     def counts(self) -> bool:

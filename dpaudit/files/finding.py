@@ -20,6 +20,8 @@ from dpaudit.strict import Strict
 from .claim import Adjacency
 from .verdict import Verdict
 
+WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
+
 Number = Annotated[
     float,
     Field(allow_inf_nan=True),

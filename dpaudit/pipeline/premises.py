@@ -18,13 +18,13 @@ from typing import NamedTuple
 from dpaudit.accounting.releases import Mechanism, epsilon
 from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency
 from dpaudit.files.claim import Claim, measured_change
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import WITHIN_BOUND, Finding, Metric, Name, Role
 from dpaudit.files.result import EpsilonRange, Premise, PremiseName
 from dpaudit.files.verdict import AGAINST, Verdict
 from dpaudit.text import apart, times
 
 from .jobs import Prepared
-from .rules import CAPTURED, WITHIN_BOUND, accounting_of
+from .rules import CAPTURED, accounting_of
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
 TENTH = 0.1  # of what is drawn, by which noise that is sent may differ

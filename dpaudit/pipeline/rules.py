@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon
 from dpaudit.files.claim import Adjacency, Claim
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import WITHIN_BOUND, Finding, Metric, Name, Role
 from dpaudit.files.result import Premise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.text import apart
 
-WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 CAPTURED = "captured"  # the attack of a test that counts records of short runs
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
 

@@ -10,7 +10,7 @@ from dpaudit.defenses.dpsgd import DPDPSGD
 
 
 def test_rounding_alone_does_not_exceed_a_bound(setting_of, streams, monkeypatch) -> None:
-    """A message may move by the stated bound, which rounding can push up: not a millionth above."""
+    """Nor does a public rotation in float32, which is one up to 1e-7; two millionths do."""
     problem, setting = setting_of("ring", 4, "logistic")
     defense = DPDPSGD(n_rounds=5, batch_size=3, noise_multiplier=1.0, clip_norm=0.1)
     coupled = Coupled(defense, problem, setting, streams, victim=1)
@@ -28,5 +28,6 @@ def test_rounding_alone_does_not_exceed_a_bound(setting_of, streams, monkeypatch
     rounded = row(np.nextafter(stated, np.inf))
     assert rounded.measured > rounded.stated  # in the last digit
     assert not rounded.exceeds
-    assert row(stated * (1 + 1e-6)).exceeds
+    assert not row(stated * (1 + 3e-7)).exceeds
+    assert row(stated * (1 + 2e-6)).exceeds
     assert not row(stated * (1 - 1e-6)).exceeds

@@ -10,6 +10,7 @@ from torch import Tensor
 from dpaudit.attacks.sensitivity.examination import Examination
 from dpaudit.attacks.sensitivity.worlds import Coupled
 from dpaudit.defense import Gradient
+from dpaudit.files.finding import WITHIN_BOUND
 from dpaudit.selftest.correct import PrivateGossip, length, variant
 from tests.some_fast import fast_if
 
@@ -44,7 +45,7 @@ def moved(factor: Factor, setting_of: Any, streams: Any, adjacency: Any = "add-r
     coupled = Coupled(variant(PrivateGossip, summed=summed), problem, setting, streams, victim=1)
     (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, adjacency)
     assert row.stated is not None
-    assert row.counts == (row.measured > row.stated * (1 + 1e-9))
+    assert row.counts == (row.measured > row.stated * WITHIN_BOUND)
     return row.measured / row.stated
 
 

@@ -3,8 +3,11 @@
 A program may choose by a sum that no noise hides: to stop where it is short, to take half of a step
 where the loss is large, to clip at the median norm. Where the records of the data are all on one
 side of it, none that is changed alone shows that. So one record of a batch after the other becomes
-one of no inputs, or one far out with another label, until all are. Each of these steps replaces a
-record, which may move a round by two lengths, and so does the last one left out.
+one of no inputs, or one far out with another label, until all are. What the others of the data add
+may cancel, so that records which are far out along one direction lose nearly all of their inputs,
+too: a choice by the sign of a short sum, which none at all does not show, falls both ways then.
+Each of these steps replaces a record, which may move a round by two lengths, and so does the last
+one left out.
 """
 
 from collections import defaultdict
@@ -23,8 +26,11 @@ from .drawn_batches import batches_of
 from .traces import NotExamined, in_short
 from .worlds import MeasuredRuns
 
-HOWS: tuple[How, ...] = ("zeroed", "own:1e3:other-label")  # what other records become
-SAID = {HOWS[0]: "have inputs of 0", HOWS[1]: "are far out, with another label"}
+HOWS: dict[tuple[How, How | None], str] = {  # what records become, and what those after them are
+    ("zeroed", None): "have inputs of 0",
+    ("own:1e3:other-label", None): "are far out, with another label",
+    ("own:1e-3", "level:1e3"): "have hardly any inputs, and the others are alike and far out",
+}
 ROUNDS = 3  # that are looked at: the first, one in the middle and the last
 STEPS = 8  # in which the records of a batch are changed, at most
 
@@ -52,13 +58,13 @@ def _refuse(
     used: Mapping[int, Mapping[int, int]],
     k: int,
     victims: Sequence[int],
-    how: How,
+    how: tuple[How, How | None],
 ) -> None:
     sizes = {v: runs.n_records(v, used[v][k]) for v in victims}
     steps = np.linspace(0, 1, min(STEPS, max(sizes.values())) + 1)
     numbers = [{v: round(step * n) for v, n in sizes.items()} for step in steps.tolist()]
     worlds = [
-        _world(runs, {(v, used[v][k]): m for v, m in some.items()}, how, absent)
+        _world(runs, {(v, used[v][k]): (m, sizes[v]) for v, m in some.items()}, how, absent)
         for some, absent in [*((some, False) for some in numbers), (numbers[-1], True)]
     ]
     numbers.append(numbers[-1])
@@ -66,7 +72,7 @@ def _refuse(
     for one in found:
         runs.on_run()
         if isinstance(one, RunError):
-            raise NotExamined("distance", f"where other records {SAID[how]}: {in_short(one)}")
+            raise NotExamined("distance", f"where other records {HOWS[how]}: {in_short(one)}")
     several = [one for one in found if not isinstance(one, RunError)]
     for (before, some), (after, more) in pairwise(zip(several, numbers, strict=True)):
         for v in victims:
@@ -75,24 +81,31 @@ def _refuse(
                 if moved > 2 * count * (1 + PLATEAU) * most:
                     raise NotExamined(
                         "distance",
-                        f"where {some[v]} of {sizes[v]} records of a batch {SAID[how]}, {count} "
+                        f"where {some[v]} of {sizes[v]} records of a batch {HOWS[how]}, {count} "
                         f"more may move round {k} of agent {v} by {moved:.3g} times its noise, "
                         f"and one alone by {most:.3g}",
                     )
 
 
 def _world(
-    runs: Alignments, changed: Mapping[tuple[int, int], int], how: How, absent: bool
+    runs: Alignments,
+    changed: Mapping[tuple[int, int], tuple[int, int]],
+    how: tuple[How, How | None],
+    absent: bool,
 ) -> World:
     """A run in which the first records of these batches are others, and the first is left out.
 
     Args:
-        changed: by victim and number of its batch: how many.
+        changed: by victim and number of its batch: how many of how many.
+        how: what they become, and what the records after them are; None: as they are.
     """
+    first, rest = how
     changes = [
-        Change(agent=v, batch=number, how=how, record=i)
-        for (v, number), m in changed.items()
-        for i in range(m)
+        Change(agent=v, batch=number, how=new, record=i)
+        for (v, number), (m, n) in changed.items()
+        for new, some in ((first, range(m)), (rest, range(m, n)))
+        for i in some
+        if new is not None
     ]
     if absent:
         changes += [Change(agent=v, batch=number, how="absent") for v, number in changed]

@@ -15,7 +15,7 @@ from dpaudit.strict import Strict
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
-FAR_OUT = "(own|level|single):-?(3|1e([236]|22|160))(:other-label)?"
+FAR_OUT = "(own|level|single):-?(3|1e(-3|[236]|22|160))(:other-label)?"
 How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
 FAR: tuple[How, ...] = tuple(
     f"{direction}:{sign}{size}"

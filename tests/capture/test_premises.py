@@ -190,6 +190,8 @@ FAULTS = {
     "no-clip-in-between": "distance",
     "clip-of-largest": "distance",
     "clip-of-median": "distance",
+    "clip-of-median-above-0": "distance",
+    "turned-to-descend": "distance",
     "stop-when-short": "distance",
     "half-when-broken": "distance",
     "used-twice": "composition",

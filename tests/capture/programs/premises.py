@@ -73,8 +73,9 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
         factors = np.where((norms > CLIP) & (norms < 200), 1.0, factors)
     if VARIANT == "used-twice":
         factors[:1] *= 2
-    if VARIANT == "clip-of-median":
-        median = min(CLIP, float(np.median(norms)))
+    if VARIANT in ("clip-of-median", "clip-of-median-above-0"):
+        least = CLIP / 10 if VARIANT == "clip-of-median-above-0" else 0.0
+        median = min(CLIP, max(least, float(np.median(norms))))
         factors = np.minimum(1.0, median / np.maximum(norms, 1e-12))
     total = (each * factors[:, None]).sum(axis=0)
     if VARIANT == "clip-of-batch":
@@ -176,6 +177,8 @@ def message_of(i: int, k: int) -> np.ndarray:
     if VARIANT == "header":
         tap.send(i, to, "round", np.array([k, RATE]))
     noised = step + noise_of(i, k, step)
+    if VARIANT == "turned-to-descend" and step @ noised < 0:
+        noised = -noised
     if VARIANT == "stop-when-short" and np.linalg.norm(step) < CLIP / 2:
         noised = 0 * noised
     if VARIANT == "half-when-broken" and np.median(np.abs(x).max(axis=1)) > 100:

@@ -19,8 +19,8 @@ from .kept import KeptAnswers
 from .opposed import Given, Vacant
 from .worlds import Coupled, PlayedWorld, WorldPair, lengths
 
-SHARES = (1e-3, 3e-3, 0.01, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.5, 0.8, 0.95)  # shorter
-SHARES += (1.05, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5, 5, 10, 30, 100)
+SHORTER = (1e-3, 3e-3, 0.01, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.5, 0.8, 0.95)
+SHARES = (*SHORTER, 1.05, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5, 5, 10, 30, 100)
 FAR = (1e3, 1e4, 1e6, 1e9)  # beyond, where a step may leave out a record or a round
 MOST = 2**28  # numbers of the gradients of each record, of which so many worlds are not played
 IN_A_SMALL_BATCH = (

@@ -35,7 +35,7 @@ RANK = {"float64": 1e-9, "float32": 1e-3}  # relative: a direction with less noi
 LEFT = {"float64": 1e-12, "float32": 1e-5}  # of the noise: what rounding leaves of a move
 MOST_SLOW = 250  # where a call is made without compilation
 LEGACY = np.random  # what frameworks draw from
-GIVEN: tuple[tuple[str, NoiseFamily, str, dict[str, Any]], ...] = (
+GIVEN: tuple[tuple[str, NoiseFamily, str, Any], ...] = (  # with options of a draw
     ("normal", "gaussian", "standard_normal", {}),
     ("normal", "gaussian", "standard_normal", {"dtype": np.float32}),
     ("laplace", "laplace", "laplace", {}),
@@ -311,6 +311,6 @@ def _draws() -> Iterator[Draw]:
 DRAWS, FLAT_DRAWS = tuple(_draws()), tuple(_torch_draws(flat=True))
 JAX_DRAWS = (_by_jax("jax.random.normal", "gaussian"), _by_jax("jax.random.laplace", "laplace"))
 GIVEN_DRAWS = tuple(  # by the generator that a function is given
-    _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(*how))
-    for name, family, *how in GIVEN
+    _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(method, how))
+    for name, family, method, how in GIVEN
 )

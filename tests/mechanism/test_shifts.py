@@ -86,7 +86,7 @@ def test_noise_that_sometimes_is_missing_counts_as_exceptions() -> None:
     assert 0 < n < 40  # of binomial(1000, 0.01): false with probability 1e-4
 
 
-def test_noise_that_is_drawn_for_all_tensors_at_once_is_recognised() -> None:
+def test_noise_drawn_for_all_tensors_at_once_is_recognised() -> None:
     """torch draws other numbers for 20 at once than for 10 twice."""
 
     def at_once(xs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -26,6 +26,7 @@ class Sums(Gradient):
     """Of agent i's batch: i + 1 in each coordinate, from records of a half and a half."""
 
     batch_size = 4
+    batch = SimpleNamespace(labels=torch.zeros(3, 5))  # what is made of it has five records
 
     def __call__(self, X: Tensor, holders: Any = None) -> Tensor:
         return self.clipped_sum(X, inf, holders) / 4
@@ -59,6 +60,7 @@ X = torch.zeros(3, 2).double()
         (Alike(Sums(), 1, vector(3, 3), 5), inf, 2, [1, 15, 3]),
         (Alike(Sums(), 1, vector(3, 3), 5), sqrt(2), 2, [1, 5, 3]),
         (Alike(Sums(), 1, vector(3, 3), 0), sqrt(2), 2, [1, 0, 3]),
+        (Alike(Sums(), 1, vector(3, 3), 2, 4.0), 6 * sqrt(2), 2, [1, 2 * 3 + 3 * 6, 3]),
         (Scaled(Sums(), 0.5), inf, 2, [0.5, 1, 1.5]),
     ],
 )

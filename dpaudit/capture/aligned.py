@@ -126,7 +126,9 @@ class Alignments:
             raise NotExamined("composition", "agents send on in a round")
         sent = dict.fromkeys((m.round, m.source) for m in self.worlds.base.messages)
         by_round = sorted(sent, key=lambda at: at[0])
-        found = [(k, (v,)) for k, v in by_round if v in self.places.get(k, ())]
+        found: list[tuple[int, tuple[int, ...]]] = [
+            (k, (v,)) for k, v in by_round if v in self.places.get(k, ())
+        ]
         if len(found) > MOST_ROUNDS:
             why = (
                 f"agents send on what they get {len(found)} times; {MOST_ROUNDS} at most are played"

@@ -63,12 +63,13 @@ def drawn_rate(
     counts = [(int(X.sum()), X.size) for X in held]
     highs = [float(clopper_pearson(k, n, LEVEL / 2)) for k, n in counts]
     lows = [1 - float(clopper_pearson(n - k, n, LEVEL / 2)) for k, n in counts]
-    found = found.model_copy(update={"low": min(lows), "high": max(highs)})
+    high = max(highs)
+    found = found.model_copy(update={"low": min(lows), "high": high})
     error = [MOST * (rate * (1 - rate) / n) ** 0.5 for _, n in counts]
     above = [k / n - rate > e for (k, n), e in zip(counts, error, strict=True)]
     if any(above):
-        return f"batches hold a record with probability {found.high:.3g}", found
-    if found.high > 1.1 * rate:
+        return f"batches hold a record with probability {high:.3g}", found
+    if high > 1.1 * rate:
         return "so few batches that the rate may be 10% larger", found
     rng = np.random.default_rng(SEED)
     for victim, X in zip(victims, held, strict=True):

@@ -283,7 +283,7 @@ class Examination:
         sampling, victims = self.worlds.sampling, self.worlds.config.record.victims
         if not sampling.amplifies:
             return "", {}
-        stated = {Name.DECLARED_RATE: Metric(value=sampling.rate)}
+        stated: dict[str, Metric] = {Name.DECLARED_RATE: Metric(value=sampling.rate)}
         if not self.aligned:
             return "", stated
         why, rate = drawn_rate([self.worlds.plain, *self.runs], victims, sampling.rate)

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from dpaudit.accounting import gaussian_epsilon
-from dpaudit.capture.accounted import SLACK, Ends, Least, least, measured_accounting, released
+from dpaudit.accounting.releases import epsilon
+from dpaudit.capture.accounted import (
+    NOISELESS,
+    SLACK,
+    Ends,
+    Least,
+    VictimLeaks,
+    _high,
+    _size,
+    least,
+    measured_accounting,
+    released,
+)
 from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.runs import MessageId
 from dpaudit.capture.sampling import Sampling
@@ -51,14 +63,25 @@ def of_record(digest: str, mu: float, other: float = 0.0, victim: int = 0, **mor
     return Round({victim: digest}, {victim: leaks})
 
 
-def accounted(
+def accounted(*rounds: Round, **more: Any) -> Finding:
+    """The finding of what rounds leak."""
+    finding, figure = both_of(*rounds, **more)
+    assert finding.metrics[Name.EPSILON].low == figure.epsilon.low or more.get("ends")
+    return finding
+
+
+def figure_of(*rounds: Round, **more: Any) -> Any:
+    return both_of(*rounds, **more)[1]
+
+
+def both_of(
     *rounds: Round,
     sampling: Sampling = KNOWN,
     model: ThreatModel = SPY,
     ends: Any = None,
     drawn: int = 0,
     **claim: Any,
-) -> Finding:
+) -> tuple[Finding, Any]:
     """What rounds leak; so many numbers are drawn before ``SHOWN`` that nobody named as noise."""
     hows = ("absent", "present", "scaled")
     victims = tuple(v for v in (0, 1) if any(v in one.records for one in rounds))
@@ -79,9 +102,7 @@ def accounted(
         rounds=dict(enumerate(rounds, start=2)),
     )
     given = Claim.model_validate({"text": "c", "epsilon": 50.0, "delta": DELTA, **claim})
-    finding, result = measured_accounting(worlds, 0, given, model, ends or Ends())
-    assert finding.metrics[Name.EPSILON].low == result.epsilon.low or ends
-    return finding
+    return measured_accounting(worlds, 0, given, model, ends or Ends())
 
 
 def low_of(mu: float) -> Any:
@@ -182,3 +203,81 @@ def test_gaussian_noise_has_no_epsilon_at_delta_0() -> None:
     laplace = Round({0: "r"}, {0: (RoundLeak(0.0, 2.0, laplace=(1.0, 0.5)), RoundLeak(0.0, 1.0))})
     pure = accounted(laplace, delta=0.0)
     assert pure.metrics[Name.EPSILON].low == pytest.approx(2.0 / (1 + SLACK))
+
+
+def test_a_release_is_a_thousandth_in_favour_of_a_program() -> None:
+    one = released("gaussian", 2.0)
+    assert one.noise_multiplier == pytest.approx(1.001 / 2)
+    assert (one.sampling, one.sampling_rate, one.clipped) == ("none", 1.0, "whole")
+    other = released("laplace", 4.0, 0.5, "records", slack=0.0)
+    assert (other.noise_multiplier, other.family, other.clipped) == (0.25, "laplace", "records")
+    assert (other.sampling, other.sampling_rate) == ("poisson", 0.5)
+    [silent] = NOISELESS.releases or ()
+    assert (NOISELESS.epsilon, silent.noise_multiplier, silent.family) == (inf, 0.0, "gaussian")
+    assert Ends() == (None, None, Least(0.0, ()), None, ())
+
+
+def test_a_size_is_of_all_leaks_together() -> None:
+    assert _size([]) == 0.0
+    assert _size([RoundLeak(3.0, 0.5), RoundLeak(4.0, 1.0)]) == pytest.approx(6.5)
+
+
+def test_an_upper_end_is_that_of_the_accountant() -> None:
+    sampled, gaussian = released("laplace", 1.0, rate=0.25), released("gaussian", 1.0)
+    both = epsilon([sampled] * 3, DELTA, "add-remove")
+    assert both.low < both.high == _high([sampled] * 3, DELTA, "add-remove")
+    assert _high([released("laplace", 1.0, slack=0.0)], 0.0, "add-remove") == pytest.approx(1.0)
+    assert _high([sampled, gaussian], 0.0, "add-remove") == inf
+    assert least([sampled, gaussian], 0.0, "add-remove") == (inf, (sampled, gaussian))
+    assert least([sampled] * 3, DELTA, "add-remove") == (both.low, (sampled,) * 3)
+
+
+def composed(adjacency: str, sampling: Sampling, *leaks: RoundLeak) -> Least:
+    victim = object.__new__(VictimLeaks)
+    victim._adjacency, victim._sampling = adjacency, sampling  # type: ignore[assignment]
+    return victim._composed(leaks, DELTA)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_rate_counts_where_records_come_by_chance(adjacency: str) -> None:
+    for known in (Sampling("none", 0.25, "unknown"), Sampling("poisson", 1.0, "random")):
+        found = composed(adjacency, known, RoundLeak(1.0, 0.0), RoundLeak(0.0, 0.0))
+        assert found == least([released("gaussian", 1.0)], DELTA, adjacency)  # type: ignore[arg-type]
+
+
+def test_a_record_in_place_of_another_has_no_releases() -> None:
+    """Where one side alone gives less than what lies between both, and where it does not."""
+    drawn = Sampling("poisson", 0.25, "random")
+    for leak in (RoundLeak(1.0, 0.0), RoundLeak(6.0, 0.0)):
+        side = least([released("gaussian", leak.mu, 0.25)], DELTA, "add-remove")
+        halves = [released("gaussian", leak.mu / 2, 0.25, "records")]
+        between = least(halves, DELTA, "replace-one")
+        found = composed("replace-one", drawn, leak)
+        assert found.epsilon == min(side.epsilon, between.epsilon)
+        assert found.releases == (between.releases if found == between else None)
+        assert composed("add-remove", drawn, leak) == side
+
+
+def test_the_notes_of_a_claim_are_those_that_apply() -> None:
+    rounds = of_record("r", 3.0), of_record("s", 4.0), of_record("s", 1.0)
+    found = accounted(*rounds)
+    assert len(found.notes) == 4
+    assert found.notes[1] == "3 rounds were measured, and others are not counted"
+    assert found.notes[2].endswith("one record counts in the batches that hold it: of the measured "
+                                   "rounds, in 3, 4")  # fmt: skip
+    assert found.notes[3].startswith("This assumes that the adversary knows which batches")
+    assert len(accounted(*rounds, scope="round").notes) == 3
+    first = accounted(of_record("r", 5.0), of_record("s", 4.0))
+    assert first.notes[2].endswith("rounds, in 2")
+
+
+def test_a_run_has_the_end_of_the_whole_run() -> None:
+    """The finding has that of the claim, which may be of one round."""
+    most, whole = ((released("gaussian", mu, slack=0.0),) for mu in (3.5, 2.0))
+    metric = accounted(of_record("r", 3.0), ends=Ends(most, whole)).metrics[Name.EPSILON]
+    assert (metric.value, metric.low) == (metric.high, low_of(3.0))
+    assert metric.high == pytest.approx(gaussian_epsilon(DELTA, 3.5))
+    figure = figure_of(of_record("r", 3.0), ends=Ends(most, whole))
+    assert tuple(figure.epsilon) == pytest.approx((gaussian_epsilon(DELTA, 2.0),) * 2)
+    assert tuple(figure_of(of_record("r", 3.0)).epsilon) == (low_of(3.0), inf)
+    assert (figure.delta, figure.victim) == (DELTA, 0)

@@ -6,11 +6,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from dpaudit.capture import measured as module
 from dpaudit.capture.measured import (
+    NO_LEAK,
+    Response,
     RoundLeak,
+    _numbers_by_value,
     _numbers_that_move,
     leak,
     log_likelihood_ratio,
+    making_up_for,
     noise_of,
 )
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
@@ -189,3 +194,119 @@ def test_the_score_is_the_log_likelihood_ratio(family: str) -> None:
     else:
         exact = np.sum(np.abs(x) - np.abs(x - CHANGE)) / scale
     assert log_likelihood_ratio(found, run, mean) == pytest.approx(exact)
+
+
+def test_what_shows_nothing_is_certain() -> None:
+    assert NO_LEAK == (0.0, 0.0, None, False, False, {}, ())
+    assert RoundLeak(2.0, 0.5).size == 2.5
+
+
+def test_one_of_two_numbers_is_known_by_two_signs() -> None:
+    signs = [np.array([1.0, -1.0]), np.array([1.0, 1.0])]
+    for which in (0, 1):
+        found = _numbers_that_move([-2 * s[which : which + 1] for s in signs], signs)
+        assert found is not None
+        assert found.tolist() == [which]
+    both = _numbers_that_move([3 * s for s in signs], signs)
+    assert both is not None
+    assert both.tolist() == [0, 1]
+    one = [np.ones(1), -np.ones(1)]
+    alike = _numbers_that_move([np.full(3, s[0]) for s in one], one)
+    assert alike is not None
+    assert alike.tolist() == [0, 0, 0]
+
+
+def test_every_number_must_be_known_by_value() -> None:
+    values = np.array([3.0, -1.0, 0.5])
+    assert _numbers_by_value(np.array([0.5, 1.5]), values) is None
+    assert _numbers_by_value(np.array([1.5, 0.5]), values) is None
+
+
+@pytest.mark.parametrize("scale", [1e-6, -0.5, 1.0, -1e6])
+def test_a_leak_is_in_units_of_the_noise(scale: float) -> None:
+    """Of common noise that cancels, whatever the size and the sign of the change."""
+    ones = np.ones(D)
+    draws, same = [draw("z")], {A: scale * ones, B: 3 * (1 + 1e-5) * scale * ones}
+    found = measured(lambda z: {A: z["z"], B: 3 * z["z"]}, draws, same)
+    assert found.mu == pytest.approx(abs(scale) * sqrt(D), rel=1e-4)
+    other = {A: scale * ones, B: 3.1 * scale * ones}
+    shown = measured(lambda z: {A: z["z"], B: 3 * z["z"]}, draws, other)
+    assert (shown.mu, shown.noiseless is not None) == (inf, True)
+
+
+def test_half_a_unit_is_a_leak() -> None:
+    change = np.zeros(D)
+    change[0] = 0.5
+    found = measured(lambda z: {A: z["z"]}, [draw("z")], {A: change})
+    assert found.mu == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_score_of_many_draws_is_that_of_their_covariance(seed: int) -> None:
+    """a' (B B')^-1 (y - mean), with the mean of runs without noise."""
+    rng = np.random.default_rng(seed)
+    gains = rng.standard_normal((2, 3))
+    change = dict(zip((A, B), rng.standard_normal((2, D)), strict=True))
+    draws = [draw(f"z{j}") for j in range(3)]
+
+    def messages(z: dict[str, np.ndarray]) -> dict[MessageId, np.ndarray]:
+        return dict(zip((A, B), 7 + gains @ np.stack([z[d.name] for d in draws]), strict=True))
+
+    found = measured(messages, draws, change)
+    mean, run = (Run(dict(zip((A, B), rng.standard_normal((2, D)), strict=True)), {}) for _ in "ab")
+    covariance = np.kron(gains @ gains.T, np.eye(D))
+    a, y, m = (np.concatenate([of[A], of[B]]) for of in (change, run.messages, mean.messages))
+    exact = a @ np.linalg.solve(covariance, y - m)
+    assert log_likelihood_ratio(found, run, mean) == pytest.approx(exact)
+
+
+def test_a_laplace_draw_in_two_messages_is_one_number() -> None:
+    found = measured(
+        lambda z: {A: z["z"] / 2, B: 3 * z["z"]},
+        [draw("z", "laplace")],
+        {A: CHANGE / 2, B: 3 * CHANGE},
+    )
+    assert found.epsilon == pytest.approx(np.abs(CHANGE).sum())
+    assert found.laplace == pytest.approx(sorted(np.abs(CHANGE), reverse=True))
+    z, mean = RNG.standard_normal(D), Run({A: np.full(D, 7.0), B: np.full(D, -4.0)}, {})
+    run = Run({A: 7 + z / 2, B: -4 + 3 * z}, {})
+    exact = np.sum(np.abs(z) - np.abs(z - CHANGE))
+    assert log_likelihood_ratio(found, run, mean) == pytest.approx(exact)
+
+
+def test_the_largest_parts_of_laplace_noise_are_kept() -> None:
+    names = [f"z{i}" for i in range(4)]
+    ids = [MessageId(i, (9,), "x", 1) for i in range(4)]
+    change = {m: np.arange(1.0 + i, 1 + D + i) for i, m in enumerate(ids)}
+    found = measured(
+        lambda z: {m: z[n] for m, n in zip(ids, names, strict=True)},
+        [draw(n, "laplace") for n in names],
+        change,
+    )
+    every = sorted(np.concatenate([*change.values()]), reverse=True)
+    assert found.laplace == pytest.approx(every[: module.MOST_LAPLACE])
+    assert found.epsilon == pytest.approx(sum(every))
+
+
+@pytest.mark.parametrize(("most", "refused"), [(6, False), (5, True)])
+def test_parts_of_too_many_numbers_are_refused(monkeypatch, most: int, refused: bool) -> None:
+    """Three draws in two messages, number by number: D parts of 2 x 3."""
+    monkeypatch.setattr(module, "MOST_ENTRIES", most)
+    draws = [draw(n) for n in "pqr"]
+    of = {"messages": lambda z: {A: z["p"] + z["q"], B: z["q"] + z["r"]}, "draws": draws}
+    if not refused:
+        assert measured(**of, change={A: CHANGE}).mu < inf
+        return
+    with pytest.raises(RunError, match="3 numbers of noise move 2 numbers of messages together"):
+        measured(**of, change={A: CHANGE})
+
+
+def test_what_noise_does_not_reach_has_no_sign() -> None:
+    one = np.zeros(1, int)
+    both = {A: (Response(0, one, one, np.array([2.0])),), B: (Response(0, one, one, -np.ones(1)),)}
+    for sign in (1.0, -1.0):
+        found = making_up_for(both, {A: np.array([2 * sign]), B: np.array([sign])}, {0: 1})
+        assert found.units[0] == pytest.approx([0.6 * sign])
+        assert found.left == pytest.approx(1.6)
+        only = making_up_for({A: ()}, {A: np.array([sign, -3 * sign])}, {0: 1})
+        assert only.bare == 3.0

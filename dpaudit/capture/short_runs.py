@@ -18,7 +18,7 @@ noise is right. Otherwise it reveals less, and never more.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isinf
+from math import isinf, log
 from typing import NamedTuple
 
 import numpy as np
@@ -333,11 +333,12 @@ def _revealed(
             [included], [score], rng, k=attack.k, n_permutations=shuffles, n_splits=splits
         )
     )
+    low = min(found.low, _without_errors(len(score)))
     beyond = tuple(
-        f"beyond the noise: at least {found.low:.3g} bits, where the measured noise lets "
+        f"beyond the noise: at least {low:.3g} bits, where the measured noise lets "
         f"{limit.value:.3g} through at most; this speaks against the noise"
         for limit in limits.values()
-        if found.low > limit.value
+        if low > limit.value
     )
     ksg = (
         f"KSG, k = {attack.k}, max-norm; M-NMI divides by self-information, what the estimator "
@@ -346,6 +347,16 @@ def _revealed(
     metrics = information_metrics(found, shuffled=shuffles > 0) | limits
     series = information_series(found, [runs.round])
     return metrics, series, (*beyond, METHOD, REDUCTION, ksg, *about)
+
+
+def _without_errors(n: int) -> float:
+    """The bits that n runs prove of a fair bit, if it is known in each of them.
+
+    The estimate of such a bit is 1 or a little more. Errors at the rate of Clopper and Pearson stay
+    out of n runs with probability ``ALPHA``.
+    """
+    rate = 1 - ALPHA ** (1 / n)
+    return of_bit_in_randomised_response(log(1 / rate - 1))
 
 
 def _capacity(leak: RoundLeak) -> tuple[dict[str, Metric], tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Each score of outputs, by its closed form."""
 
+from collections.abc import Callable
 from math import log, sqrt
 
 import numpy as np
@@ -36,23 +37,27 @@ def outputs(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 
 OUT0, OUT1 = outputs()
-FOUND = {score.name: score.of for score in scores(OUT0, OUT1, SHIFT, INPUTS)}
 X = np.array([[3.0, 5.0, -1.0], [-2.0, 0.0, 7.0], [0.0, 0.0, 0.0]])
 
 
+def of_shift() -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    """All scores by their names."""
+    return {score.name: score.of for score in scores(OUT0, OUT1, SHIFT, INPUTS)}
+
+
 def test_all_scores_of_a_shift_are_made() -> None:
-    assert [*FOUND] == EXPECTED
+    assert [*of_shift()] == EXPECTED
 
 
 def test_projections_weigh_by_shift_over_variance() -> None:
     variance = (OUT0.var(axis=0) + OUT1.var(axis=0)) / 2
     weight = SHIFT / variance
     unit = weight / np.abs(weight).max()
-    assert FOUND["projection on the shift"](X) == pytest.approx(X @ unit)
-    assert FOUND["sum of the signs of the shift"](X).tolist() == [4.0, -9.0, 0.0]
+    assert of_shift()["projection on the shift"](X) == pytest.approx(X @ unit)
+    assert of_shift()["sum of the signs of the shift"](X).tolist() == [4.0, -9.0, 0.0]
     apart = np.abs(SHIFT) / np.sqrt(variance)
     unit = np.where(apart >= 0.25 * apart.max(), unit, 0.0)
-    assert FOUND["projection on what moves most"](X) == pytest.approx(X @ unit)
+    assert of_shift()["projection on what moves most"](X) == pytest.approx(X @ unit)
     weak = scores(OUT0, OUT1, np.array([0.1, 0.0, -2.0]), INPUTS)
     only = next(s for s in weak if s.name == "projection on what moves most")
     assert only.of(X) == pytest.approx(-X[:, 2])  # 0.1 is less than a quarter of 2 / 4
@@ -63,7 +68,7 @@ def test_the_ratio_of_laplace_noise_is_clipped_about_the_middle() -> None:
     centre = (OUT0.mean(axis=0) + OUT1.mean(axis=0)) / 2
     low, high = centre - np.abs(SHIFT) / 2, centre + np.abs(SHIFT) / 2
     expected = np.clip(X, low, high) @ (np.sign(SHIFT) / width)
-    assert FOUND["likelihood ratio of Laplace noise"](X) == pytest.approx(expected)
+    assert of_shift()["likelihood ratio of Laplace noise"](X) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_features_are_what_they_are_called(name: str, values: list[float]) -> No
     """A score of a feature is the log ratio of its counts, here of the features of X themselves."""
     ratio = _log_ratio(_feature(name, OUT0), _feature(name, OUT1))
     assert _feature(name, X) == pytest.approx(values)
-    assert FOUND[name](X) == pytest.approx(ratio(np.array(values)))
+    assert of_shift()[name](X) == pytest.approx(ratio(np.array(values)))
 
 
 def _feature(name: str, x: np.ndarray) -> np.ndarray:

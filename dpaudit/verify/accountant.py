@@ -73,7 +73,7 @@ def epsilon_of(pairs: Counted, delta: float) -> float:
         return gaussian_epsilon(delta, mu)
     bounded = all(pair.family == "laplace" for pair, _ in pairs)
     pure = sum(n * float(_loss(pair, np.array([1.0]))[0]) for pair, n in pairs) if bounded else inf
-    return pure if delta == 0 or not pairs else min(composed(pairs, delta).epsilon(delta), pure)
+    return pure if delta == 0 else min(composed(pairs, delta).epsilon(delta), pure)
 
 
 def counted(releases: Iterable[Release], adjacency: str, side: str) -> Counted:

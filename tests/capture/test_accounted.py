@@ -281,3 +281,10 @@ def test_a_run_has_the_end_of_the_whole_run() -> None:
     assert tuple(figure.epsilon) == pytest.approx((gaussian_epsilon(DELTA, 2.0),) * 2)
     assert tuple(figure_of(of_record("r", 3.0)).epsilon) == (low_of(3.0), inf)
     assert (figure.delta, figure.victim) == (DELTA, 0)
+
+
+def test_a_claim_of_what_is_measured_is_not_contradicted() -> None:
+    low = accounted(of_record("r", 3.0)).metrics[Name.EPSILON].low
+    assert low is not None
+    for claimed, verdict in ((low, None), (low * (1 - 1e-9), Verdict.UNSUPPORTED)):
+        assert accounted(of_record("r", 3.0), epsilon=claimed).verdict is verdict

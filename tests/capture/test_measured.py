@@ -310,3 +310,15 @@ def test_what_noise_does_not_reach_has_no_sign() -> None:
         assert found.left == pytest.approx(1.6)
         only = making_up_for({A: ()}, {A: np.array([sign, -3 * sign])}, {0: 1})
         assert only.bare == 3.0
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_a_change_without_noise_counts_from_rounding_on(unit: float) -> None:
+    """A hundred-thousandth of the largest change of the round."""
+    one = unit * np.ones(D)
+    for part, shown in ((0.9e-5, False), (1.1e-5, True)):
+        found = measured(lambda z: {A: z["z"], B: np.ones(D)}, [draw("z")], {A: one, B: part * one})
+        assert (found.noiseless == B) is shown
+        assert shown or found.mu == pytest.approx(unit * sqrt(D))
+    place = AgentRound(0, 1, (A,), (), 1)
+    assert leak(place, {}, [], Run({}, {}), Run({}, {})) == NO_LEAK  # type: ignore[arg-type]

@@ -113,7 +113,8 @@ def test_noise_that_is_not_its_law_has_no_size() -> None:
 def test_draws_that_are_no_further_noise_are_left_out() -> None:
     plain = run(normal(2, 3, 50))
     assert found_of(plain, same=[plain.draws[0].key]).metrics[Name.P_VALUE].n == 100
-    silent = both(plain, Run([plain.draws[0]._replace(key="1/0/z", scale=0.0)], {"1/0/z": 0}))  # type: ignore[dict-item]
+    first = plain.draws[0]._replace(key="1/0/z", scale=0.0)
+    silent = both(plain, Run([first], {"1/0/z": np.zeros(50)}))
     assert found_of(silent).metrics[Name.P_VALUE].n == 150
     assert drawn_noise([plain], (), [d.key for d in plain.draws]) == []
 
@@ -230,3 +231,11 @@ def test_a_group_of_draws_has_one_p_value(monkeypatch: pytest.MonkeyPatch) -> No
         assert ("neighbouring coordinates" in names) == (n > 1)
         assert names.count("its tails") == 5
     assert drawn.TAILS == (1.5, 2.0, 2.5, 3.0, 3.5)
+
+
+def test_numbers_that_cancel_have_a_p_value_of_one() -> None:
+    group = [drawing([1.0, -1.0]), drawing([-1.0, 1.0], agent=1)]
+    columns = np.stack([d.values for d in group], axis=1)
+    found = dict(drawn._of_parts(group, columns))
+    assert found["the mean of a coordinate"] == 1.0
+    assert all(0 <= p <= 1 for p in found.values())

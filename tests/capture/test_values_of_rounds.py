@@ -51,6 +51,15 @@ def test_a_period_is_what_explains_the_calls(lines: str, expected: Any) -> None:
     assert rounds._period(keys(lines)) == expected
 
 
+def test_a_shorter_period_leaves_no_call_of_its_lines() -> None:
+    """Four fifths have the period 1; what is left is sent at the same line, or at another."""
+    for site, length in (("S", 5), ("E", 1)):
+        one, other = ProgramCall(0, "S", ("1",)), ProgramCall(0, site, ("2",))
+        found = rounds._period([one, one, one, one, other] * 2)
+        assert found is not None
+        assert found.length == length
+
+
 @pytest.mark.parametrize(("period", "found"), [(5, True), (6, False)])
 def test_rounds_have_so_many_calls_at_most(monkeypatch, period: int, found: bool) -> None:
     assert rounds.LONGEST_PERIOD == 1000
@@ -170,6 +179,8 @@ def test_one_line_starts_the_rounds_of_all_processes() -> None:
         (["abc", "def", "abd", "ecf", "ab"], "unknown"),
         (["ab", "cd", "ef", "ab", "ac"], "random"),  # the second pass dropped more than a batch
         (["ab", "ac", "bd", "ef", "cd", "ab"], "random"),
+        (["ab", "cd", "ef", "gh", "ij", "kl", "ab"], "epochs"),  # by chance 0.91e-4
+        ([*"abcdefghijk", *"abc"], "unknown"),  # by chance 1.04e-4
     ],
 )
 def test_batches_show_their_pattern(batches: list[str], pattern: str) -> None:

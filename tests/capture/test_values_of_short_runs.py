@@ -32,7 +32,7 @@ from dpaudit.information.capacity import of_bit_in_gaussian
 
 SPY = ThreatModel(name="spy")
 HELD = ThreatModel(name="b", kind="curious", agents=(1,))
-PAIR = ("absent", "present")
+OWN = ThreatModel(name="a", kind="curious", agents=(0,))
 
 
 class Place(SimpleNamespace):
@@ -226,7 +226,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[An
         MutualInformation(name="mutual-information", message="x"),
         SimpleNamespace(name="likelihood-ratio", message="y"),
     ]
-    worlds = runs(place(0, "x", "y"), n=about["n"], attack=attacks, threat_model=(SPY,)).worlds
+    worlds = runs(place(0, "x", "y"), n=about["n"], attack=attacks, threat_model=(SPY, OWN)).worlds
     worlds.sampling = SimpleNamespace(  # type: ignore[assignment]
         amplifies=about["amplifies"],
         unknown=lambda c: "why" if c.adjacency in about["unknown"] else None,
@@ -234,6 +234,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[An
     played, counted = [], []
 
     def play(self: Any, program: Any, channels: Any, on_run: Any, checkpoint: Any) -> Any:
+        assert {c.threat_model for c in channels} == {SPY}  # the victim is the other's own
         played.append((self.adjacency, [c.message for c in channels], checkpoint))
         return {c: (c.message, self.adjacency) for c in channels}
 

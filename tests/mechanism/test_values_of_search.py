@@ -180,6 +180,13 @@ def test_what_noise_hides_is_rounded_as_the_output_is() -> None:
     )
 
 
+@pytest.mark.parametrize(("left", "hidden"), [(5e-7, True), (5e-6, False)])
+def test_rounding_of_a_move_is_that_of_the_largest_noise(left: float, hidden: bool) -> None:
+    """1e-12 of a scale of 1e6, in a direction in which there is no noise of its own."""
+    found = noise((1e6, 1.0), mix=np.array([[1e6], [1.0]]))
+    assert (found.hides(np.array([0.0, left]), "float64") < inf) is hidden
+
+
 def test_an_unknown_unit_is_estimated_from_some_calls() -> None:
     asked: list[Any] = []
     rows = np.arange(64.0).reshape(32, 1, 2) ** 2

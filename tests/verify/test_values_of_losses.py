@@ -202,6 +202,8 @@ def test_two_gaussian_releases_are_one_of_a_larger_mu() -> None:
         found = composed(((pair, n),), delta).epsilon(delta)
         exact = gaussian_epsilon(delta, sqrt(n) / 2)
         assert exact <= found <= exact * 1.001
+    many = composed(((pair._replace(scale=20.0), 400),), 1e-5).epsilon(1e-5)
+    assert 1 <= many / gaussian_epsilon(1e-5, 1.0) <= 1.001  # each is put on the grid alike
     parts = composed(((pair, 1), (pair._replace(scale=1.0), 1)), 1e-5).epsilon(1e-5)
     assert parts == pytest.approx(gaussian_epsilon(1e-5, sqrt(1.25)), rel=1e-3)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.verify import bets, figures, premises, verdict, views
+from dpaudit.verify import bets, counts, figures, premises, verdict, views
 from dpaudit.verify.figures import Flaw
 from dpaudit.verify.verdict import ClaimCheck, derive
 from tests.verify import test_values as of
@@ -430,3 +430,10 @@ def test_a_distance_without_a_ratio_has_no_flaw() -> None:
     assert list(figures._judged(one, of.evidence())) == []
     assert figures.about(2.0) == pytest.approx((2 - 2e-5 - 2e-6, 2 + 2e-5 + 1e-7), abs=1e-12)
     assert (figures.FALSE, figures.NOISE_LEVEL) == (0.05, 1e-6)
+
+
+def test_what_a_guess_may_reach_is_a_probability() -> None:
+    assert counts.allowed(0.9, 0.2, False, 0.0) == 1.0
+    assert counts.allowed(0.1, 0.05, False, 0.0) == pytest.approx(0.15)
+    assert counts.allowed(0.6, 0.0, False, 1.0) == pytest.approx(1 - 0.4 * exp(-1))
+    assert counts.allowed(0.5, 0.0, True, 0.0) == pytest.approx(0.5)

@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ ROOMS = [
 LONG = 2.0  # CPU seconds of a test that is left out
 BUDGET = 10.0  # CPU seconds of the tests that look for one fault
 LATE = 60  # CPU seconds after which a fault counts as found
+WAITED = 5  # times as many seconds of a clock, as where a fault makes a test sleep
 
 
 def module_of(file: Path) -> str:
@@ -205,7 +207,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
 def in_a_fork(work: Callable[[], str], seconds: int = resource.RLIM_INFINITY) -> str:
     """What work returns in a fork of this process, which may take so many CPU seconds.
 
-    That of a fork that ends early is "an early end".
+    That of a fork that ends early is "an early end"; so is one that waits for ever.
     """
     read, write = os.pipe()
     if (child := os.fork()) == 0:
@@ -213,6 +215,7 @@ def in_a_fork(work: Callable[[], str], seconds: int = resource.RLIM_INFINITY) ->
         said = "an early end"
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+            signal.alarm(WAITED * seconds if seconds > 0 else 0)
             said = work()
         finally:
             os.write(write, json.dumps(said).encode())

@@ -367,13 +367,14 @@ def test_noise_far_out_is_held_against_the_move_of_a_record() -> None:
         (Move({}, left=0.2), False),
     ):
         runs: Any = SimpleNamespace(places={1: places}, make_up=lambda k, v, c, of=of: of)
-        assert _is_shown(runs, 1, moved, one, other) is shown
+        assert _is_shown(runs, 1, [0], moved, one, other) is shown
 
 
 def test_releases_that_are_alike_are_the_largest() -> None:
     unit = 1 - examined.PRECISION
-    found = list(examined._releases("gaussian", [2.0, 2.0 * unit, 1.0, 0.9 * unit]))
+    found = list(examined._releases("gaussian", [2.0, 2.0 * unit, 1.0, 0.9 * unit], 0.25))
     assert [one.count for one in found] == [2, 1, 1]
+    assert {(one.sampling, one.sampling_rate) for one in found} == {("poisson", 0.25)}
     scales = [1 / one.noise_multiplier for one in found]
     assert scales == pytest.approx([2.0, 1.0, 0.9 * unit], rel=2 * examined.PRECISION)
 

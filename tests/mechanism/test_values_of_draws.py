@@ -33,12 +33,13 @@ def after(draw: int, seed: int, n: int) -> np.ndarray:
         lambda: torch.randn(n).numpy(),
         lambda: torch.randn(n, dtype=torch.float64).numpy(),
         lambda: np.array([python.gauss(0.0, 1.0) for _ in range(n)]),
+        lambda: np.array([python.normalvariate(0.0, 1.0) for _ in range(n)]),
         lambda: own.laplace(size=n),
         lambda: torch_laplace(n),
     ][draw]()
 
 
-@pytest.mark.parametrize("i", range(6))
+@pytest.mark.parametrize("i", range(7))
 def test_draws_after_a_seed_are_those_of_the_generator(i: int) -> None:
     function: Any = SimpleNamespace(options=options(), generator=None)
     draw = DRAWS[i]
@@ -47,7 +48,7 @@ def test_draws_after_a_seed_are_those_of_the_generator(i: int) -> None:
     found = draw.seeded(function, (), seeds)
     assert found is not None
     assert draw.family == ("laplace" if "aplace" in draw.name else "gaussian")
-    assert found == pytest.approx(expected, rel=1e-3 if i == 5 else 1e-12)
+    assert found == pytest.approx(expected, rel=1e-3 if i == 6 else 1e-12)
     assert draw.several is not None
     assert draw.following is not None
     twice = draw.several(2).seeded(function, (), (5,))
@@ -56,12 +57,19 @@ def test_draws_after_a_seed_are_those_of_the_generator(i: int) -> None:
     assert twice[0] == pytest.approx(np.concatenate([found[0], draw.following(function)]))
 
 
-@pytest.mark.parametrize(("i", "method"), [(0, "standard_normal"), (1, "laplace")])
-def test_draws_of_a_given_generator_are_its_own(i: int, method: str) -> None:
+@pytest.mark.parametrize(
+    ("i", "method", "more"),
+    [
+        (0, "standard_normal", {}),
+        (1, "standard_normal", {"dtype": np.float32}),
+        (2, "laplace", {}),
+    ],
+)
+def test_draws_of_a_given_generator_are_its_own(i: int, method: str, more: dict) -> None:
     function: Any = SimpleNamespace(options=options(shape=((1,), (2, 2))), generator=None)
     found = GIVEN_DRAWS[i].seeded(function, (), (7,))
     rng = np.random.default_rng(7)
-    one, other = getattr(rng, method)(size=(1,)), getattr(rng, method)(size=(2, 2))
+    one, other = (getattr(rng, method)(size=shape, **more) for shape in ((1,), (2, 2)))
     assert found is not None
     assert found[0].tolist() == [*one, *other.ravel()]
     assert GIVEN_DRAWS[i].generator == "rng"

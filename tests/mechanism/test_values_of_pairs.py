@@ -174,12 +174,14 @@ def test_values_at_a_distance_are_near_or_far(dtype: str, row: list[float]) -> N
 
 @pytest.mark.parametrize(
     ("which", "flat"),
-    [(0, [0, 1]), (1, [1, 1]), (2, [-1, 1]), (3, [3, 4])],
+    [(0, [0, 1]), (1, [1, 0]), (2, [1, 1]), (3, [-1, 1]), (4, [3, 4])],
 )
 def test_a_free_row_has_any_length(which: int, flat: list[float]) -> None:
-    """Along a number, a corner, signs or anywhere: here 100 long, and turned around."""
+    """Along a number, some, a corner, signs or anywhere: here 100 long, and turned around."""
     found = pairs(
         ("integers", 1),
+        ("permutation", np.array([0, 1])),
+        ("random", 0.5),  # of two numbers floor(sqrt(2)) is not zero
         ("integers", 1),  # "all coordinates alike"
         ("choice", np.array([-1.0, 1.0])),
         ("normal", np.array([3.0, 4.0])),
@@ -190,10 +192,10 @@ def test_a_free_row_has_any_length(which: int, flat: list[float]) -> None:
     expected = -100 * np.array(flat) / np.linalg.norm(flat)
     assert found._row() == pytest.approx(expected)
     asked = found._rng.asked  # type: ignore[attr-defined]
-    assert asked[0] == ("integers", 2)
-    assert asked[1] == ("integers", len(found._directions))
-    assert asked[2:5] == [("choice", [-1.0, 1.0], 2), ("normal",), ("choice", [-1.0, 1.0])]
-    assert asked[-2:] == [("integers", 4), ("uniform", -2.0, 4.0)]
+    assert asked[:3] == [("integers", 2), ("permutation", 2), ("random",)]
+    assert asked[3] == ("integers", len(found._directions))
+    assert asked[4:7] == [("choice", [-1.0, 1.0], 2), ("normal",), ("choice", [-1.0, 1.0])]
+    assert asked[-2:] == [("integers", 5), ("uniform", -2.0, 4.0)]
 
 
 @pytest.mark.parametrize(

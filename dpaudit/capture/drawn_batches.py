@@ -22,6 +22,7 @@ MOST = 5.0  # standard deviations of what is simulated: by chance in one of 1e5 
 MOST_PAIRED = 256  # records of which pairs are compared
 LEVEL = 0.05  # of the interval of the rate
 LEAST_USES, MOST_RUNS = 3_000, 200  # of which 10% more are seen
+EMPTY = 1e-9  # the chance of a batch without records, of which none is played
 NEVER = 1e-3  # the chance of a record to be in no batch, above which their number is not known
 SUMS = {  # of [runs, rounds, records], and what speaks against independent draws there
     (2,): "the sizes of batches",
@@ -60,6 +61,8 @@ def drawn_rate(
     found = Metric(value=rate, low=0.0, high=1.0, n=sum(X.size for X in held))
     if any(X.size == 0 or (1 - rate) ** (X.size / X.shape[2]) > NEVER for X in held):
         return "so few batches do not show all records", found
+    if any((1 - rate) ** X.shape[2] > EMPTY for X in held):
+        return "a batch may hold no record, and what is done then was not tried", found
     counts = [(int(X.sum()), X.size) for X in held]
     highs = [float(clopper_pearson(k, n, LEVEL / 2)) for k, n in counts]
     lows = [1 - float(clopper_pearson(n - k, n, LEVEL / 2)) for k, n in counts]

@@ -55,7 +55,7 @@ import sys
 import numpy as np
 from dpaudit import tap
 
-HOW, ROUNDS, N, RATE = sys.argv[1], 4, 40, 0.25
+HOW, ROUNDS, N, RATE = sys.argv[1], 4, 80, 0.25
 X = np.random.default_rng(1).standard_normal((2, N, 20))
 rng = np.random.default_rng()
 models = np.zeros((2, 20))
@@ -64,7 +64,7 @@ for k in range(ROUNDS):
     for i in range(2):
         which = rng.random(N) < RATE
         if HOW == "fixed":
-            which = rng.choice(N, 10, replace=False)
+            which = rng.choice(N, 20, replace=False)
         if HOW == "shared":  # who knows the batch of one agent knows that of the other
             which = both
         x = tap.batch(i, X[i][which])

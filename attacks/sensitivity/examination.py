@@ -110,10 +110,11 @@ class Examination:
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
     def asked(self, state: Any, k: int, oracle: KeptAnswers) -> tuple[int, bool]:
-        """The norm of what noise hides, L1 or L2; whether the step clips by itself, if at all."""
+        """The norm of what noise hides, L1 or L2; whether the step clips, or chooses a clip norm."""
         asking = KeptAnswers.of(oracle, shared=oracle)
         drawn = self.coupled.play(state, k, asking).draws
-        return 1 if any(draw.family == "laplace" for draw in drawn) else 2, bool(asking.bare)
+        clips = bool(asking.bare) or len({clip_norm for clip_norm, *_ in asking.answers}) > 1
+        return 1 if any(draw.family == "laplace" for draw in drawn) else 2, clips
 
     def play_again(self) -> None:
         """Hold round 1 against itself after all others: a step may keep what it saw."""

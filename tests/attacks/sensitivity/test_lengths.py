@@ -95,3 +95,28 @@ def test_a_step_that_leaves_clipping_to_its_oracle_is_trusted(setting_of, stream
     coupled = Coupled(PrivateGossip(), problem, setting, streams, victim=1)
     (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, "add-remove")
     assert "stretched" not in row.moved
+
+
+class ByTheSum(PrivateGossip):
+    """Clips to four times the norm where the sum of the longer gradients is long, as is wrong."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        short, long = (gradient.clipped_sum(X, c * self.clip_norm) for c in (1, 4))
+        return torch.where(length(long) > 3 * self.clip_norm, long, short)
+
+
+class OfTwoNorms(PrivateGossip):
+    """Half the sum at one norm and an eighth of it at four times the norm: C at most of a record."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        short, long = (gradient.clipped_sum(X, c * self.clip_norm) for c in (1, 4))
+        return short / 2 + long / 8
+
+
+@pytest.mark.parametrize(("defense", "wrong"), [(ByTheSum, True), (OfTwoNorms, False)])
+def test_a_choice_between_two_clip_norms_is_a_clip(defense, wrong, setting_of, streams) -> None:
+    problem, setting = setting_of("ring", 4, "logistic")
+    coupled = Coupled(defense(), problem, setting, streams, victim=1)
+    (row,) = Examination(coupled, 0, 0).record(coupled.start(), 1, "add-remove")
+    assert "stretched" in row.moved
+    assert row.counts == wrong

@@ -110,7 +110,7 @@ class Examination:
         yield from pair.rows(found) if pair.lag or self.steps else rows
 
     def asked(self, state: Any, k: int, oracle: KeptAnswers) -> tuple[int, bool]:
-        """The norm of what noise hides, L1 or L2; whether the step clips, or chooses a clip norm."""
+        """The norm of what noise hides, L1 or L2; whether the step clips or chooses a clip norm."""
         asking = KeptAnswers.of(oracle, shared=oracle)
         drawn = self.coupled.play(state, k, asking).draws
         clips = bool(asking.bare) or len({clip_norm for clip_norm, *_ in asking.answers}) > 1

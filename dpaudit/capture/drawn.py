@@ -7,17 +7,23 @@ noise, and how large it is for each agent, with an interval.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil, inf, log, sqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import chdtr, ndtr, ndtri
 from scipy.stats import binomtest
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
-from dpaudit.statistics.noise_tests import size_of_draws, size_p_values, white_noise_test
+from dpaudit.statistics.noise_tests import (
+    lag_p_values,
+    parallel_pairs,
+    size_of_draws,
+    size_p_values,
+    white_noise_test,
+)
 from dpaudit.text import apart
 
 from .runs import NamedDraw, ProgramRun
@@ -34,6 +40,8 @@ FEWEST_RUNS, MOST_RUNS = 8, 200  # with seeds of their own
 MOST_NUMBERS = 2_000_000  # that are tested; of more, every so many
 TAILS = (1.5, 2.0, 2.5, 3.0, 3.5)  # standard deviations, beyond which numbers are counted
 MOST_COLUMNS = 1_000  # draws whose correlations are tested
+FEWEST_PARALLEL = 8  # draws: of fewer, two coordinates may be multiples of one another by chance
+MEDIAN = 0.6744897501960817  # of the absolute value of a standard normal number
 
 
 class Drawing(NamedTuple):
@@ -66,6 +74,8 @@ def drawn_noise(
     put in units of their scale, Laplace noise by its quantiles, and tested for N(0, 1) at ``LEVEL``
     for all of a program together.
 
+    Noise that is larger than stated hides no less, and is tested in units of what it is.
+
     Args:
         runs: with seeds of their own; of one alone the size of the noise has no interval.
         same: keys of draws that another agent makes too, in noise that both share; they are no
@@ -94,7 +104,7 @@ def drawn_noise(
     if repeated or not odd:  # a verdict follows from repeats or from the p-value
         metrics[Name.FOUND] = Metric(value=len(repeated), n=len(drawings))
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
-    missing = missing or grid
+    missing = missing or grid or _in_half_precision(runs, used)
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
         if size.ends[0] < LEAST_SIZE:
@@ -168,6 +178,23 @@ def _on_a_grid(drawings: Sequence[Drawing]) -> str:
     return ""
 
 
+def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> str:
+    """That all numbers of one name are halves, as they are or in units of their scale; or "".
+
+    A half has 11 bits: one in 8,000 numbers of single precision is one.
+    """
+    found: defaultdict[tuple[str, bool], list[Array]] = defaultdict(list)
+    for run, draws in zip(runs, used, strict=True):
+        for d in draws:
+            found[d.name, False].append(run.tape[d.key])
+            found[d.name, True].append(run.tape[d.key] / d.scale)
+    for (name, _), some in found.items():
+        mantissas = np.frexp(np.concatenate(some))[0] * 2**11
+        if len(mantissas) >= FEWEST_ON_GRID and (mantissas == np.round(mantissas)).all():
+            return f'"{name}" has numbers of half precision, whose gaps hide nothing finer'
+    return ""
+
+
 def _least_repeated(drawings: Sequence[Drawing]) -> float:
     """So many numbers on a grid are those of another draw, in any pair, with chance ``LEVEL``."""
     values = np.concatenate([d.values for d in drawings])
@@ -197,23 +224,46 @@ def _size(drawings: Sequence[Drawing]) -> Metric:
         groups[drawing.agent, drawing.name, drawing.family].append(drawing.values)
     found = []
     for (_, _, family), some in groups.items():
-        values = np.concatenate(some)
-        total = float(np.abs(values).sum() if family == "laplace" else np.square(values).sum())
-        value, low, high = size_of_draws(total, len(values), family, SIZE_LEVEL / len(groups))
-        found.append(Metric(value=value, low=low, high=high, n=len(values)))
+        value, low, high = _size_of(some, family, SIZE_LEVEL / len(groups))
+        found.append(Metric(value=value, low=low, high=high, n=sum(map(len, some))))
     return min(found, key=lambda metric: metric.ends[0])
+
+
+def _size_of(
+    some: Sequence[Array], family: NoiseFamily, level: float
+) -> tuple[float, float, float]:
+    """Of draws in units of their scale: the size of all, and its interval at a level."""
+    values = np.concatenate(some)
+    total = float(np.abs(values).sum() if family == "laplace" else np.square(values).sum())
+    return size_of_draws(total, len(values), family, level)
 
 
 def _least_likely(drawings: Sequence[Drawing]) -> tuple[str, float]:
     """The draw that looks least like its law, in which test, and the p-value of all together."""
     groups: defaultdict[tuple[str, int], list[Drawing]] = defaultdict(list)
     step = ceil(sum(len(d.values) for d in drawings) / MOST_NUMBERS)
-    for d in drawings:
+    for d in _as_loud_as_stated(drawings):
         values = _standard(d.values[::step], d.family)
         groups[d.name, len(values)].append(d._replace(values=values))
     found = [(name, *_odd_group(group)) for (name, _), group in groups.items()]
     name, test, p = min(found, key=lambda one: one[2])
     return f'"{name}": {test}', min(1.0, len(found) * p)
+
+
+def _as_loud_as_stated(drawings: Sequence[Drawing]) -> Sequence[Drawing]:
+    """The same, where noise is surely larger than stated in units of what it is."""
+    for of in (
+        lambda d: (d.family, d.name),
+        lambda d: (d.family, d.name, d.agent),
+        lambda d: (d.family, d.name, d.agent, d.occurrence),
+    ):
+        groups: defaultdict[tuple[Any, ...], list[Array]] = defaultdict(list)
+        for d in drawings:
+            groups[of(d)].append(d.values)
+        sizes = {key: _size_of(some, key[0], LEVEL / len(groups)) for key, some in groups.items()}
+        larger = {key: value for key, (value, low, _) in sizes.items() if low > 1}
+        drawings = [d._replace(values=d.values / larger.get(of(d), 1.0)) for d in drawings]
+    return drawings
 
 
 def _odd_group(group: Sequence[Drawing]) -> tuple[str, float]:
@@ -244,7 +294,7 @@ def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, f
         p_mean = 2 * ndtr(-np.abs(columns.sum(axis=1)) / sqrt(m))
         yield "the mean of a coordinate", min(1.0, n * float(np.min(p_mean)))
     if n > 1:
-        yield "neighbouring coordinates", _related(columns[:-1:2], columns[1::2])
+        yield from _among_coordinates(columns)
     for what, others in (
         ("an agent's draws in a row", lambda d: (d.run, d.agent, d.occurrence + 1)),
         ("draws of two agents", lambda d: (d.run, d.agent + 1, d.occurrence)),
@@ -257,10 +307,27 @@ def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, f
             if chosen:
                 one, other = (columns[:, list(some)] for some in zip(*chosen, strict=True))
                 yield what, _related(one, other)
-    yield "its law", _law(columns.ravel())
+    yield "its law", _law(ndtr(columns.ravel()))
     for size in TAILS:
         beyond, chance = int((np.abs(columns) > size).sum()), float(2 * ndtr(-size))
         yield "its tails", float(binomtest(beyond, n * m, chance).pvalue)
+
+
+def _among_coordinates(columns: Array) -> Iterator[tuple[str, float]]:
+    """Whether coordinates of draws [n, m] share their noise or its size, and sums are as free."""
+    n, m = columns.shape
+    yield "neighbouring coordinates", _related(columns[:-1:2], columns[1::2])
+    yield "mirrored coordinates", _related(columns[: n // 2], columns[::-1][: n // 2])
+    for what, values in (
+        ("coordinates some way apart", columns),
+        ("the size of coordinates some way apart", np.abs(columns) - MEDIAN),
+    ):
+        p = lag_p_values(values.T)
+        yield what, min(1.0, len(p) * float(p.min()))
+    if m >= FEWEST_PARALLEL and parallel_pairs(columns, np.random.default_rng(0)):
+        yield "two coordinates that are multiples of one another", 0.0
+    yield "the lengths of draws", _law(chdtr(n, np.square(columns).sum(axis=0)))
+    yield "the sums of draws", _law(ndtr(columns.sum(axis=0) / sqrt(n)))
 
 
 def _parity(one: Drawing, other: Drawing) -> int:
@@ -276,9 +343,9 @@ def _related(one: Array, other: Array) -> float:
     return float(2 * ndtr(-abs(float((one * other).sum())) / length)) if length else 1.0
 
 
-def _law(values: Array) -> float:
-    """Of Kolmogorov's distance from N(0, 1), by the bound of Dvoretzky, Kiefer and Wolfowitz."""
-    ordered, n = ndtr(np.sort(values)), len(values)
+def _law(quantiles: Array) -> float:
+    """Of Kolmogorov's distance from U(0, 1), by the bound of Dvoretzky, Kiefer and Wolfowitz."""
+    ordered, n = np.sort(quantiles), len(quantiles)
     ranks = np.arange(n + 1) / n
     distance = float(np.maximum(ranks[1:] - ordered, ordered - ranks[:-1]).max())
     return min(1.0, 2 * float(np.exp(-2 * n * distance**2)))

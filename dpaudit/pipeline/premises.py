@@ -147,7 +147,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
     missing = [what for _, f in cited for what in f.not_examined]
     if name in ("distance", "composition") and evidence.aligned is None:
         missing = missing or ["no alignment of the runs covers the claim"]
-    if name == "noise" and not any(map(_is_as_drawn, _sizes(evidence))):
+    if name == "noise" and not any(size.ends[1] >= 1 - TENTH for size in _sizes(evidence)):
         missing = missing or ["how large the noise is was not measured"]
     missing = missing if cited else ["it was not looked at"]
     status = "failed" if against else "not examined" if missing else "examined"

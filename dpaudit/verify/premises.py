@@ -41,11 +41,14 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     highs = [x for f in whole if (x := metric(f, "epsilon", "high")) is not None and x < inf]
     unsure = any(f["unconfirmed"] or (f["claim"] is None and f["not_examined"]) for f in noise)
     low, top = (evidence.values("noise over declared", end, "noise") for end in ("low", "high"))
-    unlike = max(low, default=1.0) > 1.1 or min(top, default=1.0) < 0.9
+    unlike = min(top, default=1.0) < 0.9
     measured = moved and all(metric(f, "stated bound") is not None for f in moved)
     measured = measured and any(metric(f, "measured over stated") != 0 for f in moved)
     tested = evidence.values("rounds", "value", "noise") and highs and not unsure
-    drawn = low and not unsure if declared["attack"] == "captured" else aligned or tested
+    if declared["attack"] == "captured":  # more noise than a program states hides no less
+        drawn = low and not unsure
+    else:
+        drawn = (aligned or tested) and max(low, default=1.0) <= 1.1
     high = metric(declared, "epsilon", "high") or 0.0
     fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {

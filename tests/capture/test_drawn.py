@@ -1,5 +1,6 @@
 """The noise that a plain run has drawn: fresh and as it is stated, or not."""
 
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,57 @@ def test_noise_as_it_is_stated_passes_and_half_of_it_does_not(n: int, family: st
     assert right.verdict is None
     assert right.metrics[Name.P_VALUE].value >= LEVEL
     assert halved.verdict is Verdict.UNSUPPORTED
+
+
+def half(z: np.ndarray) -> np.ndarray:
+    return np.array_split(z, 2, axis=1)[0]
+
+
+DEPENDENT = {
+    "mirrored coordinates": lambda z: np.hstack([half(z), -half(z)[:, ::-1]]),
+    "coordinates some way apart": lambda z: np.hstack([half(z), -half(z)]),
+    "the size of coordinates some way apart": lambda z: np.hstack(
+        [half(z), half(z) * np.sign(half(z)[:, ::-1])]
+    ),
+    "two coordinates that are multiples": lambda z: np.hstack([z, -z[:, 23:24]]),
+    "the lengths of draws": lambda z: z * sqrt(z.shape[1]) / np.linalg.norm(z, axis=1)[:, None],
+    "the sums of draws": lambda z: (z - z.mean(axis=1)[:, None]) * sqrt(60 / 59),
+}
+
+
+@pytest.mark.parametrize("what", DEPENDENT)
+def test_numbers_that_share_their_noise_are_found(what: str) -> None:
+    """Fifty draws whose numbers are all N(0, 1), and not independent."""
+    z = np.random.default_rng(8).standard_normal((50, 60))
+    [found] = drawn_noise([run(DEPENDENT[what](z))], ())
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert f'"z": {what}' in found.title
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_more_noise_than_stated_is_no_fault(family: str) -> None:
+    """Of all draws, of one agent, or of one round; by other seeds it fails with chance 1e-6."""
+    rng = np.random.default_rng(8)
+    kind = rng.standard_normal if family == "gaussian" else rng.laplace
+    values = kind(size=(20, 400))
+    for louder in (slice(None), slice(5, 6)):
+        more = values.copy()
+        more[louder] *= 1.4
+        [found] = drawn_noise([run(more, 1.0, family)], ())
+        assert found.verdict is None
+        more[0] = 0.1 * more[0]
+        [found] = drawn_noise([run(more, 1.0, family)], ())
+        assert found.verdict is Verdict.UNSUPPORTED
+
+
+def test_noise_of_half_precision_is_not_examined() -> None:
+    """At its scale or as it is; single precision is."""
+    z = np.random.default_rng(8).standard_normal((2, 40, 100))
+    as_it_is, at_its_scale = (3 * z).astype("f2"), 3 * z.astype("f2").astype(float)
+    for values, is_half in ((as_it_is, True), (at_its_scale, True), ((3 * z).astype("f4"), False)):
+        [found] = drawn_noise([run(each.astype(float), 3.0) for each in values], ())
+        assert found.verdict is None
+        assert any("half precision" in why for why in found.not_examined) == is_half
 
 
 def test_a_repeated_draw_is_named() -> None:

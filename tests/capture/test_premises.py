@@ -83,7 +83,7 @@ def test_an_agent_that_is_no_victim_prevents_support(tmp_path: Path) -> None:
 
 RIGHT = (
     *("momentum", "decay", "halves", "two-draws", "header", "printed-round", "printed-time"),
-    *("own-order", "pickled", "json", "in-turn"),
+    *("own-order", "pickled", "json", "in-turn", "louder"),
 )
 
 
@@ -204,6 +204,9 @@ FAULTS = {
     "low-in-a-coordinate": "noise",
     "one-number": "noise",
     "uniform": "noise",
+    "mirrored": "noise",
+    "of-one-length": "noise",
+    "of-half-precision": "noise",
     "truncated": "noise",
     "same-in-rounds": "noise",
     "same-in-agents": "composition",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from scipy.stats import binomtest, chi2, norm
 
 from dpaudit.attack.local_steps import local_steps
@@ -436,8 +437,8 @@ def test_noise_that_runs_share_is_seen() -> None:
 def test_a_law_is_held_against_its_numbers() -> None:
     z = np.random.default_rng(2).normal(size=50)
     distance = max(abs((i + e) / 50 - norm.cdf(x)) for i, x in enumerate(sorted(z)) for e in (0, 1))
-    assert drawn._law(z) == pytest.approx(min(1.0, 2 * np.exp(-2 * 50 * distance**2)))
-    assert drawn._law(z + 1) < 1e-6
+    assert drawn._law(ndtr(z)) == pytest.approx(min(1.0, 2 * np.exp(-2 * 50 * distance**2)))
+    assert drawn._law(ndtr(z + 1)) < 1e-6
     one, other = z[:25], z[25:]
     p = 2 * norm.sf(abs(one @ other) / np.linalg.norm(one))
     assert drawn._related(one, other) == pytest.approx(p)
@@ -474,13 +475,21 @@ def test_parts_of_noise_have_these_p_values() -> None:
     expected.append(least([of_size(squares[:, c].sum(), 8) for c in range(4)]))
     expected.append(least([2 * norm.sf(abs(z[:, c].sum()) / sqrt(8)) for c in range(4)]))
     expected.append(drawn._related(z[:, [0, 2]], z[:, [1, 3]]))
+    expected.append(drawn._related(z[:, [0, 1]], z[:, [3, 2]]))
+    for signs in (np.sign(z), np.sign(np.abs(z) - norm.ppf(0.75))):
+        sums = [(signs[:, lag:] * signs[:, :-lag]).sum() for lag in (1, 2, 3)]
+        expected.append(
+            least([min(1.0, 2 * np.exp(-(s**2) / (16 * (4 - i)))) for i, s in enumerate(sums, 1)])
+        )
+    expected.append(drawn._law(chi2.cdf(squares.sum(axis=1), 4)))
+    expected.append(drawn._law(ndtr(z.sum(axis=1) / 2)))
     for j in (2, 1, 0):
         step = tuple(int(i == j) for i in range(3))
         pairs = [(i, index.get(tuple(np.add(p, step)))) for p, i in index.items()]
         there = [(i, other) for i, other in pairs if other is not None]
         ones, others = zip(*there, strict=True)
         expected.append(drawn._related(z[list(ones)], z[list(others)]))
-    expected.append(drawn._law(z.ravel()))
+    expected.append(drawn._law(ndtr(z.ravel())))
     for size in drawn.TAILS:
         n = int((np.abs(z) > size).sum())
         expected.append(float(binomtest(n, 32, 2 * norm.sf(size)).pvalue))

@@ -99,7 +99,7 @@ def test_what_was_not_examined_of_noise_is_said() -> None:
 
 
 def test_noise_that_is_not_its_law_has_no_size() -> None:
-    odd = found_of(*[run(1.5 * normal(i, 40, 100)) for i in range(2)])
+    odd = found_of(*[run(0.8 * normal(i, 40, 100)) for i in range(2)])
     assert (odd.verdict, odd.not_examined) == (Verdict.UNSUPPORTED, ())
     assert set(odd.metrics) == {Name.P_VALUE}
     values = normal(1, 5, 4)

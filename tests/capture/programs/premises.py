@@ -107,6 +107,14 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
         drawn *= 0.9
     if VARIANT == "rounded":
         drawn = np.round(drawn, 2)
+    if VARIANT == "mirrored":
+        drawn[INPUTS // 2 :] = -drawn[: INPUTS // 2]
+    if VARIANT == "of-one-length":
+        drawn *= scale * INPUTS**0.5 / np.linalg.norm(drawn)
+    if VARIANT == "of-half-precision":
+        drawn = drawn.astype(np.float16).astype(np.float64)
+    if VARIANT == "louder":
+        drawn *= 1.3
     if VARIANT == "low-in-a-round" and k == 1:
         drawn *= 0.6
     if VARIANT == "low-of-an-agent" and i == 1:

@@ -92,6 +92,18 @@ def test_what_is_probed_depends_on_the_values(monkeypatch, of: Any, asked: list[
     assert list(probed(probing(**of))) == asked
 
 
+def test_values_that_nobody_promised_warn_nobody(monkeypatch, recwarn) -> None:
+    def other_shape(search: Any, shape: Any) -> list[Any]:
+        return [float(np.mean(np.zeros(shape)))]
+
+    monkeypatch.setattr(probes, "_other_dtype", lambda search, dtype: [])
+    monkeypatch.setattr(probes, "_other_shape", other_shape)
+    notes = list(probed(probing(finds_clip=False)))
+    assert np.isnan(notes[0])
+    assert notes[1] == 0.0
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("bounds", [(2.0, 1.0), (1.0, 1.0), (1.0, 2.0)])
 def test_low_bits_are_held_against_values(monkeypatch: pytest.MonkeyPatch, bounds: Any) -> None:
     """Of the number that moves most, between zero and the second input."""

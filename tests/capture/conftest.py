@@ -1,4 +1,8 @@
-"""Servers of programs as forks of this process, whose imports they share: torch's takes seconds."""
+"""Servers of programs that need torch as forks of this process: its import takes seconds.
+
+Others start as users start them. That takes a tenth of a second, and a small process forks for each
+world in a fifth of the time that this one takes, which holds all tests.
+"""
 
 import atexit
 import os
@@ -9,6 +13,7 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,16 +61,23 @@ class ForkedServer:
         self.stdout.close()
 
 
+def quickest(command: Sequence[str], cwd: Path, **options: Any) -> Any:
+    """A server as a fork where its program imports torch, and else as a process of its own."""
+    script = command[command.index(program.SERVE) + 3]
+    needs_torch = any(name.startswith("torch") for name in server.large_imports(cwd / script))
+    return (ForkedServer if needs_torch else subprocess.Popen)(command, cwd=cwd, **options)
+
+
 @pytest.fixture
 def started_servers() -> None:
-    """A test with this one starts servers as users do."""
+    """A test with this one starts all servers as users do."""
 
 
 @pytest.fixture(autouse=True)
-def _forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _quickest_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     is_slow = request.node.get_closest_marker("slow") is not None
     if not is_slow and "started_servers" not in request.fixturenames:
-        instead = SimpleNamespace(**{**vars(subprocess), "Popen": ForkedServer})
+        instead = SimpleNamespace(**{**vars(subprocess), "Popen": quickest})
         monkeypatch.setattr(program, "subprocess", instead)
 
 

@@ -50,7 +50,7 @@ def mu_of(result: AuditResult) -> float | None:
     return measured.value(Name.LARGEST_MU_OF_A_ROUND)
 
 
-def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, started_servers) -> None:
+def test_a_right_program_is_measured_at_its_claim(tmp_path: Path) -> None:
     result = audited(tmp_path, "none", runs=8, rounds=(1, 3))
     assert mu_of(result) == pytest.approx(1.0, abs=1e-3)
     assert result.verdict is Verdict.UNDERPOWERED

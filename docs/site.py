@@ -12,7 +12,7 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -353,15 +353,22 @@ def _table(head: tuple[str, ...], rows: Any) -> str:
 def _comments(model: type) -> Iterator[tuple[str, str]]:
     """What the comment on each field's line says, a class's own after those of its bases."""
     for cls in reversed(model.__mro__):
-        if not cls.__module__.startswith("dpaudit."):
+        if cls.__module__.startswith("dpaudit."):
+            yield from _own_comments(cls)
+
+
+@cache
+def _own_comments(cls: type) -> tuple[tuple[str, str], ...]:
+    """Those of the lines of a class itself, which is a base of many."""
+    found = []
+    source = textwrap.dedent(inspect.getsource(cls))
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
             continue
-        source = textwrap.dedent(inspect.getsource(cls))
-        lines = source.splitlines()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type != tokenize.COMMENT:
-                continue
-            if named := re.match(r"    (\w+)(?:: | = )", lines[token.start[0] - 1]):
-                yield named[1], token.string.lstrip("# ")
+        if named := re.match(r"    (\w+)(?:: | = )", lines[token.start[0] - 1]):
+            found.append((named[1], token.string.lstrip("# ")))
+    return tuple(found)
 
 
 def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:

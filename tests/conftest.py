@@ -1,6 +1,7 @@
 """Small problems in float64: four to six agents, a few records each, seconds at most."""
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -18,6 +19,8 @@ from dpaudit.training.classification import Classification
 from tests.own_plugins import OWN
 
 gc.disable()  # until all are collected
+WITHOUT_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False  # until then: rewriting the asserts of all tests takes seconds
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
 
@@ -30,6 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Ten thousand tests are no garbage: looking for some among them takes seconds in all."""
+    sys.dont_write_bytecode = WITHOUT_BYTECODE
     gc.enable()
     gc.collect()
     gc.freeze()

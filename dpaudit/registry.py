@@ -81,8 +81,6 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
             what was expected and found.
     """
     entry, before = _entry(family, name), _default_dtype()
-    origin = "" if entry.dist is None else f" ({entry.value}, from {_source(entry)})"
-    where = f'{family[:-1]} "{name}"{origin}'
     try:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
@@ -90,6 +88,7 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(":")[0]:
             what += "; modules of the working folder are found with PYTHONPATH=. before the command"
+        where = _where(family, name, entry)
         said = f"{where} cannot be imported: {what}; expected {EXPECTED[family]}"
         raise ConfigError("DPA042", said) from error
     finally:
@@ -97,8 +96,14 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
     if changed is not None:
         problems.append(changed)
     if problems:
-        raise ConfigError("DPA042", f"{where}: {'; '.join(problems)}")
+        raise ConfigError("DPA042", f"{_where(family, name, entry)}: {'; '.join(problems)}")
     return plugin
+
+
+def _where(family: PluginFamily, name: str, entry: EntryPoint) -> str:
+    """A plug-in, and where it comes from; its package's description is read for that."""
+    origin = "" if entry.dist is None else f" ({entry.value}, from {_source(entry)})"
+    return f'{family[:-1]} "{name}"{origin}'
 
 
 def _default_dtype() -> Any:

@@ -92,21 +92,20 @@ def _plain(parse: Callable[[str], Any], text: str) -> Any:
         raise ValueError(f"nested more than {DEEPEST} deep") from None
     level, depth = [content], 0
     while level:
+        inside: list[Any] = []
         for value in level:
-            _refuse_unfit(value)
-        level = [child for value in level for child in _inside(value)]
+            if isinstance(value, dict):
+                inside += value
+                inside += value.values()
+            elif isinstance(value, list):
+                inside += value
+            else:
+                _refuse_unfit(value)
+        level = inside
         depth += 1
         if depth > DEEPEST:
             raise ValueError(f"nested more than {DEEPEST} deep")
     return content
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    """The values of a table or an array, and the keys of a table."""
-    if isinstance(value, dict):
-        yield from value.keys()
-    if isinstance(value, dict | list):
-        yield from value.values() if isinstance(value, dict) else value
 
 
 def _refuse_unfit(value: Any) -> None:

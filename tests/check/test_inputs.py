@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.check.stub_audits import check, runs
+from tests.check import stub_audits
+from tests.check.stub_audits import runs
 from tests.some_fast import fast_if
 
+check = partial(stub_audits.check, forks=False)  # whose reads are recorded from the first
 IMPORTS = "import {0}\ndef step(): {0}.value\n"
 LAZY = "def step():\n    import helper\n"
 OPENS = "def step():\n    open('values.txt').read()\n"

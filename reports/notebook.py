@@ -58,13 +58,13 @@ class ReportFigure:
 
 
 class Figures:
-    """The figures of a result by name; each is drawn when it is asked for.
+    """The figures of a result by name; each is drawn when it is first asked for.
 
     Of several of a kind, as for several adversaries, the second is called "trade-off 2".
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._run, self._drawn = run, dict[str, list[ReportFigure]]()
 
     def __getitem__(self, name: str) -> ReportFigure:
         numbered = re.fullmatch(r"(.+) (\d+)", name)
@@ -86,6 +86,11 @@ class Figures:
         return f"<figures: {', '.join(self)}>"
 
     def _of_kind(self, kind: str) -> list[ReportFigure]:
+        if kind not in self._drawn:
+            self._drawn[kind] = self._draw(kind)
+        return self._drawn[kind]
+
+    def _draw(self, kind: str) -> list[ReportFigure]:
         part, draw = _SOURCES[kind]
         with drawn_figures() as figures:
             drawn = draw(self._run)

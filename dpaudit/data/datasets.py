@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b, sha256
 from importlib.metadata import distribution
 from pathlib import Path
@@ -207,13 +207,21 @@ def _digits(rng: np.random.Generator) -> Dataset:
     """1,797 handwritten digits, 8x8 grey; comes with scikit-learn"""
     path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     try:
-        table = np.loadtxt(str(path), delimiter=",")  # no second for the package's own import
+        table = _table_of_digits(str(path))
     except (OSError, ValueError) as error:
         said = f"data set digits: scikit-learn's file is damaged: {error}"
         raise DataError("DPA029", said) from None
     images, labels = table[:, :-1], table[:, -1]
     x = images.reshape(-1, 1, 8, 8) / 8 - 1  # grey levels are 0 to 16
     return _with_test_part("digits", x, labels, tuple("0123456789"), rng)
+
+
+@lru_cache(maxsize=1)
+def _table_of_digits(path: str) -> Array:
+    """[1797, 65] grey levels and, last, the digit; without the package's import, of a second."""
+    table = np.loadtxt(path, delimiter=",")
+    table.flags.writeable = False
+    return table
 
 
 def _lfw(rng: np.random.Generator) -> Dataset:

@@ -117,8 +117,13 @@ def _verdict(name: str, function, claim: dict[str, float], **options) -> Verdict
             {"calls": 20},
             marks=pytest.mark.slow,
         ),
-        ("p2pfl/twin.py:laplace", {"epsilon": 3.0}, {}),
-        ("flwr/twin.py:local_dp", {"epsilon": 1.0, "delta": 1e-5}, {}),
+        pytest.param("p2pfl/twin.py:laplace", {"epsilon": 3.0}, {}, marks=pytest.mark.slow),
+        pytest.param(
+            "flwr/twin.py:local_dp",
+            {"epsilon": 1.0, "delta": 1e-5},
+            {},
+            marks=pytest.mark.slow,
+        ),
         ("nvflare/twin.py:laplace", {"epsilon": 0.3}, {}),
         pytest.param(
             "appfl/twin.py:ten_steps",

@@ -59,6 +59,8 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
             waiting += reversed(node.orelse)
         else:
             waiting += reversed([*ast.iter_child_nodes(node)])
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            continue
         found: list[str] = []
         match node:
             case ast.Import(names=names):
@@ -75,12 +77,20 @@ def third_party(node: ast.AST, for_types: bool) -> Iterator[str]:
 
 
 @cache
+def modules_of(path: Path, for_types: bool) -> tuple[str, ...]:
+    """What a file imports; for types it imports more only where it says so."""
+    if not for_types and "TYPE_CHECKING" not in path.read_text("utf-8"):
+        return modules_of(path, True)
+    return (*third_party(parsed(path), for_types),)
+
+
+@cache
 def imported(for_types: bool) -> dict[str, set[str]]:
     """Third-party modules of the packages, and the files that import each."""
     found: dict[str, set[str]] = {}
     for top in TOPS:
         for path in sorted((ROOT / top).rglob("*.py")):
-            for module in third_party(parsed(path), for_types):
+            for module in modules_of(path, for_types):
                 found.setdefault(module, set()).add(path.relative_to(ROOT).as_posix())
     return found
 

@@ -67,7 +67,8 @@ def test_every_result_has_a_page_in_the_navigation(site) -> None:
 
 
 def test_a_page_has_every_run_under_a_heading_of_its_own(site) -> None:
-    page = cache(lambda name: site.results()[f"results/{name}.md"]())
+    pages = site.results()
+    page = cache(lambda name: pages[f"results/{name}.md"]())
     for path in RUNS:
         for run in ExperimentRuns.read(path).runs:
             text = page(run.name)

@@ -2,48 +2,49 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpaudit.capture.program import Program
-from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.capture.program import Anew, Program
+from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
 from dpaudit.files.world import World
 from tests.material.ended import ended_by
 from tests.some_fast import fast_if
 
-CALLER = """
-from pathlib import Path
-from dpaudit.capture.program import Anew
-from dpaudit.files.captured_file import ProgramOptions
-from dpaudit.files.world import World
+SLEEPS = (
+    "echo $$ > shell; sleep 600 & echo $! > sleeper.new; mv sleeper.new sleeper; wait"  # a shell
+)
 
-here = Path().resolve()
-(here / "world" / "raw").mkdir(parents=True)
-command = ("sh", "-c", "echo $$ > shell; sleep 600 & echo $! > sleeper.new; mv sleeper.new sleeper; wait")
-anew = Anew(ProgramOptions(command=command, folder=here))
-with anew.running():
-    anew.run(here / "world.json", World(out=here / "world"))
-"""
+
+def call(here: Path) -> None:
+    """Run the program, as a process that is ended meanwhile."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    (here / "world" / "raw").mkdir(parents=True)
+    anew = Anew(ProgramOptions(command=("sh", "-c", SLEEPS), folder=here))
+    with anew.running():
+        anew.run(here / "world.json", World(out=here / "world"))
 
 
 @pytest.mark.parametrize("by", fast_if(signal.SIGKILL.__eq__, [signal.SIGTERM, signal.SIGKILL]))
 def test_all_that_was_started_ends_with_its_caller(tmp_path: Path, by: int) -> None:
-    caller = subprocess.Popen([sys.executable, "-c", CALLER], cwd=tmp_path)
+    caller = get_context("fork").Process(target=call, args=(tmp_path,))  # torch is imported
+    caller.start()
     try:
         until = time.monotonic() + 60
         while not (tmp_path / "sleeper").exists():
             assert time.monotonic() < until
-            assert caller.poll() is None
+            assert caller.is_alive()
             time.sleep(0.05)
     finally:
-        caller.send_signal(by)
-        caller.wait()
+        assert caller.pid is not None
+        os.kill(caller.pid, by)
+        caller.join()
     pids = [(tmp_path / name).read_text().strip() for name in ("shell", "sleeper")]
     try:
         for pid in pids:

@@ -12,7 +12,7 @@ from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.recorded import DRAFT
 
-GOSSIP = Path(__file__).parent / "programs" / "gossip.py"
+PREMISES = Path(__file__).parent / "programs" / "premises.py"
 TAPPED = """
 import os, sys
 import numpy as np
@@ -29,16 +29,16 @@ def test_capture_records_a_program_that_calls_the_tap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its draft is one that the audit takes: of a simulation, whose noise tap.noise names."""
-    monkeypatch.chdir(GOSSIP.parent)
+    monkeypatch.chdir(PREMISES.parent)
     out = tmp_path / "out"
     ended = CliRunner().invoke(
-        app, ["capture", "--out", str(out), "--", sys.executable, "gossip.py"]
+        app, ["capture", "--out", str(out), "--", sys.executable, PREMISES.name]
     )
     assert ended.exit_code == 0, ended.output
-    assert "recorded 9 messages of 3 ranks, 3 rounds" in ended.output
+    assert "recorded 4 messages of 2 ranks, 2 rounds" in ended.output
     config = CapturedConfig.from_toml(out / DRAFT)
     assert (config.program.ranks, config.noise.sites) == (None, ())
-    assert config.record.rounds == (1, 2, 3)
+    assert config.record.rounds == (1, 2)
 
 
 def recorded(tmp_path: Path, end: str) -> tuple[int, str | None]:

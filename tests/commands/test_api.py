@@ -44,6 +44,11 @@ def without_timing(result: AuditResult) -> dict:
     return result.model_dump(exclude={"timing"})
 
 
+@pytest.fixture(scope="module")
+def of_a_dictionary() -> AuditResult:
+    return dpaudit.audit(NAMED, cores=1)
+
+
 def own_arrays() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
     return rng.random((100, 9), dtype="f4"), np.arange(100) % 3
@@ -53,15 +58,17 @@ def own_defense() -> DPDPSGD:
     return DPDPSGD(n_rounds=2, batch_size=4, noise_multiplier=1.0)
 
 
-def test_a_path_a_dictionary_and_a_config_give_the_same_audit(tmp_path: Path) -> None:
-    from_dict = dpaudit.audit(NAMED, cores=1)
+def test_a_path_a_dictionary_and_a_config_give_the_same_audit(
+    tmp_path: Path, of_a_dictionary: AuditResult
+) -> None:
     from_config = dpaudit.audit(AuditConfig.from_dict(NAMED), cores=1)
     path = tmp_path / "audit.toml"
     path.write_text(digits_audit(1.0, 0.5, claim="ours <b>"))
     from_path = dpaudit.audit(str(path), out=tmp_path / "run", cores=1)
-    assert without_timing(from_dict) == without_timing(from_config) == without_timing(from_path)
+    from_dict = without_timing(of_a_dictionary)
+    assert from_dict == without_timing(from_config) == without_timing(from_path)
     assert AuditResult.read(tmp_path / "run" / "audit.json") == from_path
-    assert from_dict.verdict is Verdict.UNSUPPORTED
+    assert of_a_dictionary.verdict is Verdict.UNSUPPORTED
 
 
 def test_own_defense_data_and_network_need_no_entry_point() -> None:
@@ -146,8 +153,8 @@ def test_what_is_left_out_without_an_object_is_missing() -> None:
         dpaudit.audit(WITHOUT_OBJECTS, defense=own_defense(), data=own_arrays())
 
 
-def test_a_notebook_shows_verdicts_and_escapes_every_text() -> None:
-    html = dpaudit.audit(NAMED, cores=1)._repr_html_()
+def test_a_notebook_shows_verdicts_and_escapes_every_text(of_a_dictionary: AuditResult) -> None:
+    html = of_a_dictionary._repr_html_()
     assert "unsupported" in html
     assert "ours &lt;b&gt;" in html
     assert "<b>:" not in html

@@ -1,7 +1,5 @@
 """dpaudit capture: the files that it leaves, what it says, and with what it exits."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,29 +21,24 @@ def hook(courier, sent):
 """
 
 
-def dpaudit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dpaudit.commands.cli", "capture", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ})
-
-
 def test_a_capture_leaves_its_files_and_the_programs_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "adapter.py").write_text(ADAPTER)
     (tmp_path / "courier.py").write_text("def deliver(source, to, parcel): print('to', to)\n")
     (tmp_path / "play.py").write_text(
         "import courier\nfor k in range(3):\n    courier.deliver(1, 0, bytes([k]))\n"
     )
     options = ("--out", "out", "--transport", "adapter.py", "--", sys.executable, "play.py")
-    done = dpaudit(tmp_path, *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "to 0\n" * 3
+    done = CliRunner().invoke(app, ["capture", *options])
+    assert done.exit_code == 0, done.stderr
+    assert (done.stdout, capfd.readouterr().out) == ("", "to 0\n" * 3)  # the program's own
     assert "recorded 3 messages of 2 ranks, 3 rounds: out/capture.html" in done.stderr
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"events.jsonl", "draws.jsonl", "batches.jsonl", "transcript", "capture.html"}
     assert "draft of an audit, not written: an audit does not see" in done.stderr
     (tmp_path / "out" / "captured.toml").write_text("# edited\n")
-    monkeypatch.chdir(tmp_path)
     again = CliRunner().invoke(app, ["capture", *options])
     assert "kept as it was" in again.stderr
     assert (tmp_path / "out" / "captured.toml").read_text() == "# edited\n"

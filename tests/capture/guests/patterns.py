@@ -195,4 +195,6 @@ PATTERNS = (
 )
 
 if __name__ == "__main__":
+    if functional_collectives.__name__ not in sys.argv[1:]:
+        import torch._dynamo  # which it needs: here once for all forks, for it takes a second
     forked(3, main, os.path.join(os.environ["SHEETS"], "store"))

@@ -15,6 +15,7 @@ from dpaudit.benchmark import on_ray, suites
 from dpaudit.commands.cli import app
 from dpaudit.files.published import ResultTables
 from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
+from tests.material.forks import fork_orders
 from tests.said import without_help
 
 AXIS = '[[axis]]\nkey = "graph.name"\nvalues = ["star", "complete"]\n'
@@ -35,6 +36,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, list
     (folder / "bench.toml").write_text(far + SENSORS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        fork_orders(patch)
         return folder, command("bench.toml", "--quiet", "--workers", "1")
 
 

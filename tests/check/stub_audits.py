@@ -1,21 +1,16 @@
 """Checks in a folder of their own whose audits are stubs that leave a finished audit.json."""
 
 import os
-import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from dpaudit.check.run import Auditor
 from dpaudit.commands.cli import app
-from dpaudit.pipeline import processes
-from tests.material.forks import Forked
+from tests.material.forks import fork_orders
 from tests.said import without_help
 
 STUB = Path(__file__).parents[1] / "material" / "stub_check.py"
@@ -63,11 +58,6 @@ class Config(dict):
     from_dict = from_table
 
 
-def forked(command: Sequence[str], **options: Any) -> Forked:
-    """The process of audits as a fork: what it would import first takes as long as all the rest."""
-    return Forked(lambda: runpy.run_path(str(STUB), run_name="__main__"), command[1:], **options)
-
-
 def check(
     folder: Path, *arguments: str, forks: bool = True, **environment: str
 ) -> tuple[int, str, str]:
@@ -77,8 +67,7 @@ def check(
         patch.chdir(folder)
         patch.setattr("dpaudit.files.kinds.AuditConfig", Config)
         if forks:
-            instead = SimpleNamespace(**{**vars(subprocess), "Popen": forked})
-            patch.setattr(processes, "subprocess", instead)
+            fork_orders(patch)
         for name, value in {"GITHUB_ACTIONS": "", **environment}.items():
             patch.setenv(name, value)
         done = CliRunner().invoke(app, ["check", "claims.toml", *arguments], obj=auditor)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import dpaudit
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
+from tests.material.forks import fork_orders
 from tests.said import without_help
 
 MODULE = """\
@@ -229,6 +230,7 @@ def test_a_report_that_leaves_gives_no_verdict(folder, monkeypatch, report) -> N
 def test_a_check_is_never_green_for_code_that_leaves(folder, act, said, monkeypatch) -> None:
     """It leaves the process of the check's audits, which is never this one."""
     plant(folder, act, "in_step")
+    fork_orders(monkeypatch)
     monkeypatch.setenv("TMPDIR", str(folder / "logs"))
     command = ["check", "claims.toml", "--workers", "1", "--junit", "junit.xml"]
     done = CliRunner().invoke(app, command)

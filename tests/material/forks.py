@@ -2,11 +2,20 @@
 
 import atexit
 import os
+import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
+
+import pytest
+import torch
+
+from dpaudit.pipeline import processes
 
 
 class Forked:
@@ -28,13 +37,15 @@ class Forked:
         start_new_session: bool = False,
         **_: object,
     ) -> None:
-        (orders, to_it), (from_it, answers) = os.pipe(), os.pipe()
+        (orders, to_it), (from_it, answers), (begun, begins) = os.pipe(), os.pipe(), os.pipe()
         self.stdin, self.stdout = open(to_it, "w"), open(from_it)  # noqa: SIM115
         self._code: int | None = None
         self.pid = os.fork()
         if self.pid:
-            os.close(orders)
-            os.close(answers)
+            for its in (orders, answers, begins):
+                os.close(its)
+            os.read(begun, 1)  # until it is in its session, whose end may be asked for
+            os.close(begun)
             return
         code = 1
         try:
@@ -44,7 +55,7 @@ class Forked:
             os.dup2(answers, 1)
             if stderr is not None:
                 os.dup2(stderr.fileno(), 2)
-            os.closerange(3, max(orders, to_it, from_it, answers) + 1)
+            os.closerange(3, max(orders, answers, begins) + 1)
             sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
             sys.stderr = open(2, "w")  # noqa: SIM115
             atexit._clear()  # what this copy of the tests would clean up
@@ -77,3 +88,22 @@ class Forked:
             pid, status = os.waitpid(self.pid, how)
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
+
+
+def fork_orders(patch: pytest.MonkeyPatch) -> None:
+    """Processes that carry out orders are forks: what they would import takes seconds."""
+    instead = SimpleNamespace(**{**vars(subprocess), "Popen": _server_of_orders})
+    patch.setattr(processes, "subprocess", instead)
+
+
+def _server_of_orders(command: Sequence[str], **options: Any) -> Forked:
+    """A script or, as ``python -P -m``, a module."""
+
+    def main() -> None:
+        torch.set_num_threads(1)  # no thread outlives a fork
+        if "-m" not in command:
+            runpy.run_path(command[1], run_name="__main__")
+        else:
+            sys.exit(import_module(command[-1]).main())
+
+    return Forked(main, command[1:], **options)

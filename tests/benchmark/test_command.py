@@ -92,7 +92,8 @@ def test_a_cell_whose_run_cannot_be_read_is_run_anew(folder, ran) -> None:
     assert json.loads((cell / "audit.json").read_bytes())["claims"] == json.loads(found)["claims"]
 
 
-def test_a_dry_run_says_what_it_takes_and_runs_nothing(folder) -> None:
+def test_a_dry_run_says_what_it_takes_and_runs_nothing(folder, monkeypatch) -> None:
+    monkeypatch.setattr("dpaudit.pipeline.costs.PATIENCE", 60.0)  # seconds, on a busy machine
     (folder / "bench.toml").write_text("seeds = [1, 2, 3]\n" + AXIS + SENSORS)
     code, said, error = command("bench.toml", "--dry-run", "--quiet", "--workers", "2")
     assert (code, error) == (0, [])

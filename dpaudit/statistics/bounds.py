@@ -369,9 +369,12 @@ def trials_needed(claimed: float, expected: Callable[[int], float]) -> int | Non
 
 
 def _likely_counts(n: int, tradeoff: Tradeoff) -> tuple[Array, Array]:
-    """Quantiles of the errors that tests of each rate make on n scores of a world, [n_rates, k]."""
-    missed = np.clip(tradeoff(RATES), 0.0, 1.0)
-    return _quantiles(n, RATES[:, None]), _quantiles(n, missed[:, None])
+    """Quantiles of the errors that tests of each rate make on n scores of a world, [n_rates, k].
+
+    Of rates that miss as many, the least alone: the others prove less.
+    """
+    missed, least = np.unique(np.clip(tradeoff(RATES), 0.0, 1.0), return_index=True)
+    return _quantiles(n, RATES[least, None]), _quantiles(n, missed[:, None])
 
 
 def _quantiles(n: int, rate: Array) -> Array:

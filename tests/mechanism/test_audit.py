@@ -18,6 +18,8 @@ from dpaudit.progress import unreported
 from dpaudit.verify.verdict import check, overall
 from tests.mechanism.functions import clipped, gaussian, laplace
 
+pytestmark = pytest.mark.usefixtures("few_far_seeds")
+
 CLAIM = {"epsilon": 3.0, "delta": 1e-5}
 
 

@@ -18,6 +18,8 @@ from dpaudit.progress import unreported
 from dpaudit.recorder.log import Content
 from dpaudit.recorder.mechanism import Caller, Calls, Message, read, values_of, write
 
+pytestmark = pytest.mark.usefixtures("few_far_seeds")
+
 CODE = """
 import os
 import sys

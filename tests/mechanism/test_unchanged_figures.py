@@ -16,7 +16,8 @@ from dpaudit.mechanism.zoo.entries import Entry, clipped, discrete_epsilon, rand
 from dpaudit.mechanism.zoo.run import zoo
 from tests.pinned import hold
 
-NAMES = sorted({entry.name for entry in zoo()})
+ZOO = zoo()
+NAMES = sorted({entry.name for entry in ZOO})
 LENGTHS = (0.3, 2.6, 40.0)
 
 
@@ -40,7 +41,7 @@ def figures(entry: Entry) -> list[float]:
 
 def test_a_mechanism_is_a_value_and_noise_of_its_scale() -> None:
     """Scales by the closed forms of their epsilons."""
-    of = {(e.name, e.mistake, e.claimed): e for e in zoo()}
+    of = {(e.name, e.mistake, e.claimed): e for e in ZOO}
     for claimed in (0.9, 3.0):
         analytic = of[("Gaussian, analytic", "", claimed)]
         classical = of[("Gaussian, classical", "", claimed)]
@@ -337,7 +338,7 @@ EXPECTED: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mechanisms_of_the_zoo_stay(name: str) -> None:
-    found = [figures(entry) for entry in zoo() if entry.name == name]
+    found = [figures(entry) for entry in ZOO if entry.name == name]
     assert len(found) == len(EXPECTED[name])
     for one, expected in zip(found, EXPECTED[name], strict=True):
         hold(one, expected)

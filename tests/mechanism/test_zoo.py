@@ -20,6 +20,8 @@ from dpaudit.mechanism.zoo.entries import (
 from dpaudit.mechanism.zoo.run import Audited, audited, is_sound, row, summary, tables, text, zoo
 from dpaudit.mechanism.zoo.updates import _largest, per_record
 
+pytestmark = pytest.mark.usefixtures("few_far_seeds")
+
 ZOO = zoo()
 FAST = (
     "Gaussian, tensors: the last tensor without noise",

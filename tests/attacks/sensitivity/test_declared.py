@@ -34,7 +34,7 @@ class Plain(GaussianDefense):
     paper, claims = "a test", "a test"
     messages = {"x": "the model after a noisy step"}
 
-    n_rounds: int = 3
+    n_rounds: int = 2
     batch_size: int = B
     clip_norm: float = C
     noise_multiplier: float | None = 2.0
@@ -337,6 +337,7 @@ def test_noise_whose_size_tells_of_the_record(found, defense) -> None:
 class Coins(Plain):
     """Each record is counted by a coin, and the more often the less it is clipped to."""
 
+    n_rounds: int = 3
     times: float = 2.0
     limit: float = C
     of_records: float = 0.0  # share of the noise's variance that comes with records

@@ -63,7 +63,8 @@ class Bounded:
 
     def __mul__(self, other: "Bounded") -> "Bounded":
         value = self.value * other.value
-        a, b = np.abs(self.value), np.abs(other.value)
+        a = np.abs(self.value)
+        b = a if other is self else np.abs(other.value)
         error = a * other.error + b * self.error + self.error * other.error
         return Bounded(value, error + 8 * ROUNDING * a * b)
 

@@ -9,6 +9,7 @@ above its lower end there is none. Where a closed form exists, the two are the s
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import hypot, inf, sqrt
 from typing import Annotated, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest
 
 LEAST_TAIL = 1e-307  # probability left out, of which a logarithm is taken
 LEAST_NOISE = 1e-6  # noise multiplier below which losses are too large to compose
+REMEMBERED = 64  # releases of a mechanism at most whose epsilon is kept
 
 BudgetEpsilon = Annotated[float, Field(ge=1e-6, le=1e6)]  # from which a defense's noise follows
 BudgetDelta = Annotated[float, Field(ge=1e-300, lt=1)]
@@ -58,6 +60,13 @@ def epsilon(
     closed = _closed_form(mechanism, delta, adjacency)
     if closed is not None:
         return Interval(closed, closed)
+    if len(mechanism) <= REMEMBERED:
+        return _remembered(tuple(mechanism), delta, adjacency)
+    return _interval(mechanism, delta, adjacency)
+
+
+def _interval(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> Interval:
+    """Epsilon of what has no closed form."""
     noisier = _with_least_noise(mechanism)
     tail = max(1e-5 * delta, LEAST_TAIL)
     low = max(c.epsilon(delta) for c in _composed(noisier, adjacency, "lower", tail))
@@ -65,6 +74,9 @@ def epsilon(
     if high > MAX_LOSS:
         low = max(low, least_epsilon(_rounds(noisier, adjacency, "remove", "lower"), delta))
     return Interval(min(low, _pure_epsilon(mechanism, adjacency)), high)
+
+
+_remembered = lru_cache(maxsize=512)(_interval)  # claims, agents and adversaries ask for the same
 
 
 def epsilon_at_most(

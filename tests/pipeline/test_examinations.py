@@ -96,7 +96,7 @@ def audited(tmp_path, monkeypatch):
     ],
 )
 def test_a_fault_is_found_without_any_attack(audited, faulty, verdict) -> None:
-    result = audited(faulty(noise_multiplier=2.0))
+    result = audited(faulty(noise_multiplier=2.0, n_rounds=3))
     assert result.verdict is verdict
     assert result.exit_code == 1
 

@@ -111,13 +111,14 @@ def audit(
             *others,
         ],
     }
-    return dpaudit.audit(config, defense=defense(**options), cores=1)
+    return dpaudit.audit(config, defense=defense(**{"n_rounds": 2, **options}), cores=1)
 
 
 @pytest.fixture(autouse=True)
-def _few_plays_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law of the noise has tests of its own; here a tenth of its plays will do."""
+def _few_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of the noise and the choice of a record have tests of their own, with all plays."""
     monkeypatch.setattr("dpaudit.game.runs.noise_law.WORK", 4 * 10**6)
+    monkeypatch.setattr("dpaudit.game.worst_case.record.NUMBERS", 2**18)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -44,12 +44,12 @@ class NoiseNotDrawn(PrivateGossip):
 
 
 RUNS = {
-    "halved": PLANTED["noise halved"](noise_multiplier=8.0),
+    "halved": PLANTED["noise halved"](n_rounds=2, noise_multiplier=8.0),
     "L2 clip, Laplace for L1": PLANTED["L2 clip under L1 accounting"](
-        noise_multiplier=40.0, family="laplace"
+        n_rounds=2, noise_multiplier=40.0, family="laplace"
     ),
-    "not drawn": NoiseNotDrawn(noise_multiplier=8.0),
-    "sound": PrivateGossip(noise_multiplier=8.0),
+    "not drawn": NoiseNotDrawn(n_rounds=2, noise_multiplier=8.0),
+    "sound": PrivateGossip(n_rounds=2, noise_multiplier=8.0),
 }
 BROKEN = [name for name in RUNS if name != "sound"]
 

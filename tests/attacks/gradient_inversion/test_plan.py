@@ -126,7 +126,7 @@ def test_known_noise_is_worth_more_than_unknown_noise(network) -> None:
     std = float(quiet.gradients.norm(dim=1).mean()) / math.sqrt(quiet.gradients.shape[1])
     task, observed, images, _ = scene(module, 8, 1, std)
     deaf = ObservedGradients(observed.gradients, observed.models, 1, 2.0)
-    found = [reconstruct(task, o, iterations=200, method="optimised") for o in (observed, deaf)]
+    found = [reconstruct(task, o, iterations=60, method="optimised") for o in (observed, deaf)]
     known, unknown = (score(images, f.images, DIGITS.value_range).ssim.mean() for f in found)
     assert known > unknown
 

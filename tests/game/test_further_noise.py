@@ -24,7 +24,7 @@ CURIOUS = ThreatModel(name="agent 0", kind="curious", agents=(0,))
 
 
 def left_out(defense: Defense, who: ThreatModel = EAVESDROPPER, records: int = 40) -> list[set]:
-    setting = Setting(build_graph("ring", 5), (records,) * 5, 18)
+    setting = Setting(build_graph("ring", 4), (records,) * 4, 6)
     found = hiding_without(defense.calibrate(setting), setting, [who], defense.n_rounds)
     return [set(fewer.names) for fewer in found]
 
@@ -118,7 +118,7 @@ def test_silenced_noise_is_the_noise_but_for_some_names() -> None:
 def test_a_part_of_the_rounds_is_held_against_its_share(followed: int, names: list) -> None:
     """One of 4 rounds has half of their mu; from round 3 on there is 0.9 of the noise."""
     defense = LessLater(n_rounds=4)
-    setting = Setting(build_graph("ring", 5), (4,) * 5, 18)
+    setting = Setting(build_graph("ring", 4), (4,) * 4, 6)
     found = hiding_without(defense.calibrate(setting), setting, [EAVESDROPPER], followed)
     assert [set(fewer.names) for fewer in found] == names
 

@@ -96,7 +96,7 @@ def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
 def test_a_partial_view_leaks_between_own_and_every_link() -> None:
     """Agents two links away may relay more than the algebra of given gradients says."""
     options: dict[str, Any] = {"trials": 40, "records": 40, "d": 100}
-    training = dp_dpsgd(1.0, n_rounds=4, learning_rate=1.0)
+    training = dp_dpsgd(1.0, n_rounds=3, learning_rate=1.0)
     given, every = (
         findings(training, claim(2.0), threat_model=who, **options)[Role.EXACT_LEAK]
         for who in (CURIOUS, EAVESDROPPER)
@@ -215,7 +215,7 @@ def test_half_of_the_noise_leaves_a_true_claim_unsupported() -> None:
 
 
 def test_a_far_agent_learns_less_than_an_eavesdropper() -> None:
-    defense = dp_dpsgd(1.0, n_rounds=6)
+    defense = dp_dpsgd(1.0, n_rounds=4)
     bounds = [
         findings(defense, claim(5.0), threat_model=who, trials=400, records=40)[Role.EXACT_LEAK]
         .metrics["largest mu of a round"]

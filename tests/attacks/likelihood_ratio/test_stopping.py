@@ -1,5 +1,6 @@
 """Runs that stop as soon as bets have refuted the claims that they test."""
 
+from functools import cache
 from math import exp, inf
 from typing import Any
 
@@ -31,10 +32,17 @@ def context_of(*claims: Claim) -> AttackContext:
     )  # type: ignore[arg-type]
 
 
-def found_of(*claims: Claim, **options: Any) -> list[Finding]:
+@cache
+def all_found(*claims: Claim, **options: Any) -> list[Finding]:
     attack = load_plugin("attacks", "likelihood-ratio")(trials=TRIALS, **options)
-    found = attack.measure(context_of(*claims), EAVESDROPPER, lambda done, total: None)
-    return [f for f in found if f.role is Role.TEST]
+    found: list[Finding] = attack.measure(
+        context_of(*claims), EAVESDROPPER, lambda done, total: None
+    )
+    return found
+
+
+def found_of(*claims: Claim, **options: Any) -> list[Finding]:
+    return [f for f in all_found(*claims, **options) if f.role is Role.TEST]
 
 
 def claim(epsilon: float) -> Claim:
@@ -53,8 +61,7 @@ def test_a_false_claim_needs_a_fraction_of_the_runs() -> None:
 
 def test_runs_that_stop_have_no_more_runs_beside_them() -> None:
     """1000 choose the threshold, and the control without noise has as many as were counted."""
-    attack = load_plugin("attacks", "likelihood-ratio")(trials=TRIALS, stop_early=True)
-    found = list(attack.measure(context_of(claim(0.5)), EAVESDROPPER, lambda done, total: None))
+    found = all_found(claim(0.5), stop_early=True)
     [test] = [f for f in found if f.role is Role.TEST]
     [control] = [f for f in found if f.role is Role.POSITIVE_CONTROL]
     pairs = test.metrics[Name.LOG_WEALTH].n

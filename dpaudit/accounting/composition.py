@@ -266,7 +266,8 @@ class _Window(NamedTuple):
         ends = [-low, -low - 1, high, high - 1, high - 2]  # Laplace noise has point masses there
         size = np.concatenate([np.arange(self.resolution + 1), np.rint(sparse), ends])
         both = np.concatenate([size, -size]).astype(np.intp)
-        return np.unique(both[(both >= low) & (both <= high)])
+        points = np.sort(both[(both >= low) & (both <= high)])
+        return points[np.diff(points, prepend=points[0] - 1) > 0]  # as np.unique, faster
 
 
 def compose(

@@ -154,18 +154,21 @@ def _merged_one_by_one(p: Array, q: Array, ratios: Array, masses: Array) -> _Ope
 
 def _merged(p: Array, q: Array, ratios: Array, masses: Array) -> tuple[float, ...]:
     later, node, ratio = ratios[1:].tolist(), 0, float(ratios[0])
+    ended = masses.tolist()
     mass = missing = lowest = short = 0.0
     for cell, (p_cell, q_cell) in enumerate(zip(p.tolist(), q.tolist(), strict=True)):
         excess = p_cell - ratio * q_cell
         if excess > missing:
             share = missing / excess
-            masses[node] += mass + share * p_cell
+            ended[node] += mass + share * p_cell
             rest, node, ratio = 1.0 - share, cell + 1, later[cell]
             lowest = mass = rest * p_cell
-            short = missing = max(rest * (ratio * q_cell - p_cell), 0.0)
+            deficit = rest * (ratio * q_cell - p_cell)
+            short = missing = deficit if deficit > 0.0 else 0.0
         else:
             mass += p_cell
             missing -= excess
+    masses[:] = ended
     return node, mass, missing, lowest, short
 
 

@@ -15,6 +15,7 @@ from dpaudit.accounting.releases import (
     Interval,
     RecordAdjacency,
     Release,
+    _interval,
     delta,
     epsilon,
     false_negative_rate,
@@ -324,3 +325,13 @@ def test_replacing_a_sampled_record_compares_two_mixtures(fpr: float) -> None:
     exact = 0.7 * norm.cdf(t) + 0.3 * norm.cdf(t - 1)
     found = float(false_negative_rate([gaussian(1.0, rate=0.3)], fpr, "replace-one"))
     assert 0.99 * exact <= found <= exact * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_kept_epsilon_is_that_of_its_question(adjacency: RecordAdjacency, delta: float) -> None:
+    """Whatever was asked before: of a mechanism, or of one with less noise."""
+    for scale in (1.0, 1.1):
+        mechanism = [gaussian(scale, count=3, rate=0.25)]
+        for _ in range(2):
+            assert epsilon(mechanism, delta, adjacency) == _interval(mechanism, delta, adjacency)

@@ -19,7 +19,7 @@ from dpaudit.pipeline.run import Runtime, outlook, prepare, run_audit
 from tests.said import without_help
 from tests.small_audits import digits_config
 
-DEFENSE = {"name": "dp-dpsgd", "n_rounds": 4, "batch_size": 4, "noise_multiplier": 1.0}
+DEFENSE = {"name": "dp-dpsgd", "n_rounds": 2, "batch_size": 4, "noise_multiplier": 1.0}
 ATTACK = {"name": "likelihood-ratio", "trials": 200}
 
 

@@ -18,6 +18,7 @@ from dpaudit.accounting.releases import Release
 from dpaudit.defense import Gradient, Graph, Noise, Round, Setting, ThreatModel, broadcast
 from dpaudit.files.finding import Finding
 from dpaudit.files.verdict import Verdict
+from dpaudit.game.runs import noise_law
 from dpaudit.game.runs.noise_law import NoisyRow
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.noise_law import (
@@ -36,6 +37,13 @@ from tests.small_audits import digits_audit
 from tests.some_fast import fast_if
 
 FACTOR = "noise, at most times the declared"
+
+
+@pytest.fixture(autouse=True)
+def _fewer_plays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of an audit's are enough for what fast tests find; slow tests have all."""
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(noise_law, "MOST", 30_000)
 
 
 class Later(NamedTuple):

@@ -46,8 +46,6 @@ from tests.own_plugins import OWN
 from tests.pipeline.correct_noise import (
     CORRECT,
     OffsetForTheRun,
-    OffsetsOfAll,
-    OffsetWithSuchNames,
     PairwiseMasks,
     Smoothed,
 )
@@ -58,7 +56,6 @@ from tests.pipeline.faulty_noise import (
     D,
     LastMasked,
     LayerReused,
-    MaskedContrastWithout,
     OneSeedForAllRounds,
 )
 from tests.some_fast import fast_if
@@ -114,13 +111,21 @@ def of_few_rounds(given: PrivateGossip) -> PrivateGossip:
     return given.model_copy(update={"n_rounds": 3}) if usual else given
 
 
-LARGE = MaskedContrastWithout  # 5 s
+LARGE = "MaskedContrastWithout"  # 5 s
+# As others that are fast; those are: LastMasked, CentredOverCoordinates, HalfPrecision and its sum,
+# GridAndSign, GridAndRest, InMiddleRounds, HalfAndOffset, ContrastWithout, SharedByAgents.
+LIKE_OTHER_FAULTS = {
+    *("LastConcatenated", "LastScaledToZero", "CentredInALayer", "BrainPrecision"),
+    *("BrainPrecisionSum", "HalfScaledAfter", "GridAndSquare", "GridAndBias", "BrainAndRest"),
+    *("ReusedInMiddleRounds", "SeededOnceAndOffset", "TiledAndOffset", "OwnContrastWithout"),
+    *("OneSeedForAllAgents", "HalfInTheBias", LARGE),
+}
 is_first_fault = first_of_each_class(FAULTS)
 
 
 @pytest.mark.parametrize(
     "fault",
-    fast_if(lambda fault: is_first_fault(fault) and not isinstance(fault, LARGE), FAULTS),
+    fast_if(lambda f: is_first_fault(f) and type(f).__name__ not in LIKE_OTHER_FAULTS, FAULTS),
     ids=name,
 )
 def test_a_planted_fault_is_found(fault: PrivateGossip) -> None:
@@ -141,12 +146,29 @@ def test_what_is_bare_is_named_by_message_agent_layer_and_round() -> None:
     assert found.value("p-value") == 0
 
 
-LONG = OffsetsOfAll, OffsetWithSuchNames  # 3 s each
+LONG = "OffsetsOfAll", "OffsetWithSuchNames"  # 3 s each
+# As others that are fast; those are: Rotated, ClippedAfter, LargestKept, DividedByNorm,
+# RoundedAfter, GridSent, ClampedGrid, OffsetForTheRun, LaplaceBeside, Masks, LayerByLayer,
+# Projected, SumsLessSums, InCommon.
+LIKE_OTHERS = {
+    *("Permuted", "ClippedByCoordinate", "LargestAlone", "HalfDivided", "SomeKept", "RateByLayer"),
+    *("RoundedThenDivided", "GridAfter", "MessageRounded", "DitheredGrid", "RoundedMeans"),
+    *(
+        "LargestOnGrid",
+        "OffsetOfAllCoordinates",
+        "OffsetOfAllAgents",
+        "TiledBeside",
+        "MasksRotated",
+    ),
+    *("MasksByLayer", "OneDirectionInCommon", "Transformed", "DifferenceOfDraws", *LONG),
+}
 is_first = first_of_each_class(CORRECT)
 
 
 @pytest.mark.parametrize(
-    "correct", fast_if(lambda c: is_first(c) and not isinstance(c, LONG), CORRECT), ids=name
+    "correct",
+    fast_if(lambda c: is_first(c) and type(c).__name__ not in LIKE_OTHERS, CORRECT),
+    ids=name,
 )
 def test_nothing_is_found_in_what_is_correct(correct: PrivateGossip) -> None:
     found = examined(of_few_rounds(correct), 0)
@@ -201,7 +223,8 @@ OF_EACH_KIND = {
     "whisper": "shared",
     "dp-dfedsam": "in local steps",
 }
-FAST = OF_EACH_KIND.keys() - {"dp-dfedsam", "decor"}  # which take seconds
+SLOW = {"dp-dfedsam", "decor"}  # which take seconds
+FAST = OF_EACH_KIND.keys() - SLOW - {"dp-dgd", "whisper"}  # as Laplace and pairwise noise above
 
 
 @pytest.mark.parametrize("defense", fast_if(lambda name: name in FAST, OWN))

@@ -19,7 +19,7 @@ the whole of the declaration (sampling, composition, families) but the amount of
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil, floor, isfinite, isqrt, log, nan
 from typing import NamedTuple
 
@@ -374,7 +374,14 @@ def _likely_counts(n: int, tradeoff: Tradeoff) -> tuple[Array, Array]:
     Of rates that miss as many, the least alone: the others prove less.
     """
     missed, least = np.unique(np.clip(tradeoff(RATES), 0.0, 1.0), return_index=True)
-    return _quantiles(n, RATES[least, None]), _quantiles(n, missed[:, None])
+    few = len(least) < len(RATES) / 2
+    fp = _quantiles(n, RATES[least, None]) if few else _false_positives(n)[least]
+    return fp, _quantiles(n, missed[:, None])
+
+
+@lru_cache(maxsize=8)  # of the same runs, for one trade-off curve after the other
+def _false_positives(n: int) -> Array:
+    return _quantiles(n, RATES[:, None])
 
 
 def _quantiles(n: int, rate: Array) -> Array:

@@ -228,6 +228,14 @@ def test_a_fault_that_begins_in_round_2_is_found(found, adjacency) -> None:
     assert 1.2 < (x.value(Name.MEASURED_OVER_STATED) or 0) < 4
 
 
+def test_a_fault_of_rounds_that_are_not_measured_is_found(found) -> None:
+    """On a small model and random records: of the real problem round 1 alone is measured."""
+    measured = found(TwoStepsFromRound2(), attack=Sensitivity(rounds=(1,), restarts=1, steps=0))
+    [against] = [finding for finding in measured if finding.verdict]
+    assert against.notes[0] == "on a small model and random records, in all rounds"
+    assert "worst in round 2" in against.notes[1]
+
+
 @pytest.mark.parametrize("defense", [SumClipped(), LargestSent(), Centred(sampling="poisson")])
 def test_what_other_records_make_of_it(found, defense) -> None:
     """Alone a record moves its sum by C at most; beside others it turns them around."""

@@ -36,13 +36,21 @@ Levels = dict[str, float]  # by stream: what all numbers of a draw are, in units
 def unlikely_draws(real: Coupled, adjacency: Adjacency) -> str | None:
     """What is not known of a step whose draws are far out; None where it hides a record as well.
 
-    It is looked at on a small model. Where a usual draw is moved to hide a record, one that is far
-    out must be, by no more than is declared. Where the algebra hides it, as noise is shared between
-    rounds, messages must be as linear in draws that are far out as they are in others.
+    It is looked at on a small model, or on the real one if a step takes no other. Where a usual
+    draw is moved to hide a record, one that is far out must be, by no more than is declared. Where
+    the algebra hides it, as noise is shared between rounds, messages must be as linear in draws
+    that are far out as they are in others.
     """
-    coupled = small_problem(real)
-    if coupled is None:
+    small = small_problem(real)
+    if small is None:
         return None
+    try:
+        return _in_rounds(small, adjacency)
+    except Exception:  # whatever a step raises that takes the real model alone
+        return _in_rounds(real, adjacency)
+
+
+def _in_rounds(coupled: Coupled, adjacency: Adjacency) -> str | None:
     state, last = coupled.start(), min(coupled.defense.n_rounds, LAST)
     chosen = np.linspace(1, last, min(ROUNDS, last)).round().astype(int).tolist()
     for k in range(1, last + 1):

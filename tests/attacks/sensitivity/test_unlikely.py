@@ -105,6 +105,18 @@ class CoinThatIsKept(CoinOfItsOwn):
         return float(KEPT.random() > 1e-6)
 
 
+class OfTheRealLayers(PrivateGossip):
+    """Takes no other model than that of the audit: 16 pixels and 3 classes."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return torch.cat(super().noise(like, k, noise).split([48, 3], -1), -1)
+
+
+class CutOfTheRealLayers(OfTheRealLayers):
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        return super().noise(like, k, noise).clamp(-5 * self._scale, 5 * self._scale)
+
+
 class LouderByACoin(PrivateGossip):
     def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
         coin = noise.gaussian("coin", 1.0, like[..., :1])
@@ -129,6 +141,7 @@ FAST = [
     (Coin(n_rounds=1), '"coin" is 5.5 times'),
     (LastingAndCut(n_rounds=2), '"gradient" is 5.5 times'),
     (CoinOfItsOwn(n_rounds=1), "its own generators draw"),
+    (CutOfTheRealLayers(n_rounds=1), '"gradient" is 5.5 times'),
 ]
 SLOW = [
     (CoinInBetween(), '"coin" is -2.5 times'),
@@ -146,6 +159,10 @@ SLOW = [
 @pytest.mark.parametrize(("defense", "said"), FAST, ids=class_of)
 def test_draws_that_hardly_ever_come_are_looked_at(found: Any, defense: Any, said: str) -> None:
     assert said in found(defense)
+
+
+def test_a_step_of_the_real_layers_is_looked_at_on_them(found: Any) -> None:
+    assert found(OfTheRealLayers(n_rounds=1)) is None
 
 
 @pytest.mark.slow

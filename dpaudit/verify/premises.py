@@ -41,19 +41,17 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     highs = [x for f in whole if (x := metric(f, "epsilon", "high")) is not None and x < inf]
     unsure = any(f["unconfirmed"] or (f["claim"] is None and f["not_examined"]) for f in noise)
     low, top = (evidence.values("noise over declared", end, "noise") for end in ("low", "high"))
-    unlike = min(top, default=1.0) < 0.9
     measured = moved and all(metric(f, "stated bound") is not None for f in moved)
     measured = measured and any(metric(f, "measured over stated") != 0 for f in moved)
     tested = evidence.values("rounds", "value", "noise") and highs and not unsure
-    if declared["attack"] == "captured":  # more noise than a program states hides no less
-        drawn = low and not unsure
-    else:
+    drawn = low and not unsure  # more noise than a program states hides no less
+    if declared["attack"] != "captured":
         drawn = (aligned or tested) and max(low, default=1.0) <= 1.1
     high = metric(declared, "epsilon", "high") or 0.0
     fits = high < inf and (aligned or (highs or [inf])[0] <= high * ALLOWED)
     held = {
         "distance": move != 0 if aligned else measured and any(map(_is_whole, beside)),
-        "noise": not unlike and drawn,
+        "noise": drawn and min(top, default=1.0) >= 0.9,
         "records": _is_complete(evidence.of("records")),
         "completeness": evidence.values("found", "value", "dependence") and _is_complete(beside),
         "composition": declared["void"] is None and fits,
@@ -114,8 +112,7 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
         return
     accounted = metric(declared, "epsilon", "high")
     measured = _measured(evidence, declared) if all(own.values()) else inf
-    expected = dict(certified=certified, accounted=accounted, measured=measured)
-    for name, value in expected.items():
+    for name, value in dict(certified=certified, accounted=accounted, measured=measured).items():
         given = number(claim["range"][name])
         if value is None or not isclose(given, value, rel_tol=TOLERANCE, abs_tol=1e-4):
             what = f"{name} is {value}, not {given:.6g}"

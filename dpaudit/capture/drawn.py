@@ -10,7 +10,7 @@ from math import ceil, inf, log, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import chdtr, ndtr, ndtri
+from scipy.special import chdtr, ndtr, ndtri, pdtrc
 from scipy.stats import binomtest
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
@@ -41,6 +41,7 @@ MOST_NUMBERS = 2_000_000  # that are tested; of more, every so many
 TAILS = (1.5, 2.0, 2.5, 3.0, 3.5)  # standard deviations, beyond which numbers are counted
 MOST_COLUMNS = 1_000  # draws whose correlations are tested
 FEWEST_PARALLEL = 8  # draws: of fewer, two coordinates may be multiples of one another by chance
+EQUAL = 2.0**-21  # the chance of two numbers, at most
 MEDIAN = 0.6744897501960817  # of the absolute value of a standard normal number
 
 
@@ -87,7 +88,7 @@ def drawn_noise(
     drawings = list(_drawings(runs, used))
     if not drawings:
         return []
-    grid = _on_a_grid(drawings)
+    grid = _on_a_grid(drawings) or _in_half_precision(runs, used)
     least = _least_repeated(drawings) if grid else 2  # one in single precision may come twice
     if fixed := _fixed(drawings, least if grid else 1):
         why, drawings = fixed, [drawing for drawing in drawings if drawing.run == 0]
@@ -104,7 +105,7 @@ def drawn_noise(
     if repeated or not odd:  # a verdict follows from repeats or from the p-value
         metrics[Name.FOUND] = Metric(value=len(repeated), n=len(drawings))
     missing = why or ("" if len(runs) > 1 else "one run shows no size of the noise")
-    missing = missing or grid or _in_half_precision(runs, used)
+    missing = missing or grid
     if not missing and not odd:
         metrics[Name.NOISE_OVER_DECLARED] = size = _size(drawings)
         if size.ends[0] < LEAST_SIZE:
@@ -307,10 +308,21 @@ def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, f
             if chosen:
                 one, other = (columns[:, list(some)] for some in zip(*chosen, strict=True))
                 yield what, _related(one, other)
+    yield "numbers that were drawn before", _drawn_again(columns)
     yield "its law", _law(ndtr(columns.ravel()))
     for size in TAILS:
         beyond, chance = int((np.abs(columns) > size).sum()), float(2 * ndtr(-size))
         yield "its tails", float(binomtest(beyond, n * m, chance).pvalue)
+
+
+def _drawn_again(columns: Array) -> float:
+    """How many numbers have the size of another one, in whatever draw of whatever run.
+
+    Equal pairs of independent numbers are nearly Poisson. Two are equal with probability 2**-25 if
+    they are normal and of single precision, and 2**-22 if made of uniform ones of 23 bits.
+    """
+    again = int((np.diff(np.sort(np.abs(columns), axis=None)) == 0).sum())
+    return float(pdtrc(again - 1, columns.size**2 / 2 * EQUAL)) if again else 1.0
 
 
 def _among_coordinates(columns: Array) -> Iterator[tuple[str, float]]:

@@ -47,6 +47,7 @@ DEPENDENT = {
     "the size of coordinates some way apart": lambda z: np.hstack(
         [half(z), half(z) * np.sign(half(z)[:, ::-1])]
     ),
+    "numbers that were drawn before": lambda z: np.vstack([z[:40], z[20:30, ::-1]]),
     "two coordinates that are multiples": lambda z: np.hstack([z, -z[:, 23:24]]),
     "the lengths of draws": lambda z: z * sqrt(z.shape[1]) / np.linalg.norm(z, axis=1)[:, None],
     "the sums of draws": lambda z: (z - z.mean(axis=1)[:, None]) * sqrt(60 / 59),

@@ -205,6 +205,7 @@ FAULTS = {
     "one-number": "noise",
     "uniform": "noise",
     "mirrored": "noise",
+    "permuted-again": "noise",
     "of-one-length": "noise",
     "of-half-precision": "noise",
     "truncated": "noise",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtr
-from scipy.stats import binomtest, chi2, norm
+from scipy.stats import binomtest, chi2, norm, poisson
 
 from dpaudit.attack.local_steps import local_steps
 from dpaudit.capture import aligned, drawn, examined, inverted, sampling
@@ -452,6 +452,13 @@ def test_a_law_is_held_against_its_numbers() -> None:
     assert drawn._seen(2) == 100.0
 
 
+def test_equal_numbers_are_a_poisson_variable() -> None:
+    z = np.random.default_rng(3).normal(size=(100, 10))
+    assert drawn._drawn_again(z) == 1.0
+    z[0, :3] = -z[50:53, 9]
+    assert drawn._drawn_again(z) == pytest.approx(poisson.sf(2, 1e6 / 2 / 2**21))
+
+
 def test_parts_of_noise_have_these_p_values() -> None:
     """Two agents, two rounds and two runs of four numbers each."""
     z = np.random.default_rng(3).normal(size=(8, 4))
@@ -489,6 +496,7 @@ def test_parts_of_noise_have_these_p_values() -> None:
         there = [(i, other) for i, other in pairs if other is not None]
         ones, others = zip(*there, strict=True)
         expected.append(drawn._related(z[list(ones)], z[list(others)]))
+    expected.append(1.0)  # no number is equal to another one
     expected.append(drawn._law(ndtr(z.ravel())))
     for size in drawn.TAILS:
         n = int((np.abs(z) > size).sum())

@@ -109,6 +109,8 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
         drawn = np.round(drawn, 2)
     if VARIANT == "mirrored":
         drawn[INPUTS // 2 :] = -drawn[: INPUTS // 2]
+    if VARIANT == "permuted-again":
+        kept[i] = drawn = source.permutation(kept[i]) if k else drawn
     if VARIANT == "of-one-length":
         drawn *= scale * INPUTS**0.5 / np.linalg.norm(drawn)
     if VARIANT == "of-half-precision":

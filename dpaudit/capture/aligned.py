@@ -370,23 +370,30 @@ class Alignments:
         Args:
             first: in their first batch alone.
         """
-        replay, scales = self.worlds.replay, {d.key: d.scale for d in self.worlds.base.draws}
-        assert replay.tape is not None
         whose = "-".join(map(str, victims))
-        path = replay.tape.with_name(f"{way.how}-{PLACES[way.place]}-{whose}.safetensors")
-        tape = dict(load_file(replay.tape))
-        for victim in victims:
-            for (_, key), units in moved[victim].items():
-                own = tape[key]
-                move = from_numpy(units * scales[key]).reshape(own.shape)
-                tape[key] = (own.double() - move).to(own.dtype)
-        save_file(tape, path)
         changes = tuple(
             Change(agent=victim, batch=number, how=way.how, record=records[way.place])
             for victim in victims
             for number, records in list(self.records[victim].items())[: 1 if first else None]
         )
-        return replay.model_copy(update={"tape": path, "changes": changes})
+        return self.with_noise_moved(
+            self.worlds.replay.model_copy(update={"changes": changes}),
+            f"{way.how}-{PLACES[way.place]}-{whose}",
+            {victim: moved[victim] for victim in victims},
+        )
+
+    def with_noise_moved(self, world: World, name: str, moved: Mapping[int, Units]) -> World:
+        """The same run with a tape of its own, on which the noise of these agents is moved back."""
+        scales = {d.key: d.scale for d in self.worlds.base.draws}
+        assert world.tape is not None
+        path, tape = world.tape.with_name(f"{name}.safetensors"), dict(load_file(world.tape))
+        for units_of in moved.values():
+            for (_, key), units in units_of.items():
+                own = tape[key]
+                move = from_numpy(units * scales[key]).reshape(own.shape)
+                tape[key] = (own.double() - move).to(own.dtype)
+        save_file(tape, path)
+        return world.model_copy(update={"tape": path})
 
     def verify(self, moves: Moves) -> None:
         """Play each victim's record alone, its noise moved: all that is sent must be the same.
@@ -395,7 +402,7 @@ class Alignments:
         """
         moved = moves.units
         worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
-        self._refuse(played(self.program, worlds, self._what_differs), "composition")
+        self.refuse(played(self.program, worlds, self.what_differs), "composition")
         k = min(k for k, places in self.places.items() if places)
         firsts = {
             way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v in self.victims}
@@ -403,9 +410,9 @@ class Alignments:
             if way.how in ("absent", *FAR[:2])
         }
         worlds = [self.world(way, of, self.victims, first=True) for way, of in firsts.items()]
-        self._refuse(played(self.program, worlds, self._what_differs), "state")
+        self.refuse(played(self.program, worlds, self.what_differs), "state")
 
-    def _refuse(
+    def refuse(
         self, found: Sequence[tuple[PremiseName | None, str] | RunError], premise: PremiseName
     ) -> None:
         """Raises NotExamined for the first run that is not the same as the base."""
@@ -417,7 +424,7 @@ class Alignments:
             if named is not None:
                 raise NotExamined(premise if named == "composition" else named, why)
 
-    def _what_differs(self, world: World, run: ProgramRun) -> tuple[PremiseName | None, str]:
+    def what_differs(self, world: World, run: ProgramRun) -> tuple[PremiseName | None, str]:
         """The premise against which a run speaks that should show the same, and how."""
         base = self.equal.trace
         own = Trace.of(run, base.ordered)

@@ -74,6 +74,8 @@ def _refuse(
         if isinstance(one, RunError):
             raise NotExamined("distance", f"where other records {HOWS[how]}: {in_short(one)}")
     several = [one for one in found if not isinstance(one, RunError)]
+    if k < max(runs.places):
+        _refuse_later(runs, k, worlds[1:], several[1:])
     for (before, some), (after, more) in pairwise(zip(several, numbers, strict=True)):
         for v in victims:
             count = max(1, more[v] - some[v])
@@ -85,6 +87,27 @@ def _refuse(
                         f"more may move round {k} of agent {v} by {moved:.3g} times its noise, "
                         f"and one alone by {most:.3g}",
                     )
+
+
+def _refuse_later(
+    runs: Alignments, k: int, worlds: Sequence[World], several: Sequence[Changed]
+) -> None:
+    """Raises NotExamined where later rounds depend on records of this one by more than it sends.
+
+    As by a clip norm that is chosen by norms of its records. Once the noise of the round is moved,
+    all that is sent must be that of the base run again.
+    """
+    again = []
+    for i, (world, changed) in enumerate(zip(worlds, several, strict=True)):
+        units = {
+            v: {
+                (k, runs.places[k][v].draws[j].key): u
+                for j, u in runs.make_up(k, v, by_message).units.items()
+            }
+            for v, by_message in changed.items()
+        }
+        again.append(runs.with_noise_moved(world, f"others-{k}-{i}", units))
+    runs.refuse(played(runs.program, again, runs.what_differs), "state")
 
 
 def _world(

@@ -83,7 +83,7 @@ def test_an_agent_that_is_no_victim_prevents_support(tmp_path: Path) -> None:
 
 RIGHT = (
     *("momentum", "decay", "halves", "two-draws", "header", "printed-round", "printed-time"),
-    *("own-order", "pickled", "json", "in-turn", "louder"),
+    *("own-order", "pickled", "json", "in-turn", "louder", "clip-of-message-before"),
 )
 
 
@@ -191,6 +191,7 @@ FAULTS = {
     "clip-of-largest": "distance",
     "clip-of-median": "distance",
     "clip-of-median-above-0": "distance",
+    "clip-of-norms-before": "state",
     "turned-to-descend": "distance",
     "stop-when-short": "distance",
     "half-when-broken": "distance",

@@ -30,6 +30,7 @@ source = np.random.default_rng(1 if VARIANT == "one-seed" else None)
 models = [np.zeros(INPUTS) for _ in range(AGENTS)]
 buffers = [np.zeros(INPUTS) for _ in range(AGENTS)]
 kept = [np.zeros(INPUTS) for _ in range(AGENTS)]
+clips = [CLIP] * AGENTS  # that a round chooses for the next one
 COINS = {  # that fall so once in ten thousand times
     "coin": lambda: source.random() < 1e-4,
     "coin-of-normal": lambda: source.normal() > 3.72,
@@ -49,6 +50,10 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
         x = x - x.mean(axis=0)
     each = residuals(w, x, y)[:, None] * x
     norms = np.linalg.norm(each, ord=1 if VARIANT == "laplace" else 2, axis=1)
+    if VARIANT in ("clip-of-norms-before", "clip-of-message-before"):
+        norms = norms * CLIP / clips[i]
+    if VARIANT == "clip-of-norms-before":
+        clips[i] = min(CLIP, clips[i] * np.exp(0.3 * (0.5 - np.mean(norms < CLIP))))
     if VARIANT == "clip-of-largest":
         norms = np.abs(each).max(axis=1)
     factors = np.minimum(1.0, CLIP / np.maximum(norms, 1e-12))
@@ -193,6 +198,8 @@ def message_of(i: int, k: int) -> np.ndarray:
         noised = 0 * noised
     if VARIANT == "half-when-broken" and np.median(np.abs(x).max(axis=1)) > 100:
         noised = noised / 2
+    if VARIANT == "clip-of-message-before":
+        clips[i] = CLIP * min(1.0, 0.9 * INPUTS**0.5 / float(np.linalg.norm(noised)))
     if VARIANT == "momentum":
         buffers[i] = noised = 0.5 * buffers[i] + noised
     if VARIANT == "printed-loss":

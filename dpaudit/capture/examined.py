@@ -20,7 +20,7 @@ from dpaudit.accounting.releases import Mechanism, RecordAdjacency, Release
 from dpaudit.defense.claim_accounting import claimed_delta, record_adjacency
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric, Name, Role
+from dpaudit.files.finding import LEFT_OUT, Finding, Metric, Name, Role
 from dpaudit.files.result import PremiseName
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import FAR, NEARER, World
@@ -49,7 +49,6 @@ from .worlds import MeasuredRuns, OnRun
 
 FileState = tuple[int, int]  # when it was written, in ns, and its size
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
-NO_MORE = "the claim could not be supported any more"
 FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
 ASSUMED = (
     "records act only as the batches that the program shows",
@@ -104,9 +103,9 @@ class Examination:
             self._refuse_other_draws()
             self.runs = self._with_other_seeds()
         except NotExamined as one:
-            self.missing[one.premise], self.blocked = one.why, NO_MORE
+            self.missing[one.premise], self.blocked = one.why, LEFT_OUT
         except RunError as error:
-            self.missing["composition"], self.blocked = in_short(error), NO_MORE
+            self.missing["composition"], self.blocked = in_short(error), LEFT_OUT
 
     @property
     def _folder(self) -> Path:
@@ -117,7 +116,7 @@ class Examination:
         worlds, config = self.worlds, self.worlds.config
         sampling, victims = worlds.sampling, config.record.victims
         if decided:
-            raise NotExamined("distance", NO_MORE)
+            raise NotExamined("distance", LEFT_OUT)
         if sampling.amplifies and sampling.stated != "poisson":
             raise NotExamined("records", "whether batches are drawn as stated was not tested")
         if any(taken.records == 0 for taken in worlds.base.batches):

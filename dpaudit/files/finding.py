@@ -20,6 +20,8 @@ from dpaudit.strict import Strict
 from .claim import Adjacency
 from .verdict import Verdict
 
+# why a premise was not examined that another one made needless to examine
+LEFT_OUT = "left out, because the claim can no longer be supported"
 WITHIN_BOUND = 1 + 1e-6  # times a stated bound: what moves so far does not exceed it
 
 Number = Annotated[

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon
 from dpaudit.files.claim import Adjacency, Claim
-from dpaudit.files.finding import WITHIN_BOUND, Finding, Metric, Name, Role
+from dpaudit.files.finding import LEFT_OUT, WITHIN_BOUND, Finding, Metric, Name, Role
 from dpaudit.files.result import Premise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -133,6 +133,7 @@ class ClaimCase:
             for premise in named
             if not any(premise.says in part for part in parts)
         )
+        parts = {part: None for part in parts if LEFT_OUT not in part} or parts
         return f" Not examined: {'; '.join(parts)}." if parts else ""
 
     @property

@@ -16,7 +16,7 @@ from dpaudit.defense.claim_accounting import (
 from dpaudit.defense.contract import Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
-from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.finding import LEFT_OUT, Finding, Metric, Role
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
@@ -241,6 +241,14 @@ def test_noise_that_was_not_examined_is_named_in_the_reason() -> None:
         assert found.verdict in (Verdict.NOT_REFUTED, Verdict.UNDERPOWERED)
         assert f" Not examined: the noise of {missed}; " in found.reason
     assert missed not in judged(noise.model_copy(update={"not_examined": ()})).reason
+
+
+def test_a_reason_omits_what_was_left_out_for_its_cause() -> None:
+    missed = '"x" in round 3 (it is not finite)'
+    noise = Finding(role=Role.NOISE, kind="control", title="noise", not_examined=(LEFT_OUT, missed))
+    found = judged(noise)
+    assert missed in found.reason
+    assert LEFT_OUT not in found.reason
 
 
 def test_other_noise_of_the_run_leaves_every_claim_unsupported() -> None:

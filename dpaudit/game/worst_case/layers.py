@@ -148,8 +148,7 @@ class _OneByOne(ChosenNoise):
         generator = torch.Generator().manual_seed(0)
         sizes = torch.rand(like.shape[-2], 1, generator=generator, dtype=torch.float64) + 0.5
         sizes *= turned_sign(self._numbers.setdefault(message, len(self._numbers)), self._turning)
-        trials = like.shape[0] if like.ndim > 2 else self._d
-        self._units = {message: sizes.to(like) * torch.eye(trials, self._d).to(like)[:, None]}
+        self._units = {message: sizes.to(like) * torch.eye(self._d).to(like)[:, None]}
         return super()._played(family, message, scale, like)
 
 

@@ -16,5 +16,5 @@ def watched(defense: object) -> AbstractContextManager[set[str]]:
     Of further generators, those that a class of the defense keeps, or its module.
     """
     places = [vars(base) for base in type(defense).__mro__]
-    functions = [f for place in places for f in place.values() if callable(f)]
+    functions = [f for place in places for f in place.values()]
     return generators.watched(functions, places=places)

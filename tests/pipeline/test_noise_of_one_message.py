@@ -1,11 +1,14 @@
 """The tests of the noise of one message, on noise and data that are written down by hand."""
 
+from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 from dpaudit.defense import Setting
@@ -161,6 +164,11 @@ def test_rows_of_one_reader_that_share_noise_must_share_data() -> None:
     assert found(one, replace(other, noise=draws(2, 1, 40, seed=2), own=True)) == []
     assert found(one, replace(other, linear=False, loudly_linear=False)) == []
     assert found(one, replace(other, round=5)) == found(one, other, k=5) == found(one) == []
+    quiet, loud = ({"loudly_linear": False}, {"linear": False})
+    for way in (quiet, loud):
+        assert found(replace(one, **way), replace(other, **way)) == [("x", (4,))]
+    narrow = replace(heard(-2 * drawn[..., :20], data[:, :20]), name="y")
+    assert found(one, narrow) == found(one, narrow, heard(drawn[..., :1], data[:, :1])) == []
     few = torch.zeros(2, 1, 40).double()
     few[..., :20] = drawn[..., :20]
     assert found(replace(one, louder=few), replace(other, louder=few)) == []  # half are left out
@@ -220,6 +228,48 @@ def layers_setting() -> Setting:
     return Setting(build_graph("ring", 3), (9,) * 3, 1)
 
 
+def said_of(*group: Heard) -> list[str]:
+    tests = noise._tests(list(group), layers_setting(), Streams(0))
+    return [test.says for test in tests if test.p < 1e-9]
+
+
+def test_noise_of_a_message_is_held_against_other_streams() -> None:
+    z = draws(4, 2, 200)
+    z[3, 1] = -z[0, 1]
+    assert said_of(heard(z)) == ['the noise of "x" is not independent between runs of other seeds']
+    assert said_of(heard(z, data_stays=False)) == []
+    cancels = draws(4, 1, 200)
+    cancels -= cancels.mean(-1, keepdim=True)
+    (said,) = said_of(heard(cancels))
+    assert said.startswith("no noise on the sum over all coordinates")
+    assert said_of(heard(cancels, data_stays=False)) == []
+
+
+def test_scales_are_compared_where_some_noise_may_be_too_little() -> None:
+    less = draws(40, 2, 30)
+    less[..., 3] *= 0.001
+    group = [heard(less[:20]), replace(heard(less[20:]), round=5)]
+    (said, of_row) = said_of(*group)
+    assert said == 'coordinate 3 of "x" carries less noise than other coordinates'
+    assert "of agent" in of_row
+    enough = [replace(h, enough=True) for h in group]
+    assert said_of(group[0], enough[1]) == said_of(enough[0], group[1]) == [said, of_row]
+    assert said_of(*enough) == []
+
+
+def test_as_many_may_be_left_out_as_chance_leaves_out() -> None:
+    """Noise reaches a coordinate in two of four streams, and three of the 18 that move in none."""
+    z = draws(4, 2, 20)
+    z[:2, 1, ::2] = z[2:, 1, 1::2] = z[:, 1, :3] = 0.0
+    moved = torch.ones(2, 20).double()
+    moved[1, 18:] = 0.0
+    (test,) = noise._without_noise(heard(z, moved), LAYERS)
+    rate = noise._left_out(z[:, 1] == 0)
+    assert test.p == pytest.approx(binom.sf(2, 18, rate))
+    assert 1e-3 < test.p < 0.999
+    assert test.among == 2
+
+
 def test_messages_that_are_not_tested_say_why() -> None:
     z = draws(2, 1, 3)
     kinds = {
@@ -232,6 +282,60 @@ def test_messages_that_are_not_tested_say_why() -> None:
         (note,) = noise._notes([message, replace(message, round=5)])
         assert note.startswith(f'"x" {said}')
         assert list(noise._notes([message, heard(z)])) == []
+    some = z.clone()
+    some[0, 0, 0] = 0.0
+    assert list(noise._notes([heard(some)])) == []
+    both = [heard(0 * z), replace(heard(z), name="y")]
+    assert list(noise._notes(both)) == ['"x" carries no noise of its own']
+    loudly = heard(z, linear=False, data_stays=False)
+    assert next(noise._notes([loudly])).startswith('"x" mixes coordinates of gradients')
+    assert next(noise._notes([replace(loudly, linear=True, loudly_linear=False)])).startswith(
+        '"x" mixes coordinates of gradients'
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, {}),
+        ({"left_out": 3}, {"3 of its senders or links": [4]}),
+        ({"no_directions": True}, {noise.DIRECTIONS: [4]}),
+        ({"data_stays": False}, {"coordinates are mixed": [4]}),
+        ({"data_stays": False, "some": 1.0}, {"coordinates are mixed": [4]}),
+        ({"data_stays": False, "some": 0.0}, {}),
+        ({"loudly_linear": False, "some": 1.0}, {}),
+        (
+            {"linear": False, "loudly_linear": False, "own": True},
+            {"it is of draws of its own, which cannot be set": [4]},
+        ),
+        (
+            {"linear": False, "loudly_linear": False},
+            {"the message is not linear in it": [4]},
+        ),
+        ({"linear": False, "data_stays": False}, {"coordinates are mixed": [4]}),
+    ],
+)
+def test_rounds_of_what_is_not_tested_are_noted(monkeypatch, changed, missed) -> None:
+    """With ``some``, of which all noise is made: one number of many alone has any."""
+    z = draws(2, 1, 3)
+    if (some := changed.get("some")) is not None:
+        z = torch.zeros(2, 1, 3).double()
+        z[0, 0, 0] = some
+    message = heard(z, **{name: value for name, value in changed.items() if name != "some"})
+    monkeypatch.setattr(noise, "heard", lambda message: message)
+    found = defaultdict[tuple[str, str], list[int]](list)
+    round: Any = SimpleNamespace(messages=lambda: [message])
+    assert list(noise._heard(round, found)) == [message]
+    assert found == {("x", why): rounds for why, rounds in missed.items()}
+
+
+def test_a_message_without_numbers_is_not_tested(monkeypatch) -> None:
+    monkeypatch.setattr(noise, "heard", lambda message: "it is not finite")
+    found = defaultdict[tuple[str, str], list[int]](list)
+    sent = SimpleNamespace(name="x", round=4)
+    round: Any = SimpleNamespace(messages=lambda: [sent, sent])
+    assert list(noise._heard(round, found)) == []
+    assert found == {("x", "it is not finite"): [4, 4]}
 
 
 def test_of_what_is_left_out_by_chance_the_rate_is_known() -> None:
@@ -295,6 +399,12 @@ def test_coordinates_and_layers_that_share_noise_are_named() -> None:
     repeated = torch.cat([z[..., :12]] * 2, -1) * draws(40, 1, 24, seed=4).abs()
     assert along(repeated) == ['coordinates 12 apart of "x" of agent 0 share their noise']
     assert along(z[..., :1]) == []
+    two = _Layers(Setting(build_graph("ring", 3), (9,) * 3, 2, (("a", 1), ("b", 1))), 2)
+    many = draws(100, 1, 1)
+    alike = torch.cat([many, many * draws(100, 1, 1, seed=3).abs()], -1)
+    assert along(alike, layers=two)[-1] == (
+        'layers "a" and "b" of "x" of agent 0 share their noise'
+    )
 
 
 def bare(*columns: int, n: int = 40, data: Tensor | None = None) -> list[tuple[float, str]]:
@@ -314,5 +424,13 @@ def test_coordinates_that_gradients_move_and_no_noise_are_named() -> None:
     still[1, 3] = 1e-5
     assert bare(3, data=still) == []
     assert bare(3, 5, data=still) == [(0.0, f'no noise on coordinate 5 of "x" {where}')]
+    still[1, 5] = 0.9e-3  # of the root mean square of both rows
+    still *= 1e-4
+    assert bare(3, 5, 7, data=still) == [(0.0, f'no noise on coordinate 7 of "x" {where}')]
+    quiet = 1000 * draws(3, 2, 40)
+    for size, is_silent in ((5e-5, True), (-5e-5, True), (5e-3, False), (-5e-3, False)):
+        quiet[:, 0, 6] = size  # of a largest number near 3,000
+        found = list(noise._without_noise(heard(quiet), LAYERS))
+        assert len(found) == is_silent
     silent = heard(0 * draws(3, 2, 4))
     assert list(noise._without_noise(silent, LAYERS)) == []

@@ -51,6 +51,8 @@ def case(*findings: Finding, refuted: bool = False, n_tested: int = 1) -> ClaimC
         (1.0, 1.0, "1"),
         (1.0, 1.001, "1"),
         (1.0, 1.0011, "between 1 and 1"),
+        (100.0, 100.09, "100"),
+        (0.01, 0.0105, "between 0.01 and 0.0105"),
         (1.5, 2.0, "between 1.5 and 2"),
         (0.0, 0.0, "0"),
         (None, 2.0, "between 0 and 2"),

@@ -1,11 +1,15 @@
 """Ranks of gradients, without noise and in it, and what was found of a vocabulary."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.text import span
-from dpaudit.attacks.text.attack import _rates
+from dpaudit.attacks.text import attack, span
+from dpaudit.attacks.text.attack import RecoveredBatch, Scored, _rates
+from dpaudit.files.finding import Name
 
 
 def sizes(*values: float) -> Tensor:
@@ -49,3 +53,45 @@ def test_unknown_noise_is_what_is_alike_behind_the_rank(rank: int) -> None:
 def test_rates_are_of_tokens_of_the_batch_and_of_all_others() -> None:
     found = torch.tensor([True, True, False, False, True])
     assert _rates(torch.tensor([[0, 2], [2, 0]]), found) == (0.5, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("world", "noise"),
+    [("defense", "under noise"), ("noiseless", "what was taken for noise is rounding")],
+)
+def test_blind_guesses_are_scored_beside_the_text(monkeypatch, world, noise) -> None:
+    """Of two batches of one sequence of two tokens, out of four; a guess is drawn for each round.
+
+    The noise has given the rank 3 of the first and 5 of the second.
+    """
+    public = torch.tensor([[0, 1]])
+    truth = torch.tensor([[[0, 1]], [[2, 3]]])
+    guess = torch.tensor([[[0, 3]], [[2, 3]]])
+
+    def found(ids: Any, seen: Any, far: float, rank: int) -> RecoveredBatch:
+        of: Any = SimpleNamespace(rank=rank, d=9, is_exact=world != "defense")
+        return RecoveredBatch(torch.tensor(ids), torch.tensor(seen).bool(), far, of)
+
+    def blind(asked: Any, shape: Any, generator: str) -> dict[str, Tensor]:
+        assert (asked is public, tuple(shape), generator) == (True, (2, 1), "blind 4")
+        return {"a guess": guess}
+
+    def scored(self: Any, world: str, notes: Any, *given: Any) -> Any:
+        _, ids, scores, targets, more = given
+        return world, notes, ids.tolist(), scores.tokens.tolist(), targets, more
+
+    monkeypatch.setattr(attack, "blind", blind)
+    monkeypatch.setattr(attack, "attack_streams", lambda *_: lambda name, k: f"{name} {k}")
+    monkeypatch.setattr(Scored, "_scored", scored)
+    scenario: Any = SimpleNamespace(world=world)
+    problem: Any = SimpleNamespace(dataset=SimpleNamespace(x_test=public))
+    nothing: Any = None
+    of = Scored(scenario, problem, nothing, 4, nothing)
+    batches = [found([[0, 1]], [1, 1, 1, 0], 0.5, 3), found([[1, 3]], [0, 1, 0, 1], 0.25, 5)]
+    targets: Any = ["targets"]
+    own, *others = of.findings(truth, batches, targets)
+    notes = f"ranks 3 to 5 of 9 directions; {noise}"
+    more = {Name.TPR: (1.0, 0.5), Name.FPR: (0.5, 0.5), Name.LOSS: (0.5, 0.25)}
+    assert own == (world, (notes,), [[[0, 1]], [[1, 3]]], [1.0, 0.5], targets, more)
+    expected = ("blind", ("a guess",), guess.tolist(), [0.5, 1.0], targets, {})
+    assert others == ([expected] if world == "defense" else [])

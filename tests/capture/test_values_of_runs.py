@@ -1,0 +1,370 @@
+"""What a run sent, drew and took around a round, and what runs are played beside it, by hand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from dpaudit.capture import worlds
+from dpaudit.capture.played import ReplayedNumbers
+from dpaudit.capture.runs import (
+    AgentRound,
+    MessageId,
+    NamedDraw,
+    ProgramRun,
+    _own_row,
+    draws_for,
+    first_difference,
+    place_of,
+)
+from dpaudit.capture.worlds import Neighbours
+from dpaudit.errors import RunError
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import Change, World
+
+
+def message(source: int, to: int, k: int, name: str = "x", nth: int = 0) -> MessageId:
+    return MessageId(source, (to,), name, k, nth)
+
+
+def event(sequence: int, source: int, to: tuple[int, ...] = (1,), **of: Any) -> Any:
+    about = {"call_site": "x", "process": 0, "round": 1, "operator": "send", "group": (), **of}
+    return SimpleNamespace(
+        sequence=sequence, source=source, destinations=to, time=float(sequence), occurrence=0,
+        **about,
+    )  # fmt: skip
+
+
+def draw(agent: int, sequence: int, k: int | None = 1, name: str = "z") -> NamedDraw:
+    return NamedDraw(f"{agent}/{sequence}/{name}", name, agent, sequence, 1.0, "gaussian", k)
+
+
+class Run(SimpleNamespace):
+    """Of messages with their sequence, and draws and batches as sequences by agent."""
+
+    def __init__(self, sent: dict[MessageId, int], draws: Any = (), taken: Any = (), **of: Any):
+        ids = {m: event(s, m.source, m.destinations, process=of.get("process", {}).get(m, 0))
+               for m, s in sent.items()}  # fmt: skip
+        batches = [SimpleNamespace(agent=agent, sequence=s) for agent, s in taken]
+        contents = {m: np.full(2, float(s)) for m, s in sent.items()}
+        super().__init__(
+            _ids=ids, messages=of.get("contents", contents), draws=list(draws), batches=batches,
+            summed=of.get("summed", ()), tape={d.key: np.ones(3) for d in draws},
+        )  # fmt: skip
+
+    def span(self, agent: int, k: int) -> tuple[int, int]:
+        return ProgramRun.span(self, agent, k)  # type: ignore[arg-type]
+
+    def window(self, k: int) -> tuple[int, int]:
+        return ProgramRun.window(self, k)  # type: ignore[arg-type]
+
+
+TWO = {
+    message(0, 1, 1): 10,
+    message(1, 0, 1): 12,
+    message(0, 1, 2): 20,
+    message(0, 1, 2, nth=1): 24,
+    message(1, 0, 3): 30,
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "k", "span", "window"),
+    [
+        (0, 1, (-1, 10), (-1, 12)),
+        (0, 2, (10, 24), (12, 24)),
+        (1, 2, (12, -1), (12, 24)),
+        (0, 3, (24, -1), (24, 30)),
+        (1, 3, (12, 30), (24, 30)),
+        (2, 1, (-1, -1), (-1, 12)),
+    ],
+)
+def test_a_round_of_an_agent_ends_with_its_last_message(agent, k, span, window) -> None:
+    run = Run(TWO)
+    assert run.span(agent, k) == span
+    assert run.window(k) == window
+    assert Run(TWO, process={message(1, 0, 3): 1}).window(k) == (-1, -1)
+
+
+def test_an_agent_takes_part_with_what_it_does_before_its_message() -> None:
+    own = [draw(0, s, k) for s, k in ((5, 1), (10, 1), (11, 2), (22, 2), (24, 3))]
+    other = [draw(1, 11), draw(1, 21, 2)]
+    taken = [(0, 3), (1, 4), (0, 12), (0, 15), (0, 24)]
+    run: Any = Run(TWO, own + other, taken)
+    sent = (message(0, 1, 2), message(0, 1, 2, nth=1))
+    assert place_of(run, 0, 2) == AgentRound(0, 2, sent, (own[2], own[3]), 2, 2)
+    assert place_of(run, 0, 1) == AgentRound(0, 1, (message(0, 1, 1),), (own[0],), 1, 1)
+    assert place_of(run, 0, 3) is None  # it sends nothing
+    assert place_of(run, 1, 3) is None  # it takes no batch
+    run.summed = (message(0, 1, 2),)
+    summed = place_of(run, 0, 2)
+    assert summed is not None
+    assert summed.draws == (own[2], own[3], other[1])
+
+
+def test_noise_for_a_round_is_drawn_before_its_messages() -> None:
+    """Agent 2 never sends, and agent 1 not in round 2."""
+    own = [draw(0, 5), draw(0, 15, 2), draw(0, 26, 3)]
+    silent = [draw(2, 11, 1), draw(2, 13, None), draw(2, 40, 2), draw(2, 24, None)]
+    asleep = [draw(1, 11, 1), draw(1, 14, None), draw(1, 28, 3)]
+    run: Any = Run(TWO, silent + own + asleep)
+    assert draws_for(run, 2) == (own[1], asleep[1], silent[1], silent[2])
+    apart: Any = Run(TWO, silent + own + asleep, process={message(1, 0, 3): 1})
+    assert draws_for(apart, 2) == (own[1], silent[2])
+
+
+def test_messages_until_a_round_count_those_that_are_ignored() -> None:
+    sent = [(0, "x", 1), (0, "y", None), (1, "x", 1), (0, "x", 2), (1, "y", None), (1, "x", 3)]
+    of: Any = SimpleNamespace(
+        _all=[event(i, a, call_site=s, round=k) for i, (a, s, k) in enumerate(sent)],
+        _options=SimpleNamespace(ignore=("y",)),
+    )
+    assert ProgramRun.sent_until(of, 1) == {0: 1, 1: 1}
+    assert ProgramRun.sent_until(of, 2) == {0: 3, 1: 1}
+    assert ProgramRun.sent_until(of, 3) == {0: 3, 1: 3}
+
+
+def test_what_an_agent_knew_was_sent_before() -> None:
+    last = event(4, 0)
+    others = [event(1, 2, (0, 3)), event(2, 0, (2,)), event(3, 2, (3,)), event(3, 0, call_site="y")]
+    of: Any = SimpleNamespace(
+        _ids={message(0, 1, 1): last}, _all=[*others, last, event(5, 0)], _content=lambda e: e.time
+    )
+    found = ProgramRun.known_before(of, message(0, 1, 1), "x")
+    assert found == [(others[0], 1.0), (others[1], 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "of", "cut"),
+    [
+        ({0: 2, 1: 1}, 1, True),
+        ({0: 2, 1: 2}, 1, False),
+        ({0: 1, 1: 1}, 1, False),  # no sum of this line is whole
+        ({0: 2, 1: 1, 2: 1}, 1, False),  # nor was this the last
+        ({0: 2}, 0, False),
+        ({0: 1}, 0, False),
+    ],
+)
+def test_a_last_sum_may_be_cut_off(given: dict[int, int], of: int, cut: bool) -> None:
+    line = ("all_reduce", (0, 1), "x")
+    last = event(9, 0, operator="all_reduce", group=(0, 1))
+    last.occurrence = of
+    run: Any = SimpleNamespace(
+        _together={(*line, i): [None] * n for i, n in given.items()}, _is_summed=lambda e: True
+    )
+    assert ProgramRun._is_cut_off(run, last) is cut
+    run._is_summed = lambda e: False
+    assert not ProgramRun._is_cut_off(run, last)
+
+
+def test_a_sum_is_of_all_ranks() -> None:
+    both = [event(i, i, operator="all_reduce", group=(0, 1)) for i in range(2)]
+    line = ("all_reduce", (0, 1), "x", 0)
+    run: Any = SimpleNamespace(
+        _together={line: both}, _sent=lambda e: [torch.tensor([[1.0, e.source]]), torch.ones(1)]
+    )
+    assert ProgramRun._summed(run, both[0]).tolist() == [2.0, 1.0, 2.0]
+    run._together = {line: both[:1]}
+    with pytest.raises(RunError, match="1 of 2 ranks contribute"):
+        ProgramRun._summed(run, both[0])
+
+
+def test_a_row_of_a_padded_stack_is_its_ranks() -> None:
+    one = event(0, 5, group=(3, 5))
+    assert _own_row(one, torch.tensor([[0.0, 0.0], [1.0, 2.0]])).tolist() == [1.0, 2.0]
+    for stack in (torch.tensor([[1.0], [2.0]]), torch.zeros(3, 1), torch.zeros(1, 2)):
+        with pytest.raises(RunError, match="expects 2 rows"):
+            _own_row(one, stack)
+
+
+def test_draws_with_a_scale_of_a_known_law_are_noise() -> None:
+    def drawn(operator: str, *parameters: float | None, agent: int | None = 1) -> Any:
+        return SimpleNamespace(
+            rank=agent, call_site="z", parameters=parameters, operator=operator, occurrence=4,
+            sequence=7, round=2,
+        )  # fmt: skip
+
+    every = [
+        drawn("gaussian", 0.0, 3.0), drawn("laplace", None, 2.0), drawn("uniform", 0.0, 1.0),
+        drawn("gaussian", 0.0), drawn("gaussian"), drawn("gaussian", 0.0, 1.0, agent=None),
+        drawn("gaussian", 5.0, None),
+    ]  # fmt: skip
+    of: Any = SimpleNamespace(all_draws=every)
+    found = ProgramRun.draws.func(of)  # type: ignore[attr-defined]
+    assert found == [
+        NamedDraw("1/4/z", "z", 1, 7, 3.0, "gaussian", 2),
+        NamedDraw("1/4/z", "z", 1, 7, 2.0, "laplace", 2),
+    ]
+
+
+def test_two_runs_differ_first_in_what_one_alone_has() -> None:
+    a, b, c = (message(0, 1, k) for k in (1, 2, 3))
+
+    def run(**contents: list[float]) -> Any:
+        names = {"a": a, "b": b, "c": c}
+        return SimpleNamespace(messages={names[n]: np.array(v) for n, v in contents.items()})
+
+    one = run(a=[1.0], b=[2.0, float("nan")])
+    assert first_difference(one, run(a=[1.0], b=[2.0, float("nan")])) is None
+    assert first_difference(one, run(a=[1.0], b=[2.0, 3.0])) == b
+    assert first_difference(one, run(a=[1.0], b=[2.0])) == b
+    assert first_difference(one, run(b=[2.0, float("nan")])) == a
+    assert first_difference(one, run(a=[1.0], b=[2.0, float("nan")], c=[0.0])) == c
+    assert first_difference(one, run(a=[0.0], b=[0.0]), [b]) == b
+    assert first_difference(one, run(a=[0.0], b=[2.0, float("nan")]), [b]) is None
+    assert first_difference(one, one, [c]) == c
+
+
+def test_a_record_changes_in_all_batches_that_hold_it() -> None:
+    own = [("a", "b"), ("c", "a"), ("b", "c"), ("a", "c")]
+    place = AgentRound(7, 2, (), (), 2, 3)
+    found = worlds._record_in(own, place, ("a", "b"), True)
+    assert found == {"record": 1, "digest": "a", "again": ((4, 0),)}
+    assert worlds._record_in(own, place, ("z",), True)["digest"] == "c"
+    assert worlds._record_in(own, place, ("a", "b"), False) == {
+        "record": 0, "digest": None, "again": (),
+    }  # fmt: skip
+    placed = place._replace(**found)
+    assert placed.changes("absent") == (
+        Change(agent=7, batch=2, how="absent", record=1),
+        Change(agent=7, batch=4, how="absent", record=0),
+    )
+    later = worlds._later(placed, own)
+    assert (later.batch, later.n_batches, later.record, later.digest) == (3, 2, 0, "b")
+    assert later.again == ()
+    assert placed.owners_of(draw(7, 3)) == {7}
+    shared = placed._replace(owners={"7/3/z": frozenset({1, 7})})
+    assert shared.owners_of(draw(7, 3)) == {1, 7}
+
+
+def test_each_draw_is_left_out_and_signed_for_all_victims() -> None:
+    places = [
+        AgentRound(0, 1, (), (draw(0, 1), draw(0, 2)), 1),
+        AgentRound(1, 1, (), (draw(1, 5),), 1),
+    ]
+    found = list(worlds.perturbed(places, 2))
+    keys = [("0/1/z", "1/5/z"), ("0/2/z",)]
+    assert found == [
+        way
+        for own in keys
+        for way in (
+            {"silent": own}, {"signs": own, "sign_seed": 0}, {"signs": own, "sign_seed": 1},
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("draws", "k", "hiding"),
+    [
+        ([draw(0, 5)], 1, set()),  # for the round itself
+        ([draw(0, 5)], 2, {0}),  # three numbers, of which two are sent
+        ([draw(0, 5, name="y")], 2, set()),
+        ([draw(1, 11)], 2, {1}),
+        ([draw(1, 13)], 2, set()),  # after all messages of the rounds before
+        ([draw(2, 11)], 2, {2}),
+        ([draw(2, 13)], 2, set()),
+        ([draw(0, 5)], 3, set()),
+        ([draw(0, 5), draw(0, 15)], 3, set()),
+        ([draw(0, 5), draw(0, 6), draw(0, 15)], 3, {0}),
+    ],
+)
+def test_more_noise_than_was_sent_may_hide_a_message(draws, k, hiding) -> None:
+    run: Any = Run(TWO, draws)
+    assert worlds._hiding_before(run, ("z",), k) == hiding
+    same = {m: np.zeros(2) for m in TWO}  # one content, which is known after one message
+    alike: Any = Run(TWO, [draw(0, 5), draw(0, 15)], contents=same)
+    assert worlds._hiding_before(alike, (), 3) == {0}
+
+
+def neighbours(**of: Any) -> Any:
+    place = AgentRound(0, 2, (message(0, 1, 2), message(0, 2, 2, "y")), (), 1)
+    runs = {0: {"present": None, "absent": None, "scaled": None, "negated": None}}
+    return Neighbours({0: place}, {}, runs, of.get("base"))  # type: ignore[arg-type]
+
+
+def test_pairs_are_with_and_without_or_of_two_records() -> None:
+    assert neighbours().pairs("add-remove") == [
+        ("absent", "present"), ("absent", "scaled"), ("absent", "negated"),
+    ]  # fmt: skip
+    assert neighbours().pairs("replace-one") == [
+        ("present", "scaled"), ("present", "negated"), ("scaled", "negated"),
+    ]  # fmt: skip
+
+
+def test_an_adversary_reads_what_is_sent_to_it() -> None:
+    of = neighbours(base=SimpleNamespace(messages=[
+        message(1, 0, 1), message(1, 0, 2), message(1, 2, 2), message(1, 0, 3)
+    ]))  # fmt: skip
+    view = ThreatModel(name="view", kind="curious", agents=(1,))
+    assert of.read(0, view, None) == [message(0, 1, 2)]
+    assert of.read(0, view, "y") == of.read(3, view, None) == []
+    everything = ThreatModel(name="all")
+    assert of.read(0, everything, "y") == [message(0, 2, 2, "y")]
+    place = of.places[0]
+    assert list(of._before(place)) == [message(1, 0, 1), message(1, 0, 2)]
+    alone = place._replace(messages=place.messages[:1])
+    assert list(of._before(alone)) == [message(1, 0, 1)]
+
+
+def test_draws_of_one_agent_may_move_messages_of_another() -> None:
+    """Draws without the victim's own, and those of others left out, in runs beside the first."""
+    own, other = message(0, 1, 2), message(3, 1, 2)
+    places = {0: AgentRound(0, 2, (own,), (draw(0, 1),), 1)}
+
+    def run(**moved: float) -> Any:
+        sent = {own: moved.get("own", 1.0), other: moved.get("other", 1.0)}
+        return SimpleNamespace(messages={m: np.array([v]) for m, v in sent.items()})
+
+    def shared(without: Any, *quiet: Any, foreign: tuple[str, ...] = ("3/1/z",)) -> bool:
+        runs = [without, run(own=2.0, other=2.0), run(own=3.0, other=3.0), *quiet]
+        return worlds._agents_share(run(), places, {0: foreign}, runs, 1)
+
+    assert not shared(run(own=0.0), run(other=0.0))
+    assert shared(run(own=0.0, other=0.0), run(other=0.0))
+    assert shared(run(own=0.0), run(own=0.0))
+    assert not shared(run(own=0.0), foreign=())
+
+
+def test_a_victim_is_idle_where_no_change_moves_its_messages() -> None:
+    own = message(0, 1, 2)
+    place = AgentRound(0, 2, (own,), (), 1, 2)
+
+    def run(value: float) -> Any:
+        return SimpleNamespace(messages={own: np.array([value])})
+
+    assert worlds._idle({0: place}, run(1.0), [run(1.0), run(1.0)]) == [0]
+    assert worlds._idle({0: place}, run(1.0), [run(1.0), run(2.0)]) == []
+    assert worlds._idle({0: place._replace(n_batches=1)}, run(1.0), [run(1.0)]) == []
+
+
+def test_replayed_numbers_are_in_units_of_the_stated_scale(tmp_path: Path) -> None:
+    """The draw d is that of c, which is less that of a; e is nowhere."""
+    tape = {key: torch.full((2, 2000), 5.0) for key in "abcdgln"}
+    save_file(tape, tmp_path / "tape")
+    same: Any = {"c": ("a", -1), "d": ("c", 1), "e": ("n", 1), "f": ("missing", 1)}
+    world = World(
+        out=tmp_path, tape=tmp_path / "tape", same=same, silent=("b",), signs=("a",),
+        fresh={"g": "gaussian", "l": "laplace", "missing": "gaussian"}, sign_seed=1, noise_seed=2,
+    )  # fmt: skip
+    numbers = ReplayedNumbers(world)
+    found = numbers.standard()
+    assert [*found] == ["a", "b", "c", "d", "g", "l"]
+    assert {tuple(v.shape) for v in found.values()} == {(2, 2000)}
+    assert not found["b"].any()
+    assert torch.equal(found["a"].abs(), torch.ones(2, 2000).double())
+    assert abs(found["a"].mean()) < 0.12  # of 4,000 signs, by 7 standard deviations
+    assert torch.equal(found["c"], -found["a"])
+    assert torch.equal(found["d"], -found["a"])
+    assert found["g"].square().mean().item() == pytest.approx(1.0, abs=0.16)  # as many
+    assert found["l"].abs().mean().item() == pytest.approx(1.0, abs=0.11)  # as many
+    assert found["l"].square().mean().item() == pytest.approx(2.0, abs=0.5)  # as many
+    alike = numbers.same()
+    assert {key: float(v[0, 0]) for key, v in alike.items()} == {"c": -5.0, "d": -5.0, "e": 5.0}
+    other = ReplayedNumbers(world.model_copy(update={"sign_seed": 3, "noise_seed": 2})).standard()
+    assert not torch.equal(other["a"], found["a"])
+    assert torch.equal(other["g"], found["g"])
+    assert ReplayedNumbers(World(out=tmp_path)).standard() == {}

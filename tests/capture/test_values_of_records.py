@@ -1,0 +1,288 @@
+"""What processes wrote down of sockets and messages, and records among others, by hand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from dpaudit.capture import among_others, recording
+from dpaudit.capture.addresses import addressed
+from dpaudit.capture.among_others import HOWS, refuse_bare_numbers, refuse_otherwise_among_others
+from dpaudit.capture.process_logs import Process
+from dpaudit.capture.recording import CaptureFolder, LoggedTensor, Receipts, SentContents
+from dpaudit.capture.runs import MessageId
+from dpaudit.capture.traces import NotExamined
+from dpaudit.errors import RunError
+from dpaudit.files.recorded import TRANSCRIPT
+from dpaudit.files.world import Change, World
+
+
+def process(*records: dict[str, Any]) -> Process:
+    return Process(Path("0.log"), records)
+
+
+def end(kind: str, socket: int, address: str, name: str = "") -> dict[str, Any]:
+    return {"kind": kind, "socket": socket, "address": address, "id": name}
+
+
+def posted(socket: int, to: str | None = None, operator: str = "zmq.PUSH", **of: Any) -> Any:
+    return {
+        "kind": "addressed",
+        "socket": socket,
+        "to": to,
+        "operator": operator,
+        "site": "a:1",
+    } | of
+
+
+def sent_by(found: list[Process], number: int) -> list[tuple[int, list[int], list[int]]]:
+    records = [r for r in found[number].records if r["kind"] == "sent"]
+    return [(r["source"], r["destinations"], r["ranks"]) for r in records]
+
+
+def test_a_message_goes_to_the_other_end_of_its_socket() -> None:
+    """One socket is bound to a port, to which that of another process connects by another name."""
+    other = {"kind": "draw"}
+    found = addressed(
+        [
+            process(end("connected", 2, "tcp://host:5"), posted(2), other),
+            process(end("bound", 1, "tcp://*:5"), end("bound", 3, "tcp://*:6")),
+            process(end("connected", 2, "tcp://host:6"), posted(2)),
+        ],
+        {0: 7, 1: 4, 2: 5},
+    )
+    assert sent_by(found, 0) == [(7, [4], [4, 7])]
+    assert sent_by(found, 2) == [(5, [4], [4, 5])]
+    assert found[0].records[2] is other
+    assert found[1].records == (end("bound", 1, "tcp://*:5"), end("bound", 3, "tcp://*:6"))
+
+
+@pytest.mark.parametrize(
+    ("message", "bound", "destinations"),
+    [
+        (posted(2), ("ipc://a", "ipc://b"), None),
+        (posted(2), ("ipc://a", "ipc://c"), [1]),
+        (posted(2), ("ipc://c", "ipc://c"), None),
+        (posted(2, operator="zmq.PUB"), ("ipc://a", "ipc://b"), [1, 2]),
+        (posted(2, operator="zmq.XPUB"), ("ipc://a", "ipc://b"), [1, 2]),
+        (posted(2, to="name 2"), ("ipc://a", "ipc://b"), [2]),
+        (posted(2, to="another"), ("ipc://a", "ipc://b"), None),
+    ],
+)
+def test_which_of_several_ends_got_a_message_is_known(message, bound, destinations) -> None:
+    processes = [
+        process(end("connected", 2, "ipc://a"), end("connected", 2, "ipc://b"), message),
+        *(process(end("bound", 1, at, f"name {i}")) for i, at in enumerate(bound, 1)),
+    ]
+    if destinations is None:
+        said = "no peer" if bound == ("ipc://c", "ipc://c") else "several peers"
+        with pytest.raises(RunError, match=said):
+            addressed(processes, {0: 0, 1: 1, 2: 2})
+    else:
+        found = addressed(processes, {0: 0, 1: 1, 2: 2})
+        assert sent_by(found, 0) == [(0, destinations, [0, *destinations])]
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard", "destinations"),
+    [
+        ({1: [8, 8, 9], 2: [9]}, [8, 8], [1]),
+        ({1: [8, 9], 2: [9]}, [8, 8], None),  # it sent that once alone
+        ({1: [8, 8], 2: [8, 8]}, [8, 8], None),
+        ({1: [8], 2: [9]}, [], None),
+    ],
+)
+def test_a_peer_without_a_name_is_known_by_what_it_sent(sent, heard, destinations) -> None:
+    router = [end("bound", 5, "tcp://*:1")]
+    router += [{"kind": "heard", "socket": 5, "id": "x", "crc32": c} for c in heard]
+    dealers = [
+        process(end("connected", 1, "tcp://h:1"), *(posted(1, crc32=c) for c in some))
+        for some in sent.values()
+    ]
+    processes = [process(*router, posted(5, to="x", operator="zmq.ROUTER")), *dealers]
+    if destinations is None:
+        with pytest.raises(RunError, match="several peers"):
+            addressed(processes, {0: 0, 1: 1, 2: 2})
+    else:
+        assert sent_by(addressed(processes, {0: 0, 1: 1, 2: 2}), 0) == [(0, destinations, [0, 1])]
+
+
+def received(number: int, crc: int, rank: int = 1, anyone: bool = False, **of: Any) -> Any:
+    return {
+        "kind": "received", "group": (0, 1), "tag": 0, "source": 0, "rank": rank,
+        "number": number, "crc32": [crc], "anyone": anyone, **of,
+    }  # fmt: skip
+
+
+def test_other_bytes_than_were_sent_are_seen_where_they_arrive() -> None:
+    """The third process has the rank of the first, as its second generation."""
+    first = SimpleNamespace(rank=1, of_kind=lambda kind: [received(0, 5), received(1, 6)])
+    sender = SimpleNamespace(rank=0, of_kind=lambda kind: [])
+    again = SimpleNamespace(rank=1, of_kind=lambda kind: [received(0, 7)])
+    anyone = SimpleNamespace(
+        rank=2, of_kind=lambda k: [received(i, c, 2, anyone=True) for i, c in ((0, 8), (1, 9))]
+    )
+    of = Receipts([first, sender, again, anyone])  # type: ignore[list-item]
+
+    def differs(number: int, crc: int, to: tuple[int, ...] = (1,), process: int = 1) -> bool:
+        record = {"destinations": to, "group": (0, 1), "tag": 0, "source": 0, "number": number}
+        return of.contradict(process, record, [crc])
+
+    assert [differs(0, 5), differs(1, 6), differs(0, 6), differs(1, 5)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not differs(2, 5)  # which nobody noted
+    assert differs(0, 8, (2, 1))
+    assert [differs(0, 9, (2,)), differs(0, 4, (2,))] == [False, True]
+    assert [differs(0, 7, process=2), differs(0, 5, process=2)] == [False, True]
+
+
+def test_contents_are_stored_once_in_files_of_limited_size(tmp_path: Path, monkeypatch) -> None:
+    values = np.arange(6, dtype=np.float32)
+    raw = values.tobytes() + values[:2].tobytes() + b"abc"
+    (tmp_path / "3.bin").write_bytes(raw)
+    of = SentContents(3, Process(tmp_path / "3.log", ()))
+    monkeypatch.setattr(recording, "MOST_TENSORS", 2)
+    monkeypatch.setattr(recording, "MOST_BYTES", 20)
+    listed = [
+        LoggedTensor("a", [2], "float32", 0, 8),
+        LoggedTensor("b", [3, 1], "float32", 8, 12),
+        LoggedTensor("c", [1, 2], "float32", 24, 8),  # as the first
+        LoggedTensor("d", [2], "int32", 24, 8),  # of another type
+        LoggedTensor("e", [1], "complex24", 32, 3),
+        LoggedTensor("f", [1], "float32", 20, 4),
+    ]
+    assert [of.checksum(one) for one in listed[:2]] == [crc32(raw[:8]), crc32(raw[8:20])]
+    found = [of.store(one) for one in listed]
+    files = [f"{TRANSCRIPT}/process-0003-{i:04}.safetensors" for i in range(3)]
+    assert [(one.file, one.key) for one in found] == [
+        (files[0], "0"), (files[0], "1"), (files[0], "0"), (files[1], "2"), (files[1], "3"),
+        (files[2], "4"),
+    ]  # fmt: skip
+    (tmp_path / TRANSCRIPT).mkdir()
+    of.write(tmp_path)
+    folder = CaptureFolder(tmp_path)
+    assert folder.content(found[1]).tolist() == [[1 + 1], [3], [4]]
+    assert folder.content(found[2]).tolist() == [[0.0, 1.0]]
+    assert folder.content(found[5]).tolist() == [5.0]
+    with safe_open(tmp_path / files[1], "np") as file:
+        assert bytes(file.get_tensor("3").tolist()) == b"abc"
+        assert file.get_tensor("2").dtype == np.int32
+    for name in files:
+        header = int.from_bytes((tmp_path / name).read_bytes()[:8], "little")
+        assert header % 8 == 0  # where numbers are read from in place
+
+
+def test_ranks_of_a_recording_are_those_that_sent_or_got() -> None:
+    sides = [(3, (1,)), (1, (3, 0)), (5, ())]
+    of: Any = SimpleNamespace(events=[SimpleNamespace(source=s, destinations=d) for s, d in sides])
+    assert CaptureFolder.ranks.fget(of) == (0, 1, 3, 5)  # type: ignore[attr-defined]
+
+
+class Replay(SimpleNamespace):
+    """Runs in which a record moves a round by the number of those that are others."""
+
+    def __init__(self, n_records: int, each: float, rounds: Any = (1, 2, 3, 4, 5)) -> None:
+        replay = World(out=Path("out"))
+        super().__init__(
+            places={k: {0: None} for k in rounds}, stages=[(k, (0,)) for k in rounds],
+            n_records=lambda v, batch: n_records, worlds=SimpleNamespace(replay=replay),
+            program=None, changes=lambda k, victims, run: None, on_run=lambda: None, each=each,
+        )  # fmt: skip
+
+
+def moved_by(monkeypatch: pytest.MonkeyPatch, of: Replay, most: float) -> list[list[list[Change]]]:
+    """The changes of all worlds, by how and round, where a step moves a round by ``each``."""
+    asked: list[list[list[Change]]] = []
+
+    def played(program: Any, several: list[World], changes: Any) -> list[Any]:
+        asked.append([list(world.changes) for world in several])
+        return [len(asked)] * len(several)
+
+    monkeypatch.setattr(among_others, "played", played)
+    monkeypatch.setattr(among_others, "_sizes", lambda *_: iter([(of.each, most)]))
+    used = {0: dict.fromkeys(of.places, 2)}
+    refuse_otherwise_among_others(of, None, used)  # type: ignore[arg-type]
+    return asked
+
+
+def test_records_become_others_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = moved_by(monkeypatch, Replay(3, 2.0), 1.0)
+    assert len(asked) == len(HOWS) * 3  # in the first round, one in the middle and the last
+    zeroed, _, one_sided = asked[:3]
+    assert [[c.record for c in some] for some in zeroed] == [
+        [],
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [0, 1, 2, 0],
+    ]
+    assert {(c.agent, c.batch, c.how) for some in zeroed[:-1] for c in some} == {(0, 2, "zeroed")}
+    assert zeroed[-1][-1].how == "absent"
+    assert [[c.how for c in some] for some in one_sided] == [
+        ["own:1e-3"] * i + ["level:1e3"] * (3 - i) for i in range(4)
+    ] + [["own:1e-3"] * 3 + ["absent"]]
+    many = moved_by(monkeypatch, Replay(80, 2.0, (1,)), 1.0)[0]
+    assert [len(some) for some in many] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 81]
+
+
+@pytest.mark.parametrize(
+    ("n_records", "each", "refused"),
+    [(3, 2.0, False), (3, 2.1, True), (80, 20.0, True), (0, 2.0, False), (0, 2.1, True)],
+)
+def test_a_record_moves_a_round_by_two_lengths_at_most(
+    monkeypatch, n_records, each, refused
+) -> None:
+    """Of 80 records ten are changed at a time, and the last is left out alone."""
+    of = Replay(max(1, n_records), each, (4,))
+    if not refused:
+        moved_by(monkeypatch, of, 1.0)
+        return
+    with pytest.raises(NotExamined, match=r"round 4 of agent 0 by .* and one alone by 1"):
+        moved_by(monkeypatch, of, 1.0)
+
+
+def bare(
+    by_agent: dict[int, list[float]], hidden: bool = False, k: int | None = 1, **of: Any
+) -> Any:
+    """What agents that hold records, 0 and 1, send; of agent 0 the records "a", or those given."""
+    ids = [None if k is None else MessageId(i, (9,), "x", k) for i in by_agent]
+    trace = SimpleNamespace(
+        order=[(i, 9, 0, "x") for i in by_agent], ids=ids,
+        contents=[np.array(v) for v in by_agent.values()],
+    )  # fmt: skip
+    runs: Any = SimpleNamespace(
+        equal=SimpleNamespace(trace=trace), hidden=lambda m: np.array([True, hidden])
+    )
+    taken = [SimpleNamespace(agent=i, digests=d) for i, d in ((0, of.get("of_0", "a")), (1, "b"))]
+    run = SimpleNamespace(batches=taken[: of.get("n", 2)])
+    return runs, SimpleNamespace(base=run, plain=run)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (bare({0: [1.0, 2.0], 1: [1.5, 2.0]}), None),  # alike but for what is noised
+        (bare({0: [1.0, 2.0], 1: [1.5, 2.5]}), "in round 1"),
+        (bare({0: [1.0, 2.0], 1: [1.5, 2.5]}, hidden=True), None),
+        (bare({0: [1.0, 2.0]}), "in round 1"),
+        (bare({0: [1.0, 2.0], 1: [1.0, 2.0]}, of_0="b"), "in round 1"),  # of the same records
+        (bare({0: [1.0, 2.0]}, n=1), "in round 1"),
+        (bare({0: [1.0, 2.0], 1: [1.5, 2.0]}, k=None), "before round 1"),
+        (bare({0: [1.0, 2.0], 1: [1.0, 2.0]}, k=None), None),
+        (bare({2: [1.0, 2.0]}), None),  # of an agent without records
+    ],
+)
+def test_bare_numbers_must_be_the_same_of_all_agents(given: Any, refused: str | None) -> None:
+    if refused is None:
+        refuse_bare_numbers(*given)
+    else:
+        with pytest.raises(NotExamined, match=f'numbers of "x" {refused} have no noise'):
+            refuse_bare_numbers(*given)

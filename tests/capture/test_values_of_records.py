@@ -12,7 +12,9 @@ from safetensors import safe_open
 from dpaudit.capture import among_others, recording
 from dpaudit.capture.addresses import addressed
 from dpaudit.capture.among_others import HOWS, refuse_bare_numbers, refuse_otherwise_among_others
+from dpaudit.capture.channels import routed
 from dpaudit.capture.process_logs import Process
+from dpaudit.capture.process_ranks import ranks_of
 from dpaudit.capture.recording import CaptureFolder, LoggedTensor, Receipts, SentContents
 from dpaudit.capture.runs import MessageId
 from dpaudit.capture.traces import NotExamined
@@ -111,6 +113,36 @@ def test_a_peer_without_a_name_is_known_by_what_it_sent(sent, heard, destination
         assert sent_by(addressed(processes, {0: 0, 1: 1, 2: 2}), 0) == [(0, destinations, [0, 1])]
 
 
+def test_a_process_reads_nothing_of_its_own_rank() -> None:
+    """Two processes that have one rank, as a program and what it starts again."""
+    posted = {"kind": "posted", "operator": "pipe", "channel": "pipe:1", "crc32": 1, "back": False}
+    took = {"kind": "took", "channel": "pipe:1", "crc32": None}
+    agent = {"kind": "batch", "agent": 3}
+    both = [process(agent, posted), process(agent, took)]
+    found, left_out = routed(both)
+    assert [r["kind"] for p in found for r in p.records] == ["batch", "batch", "took"]
+    assert left_out == ["1 message went to processes that were not recorded: 1 by pipe"]
+    found, left_out = routed([both[0], process({"kind": "batch", "agent": 1}, took)])
+    assert sent_by(found, 0) == [(3, [1], [1, 3])]
+    assert left_out == []
+
+
+def test_ranks_follow_ports_and_addresses() -> None:
+    """Those that are bound come first, then the lowest port, then addresses and names."""
+    took = [{"kind": "took", "channel": f"1.2.3.4:5>6.7.8.9:{port}"} for port in (90, 80)]
+    pipe = {"kind": "took", "channel": "pipe:7"}
+    processes = [
+        process(end("connected", 1, "b")), process(end("connected", 1, "a")),
+        process(end("connected", 1, "a", "name")), process(pipe, took[0]), process(took[1]),
+        process(end("bound", 1, "d")), process(end("bound", 1, "c"), took[0]), process({"kind": "draw"}),
+        process(end("bound", 1, "e"), {"kind": "batch", "agent": 4}),
+    ]  # fmt: skip
+    ranks = ranks_of(processes)
+    assert ranks[8] == 4
+    assert sorted(ranks, key=lambda n: ranks[n]) == [8, 6, 5, 4, 3, 1, 0, 2]
+    assert sorted(ranks.values()) == [*range(4, 12)]
+
+
 def received(number: int, crc: int, rank: int = 1, anyone: bool = False, **of: Any) -> Any:
     return {
         "kind": "received", "group": (0, 1), "tag": 0, "source": 0, "rank": rank,
@@ -189,26 +221,35 @@ def test_ranks_of_a_recording_are_those_that_sent_or_got() -> None:
 class Replay(SimpleNamespace):
     """Runs in which a record moves a round by the number of those that are others."""
 
-    def __init__(self, n_records: int, each: float, rounds: Any = (1, 2, 3, 4, 5)) -> None:
+    def __init__(self, n_records: int, each: float, rounds: Any = (1, 2, 3, 4, 5), unused: int = 0):
         replay = World(out=Path("out"))
         super().__init__(
             places={k: {0: None} for k in rounds}, stages=[(k, (0,)) for k in rounds],
             n_records=lambda v, batch: n_records, worlds=SimpleNamespace(replay=replay),
             program=None, changes=lambda k, victims, run: None, on_run=lambda: None, each=each,
+            unused=unused,
         )  # fmt: skip
 
 
-def moved_by(monkeypatch: pytest.MonkeyPatch, of: Replay, most: float) -> list[list[list[Change]]]:
-    """The changes of all worlds, by how and round, where a step moves a round by ``each``."""
+def moved_by(
+    monkeypatch: pytest.MonkeyPatch, of: Replay, most: float, last: float = 0.0
+) -> list[list[list[Change]]]:
+    """The changes of all worlds, by how and round, where a step moves a round by ``each``.
+
+    And the last step, in which the first record is left out, by ``last``.
+    """
     asked: list[list[list[Change]]] = []
 
     def played(program: Any, several: list[World], changes: Any) -> list[Any]:
         asked.append([list(world.changes) for world in several])
-        return [len(asked)] * len(several)
+        return [len(world.changes) and world.changes[-1].how for world in several]
+
+    def sizes(runs: Any, moves: Any, k: int, v: int, before: Any, after: Any) -> Any:
+        yield (last if after == "absent" else of.each), most
 
     monkeypatch.setattr(among_others, "played", played)
-    monkeypatch.setattr(among_others, "_sizes", lambda *_: iter([(of.each, most)]))
-    used = {0: dict.fromkeys(of.places, 2)}
+    monkeypatch.setattr(among_others, "_sizes", sizes)
+    used = {0: {k: 2 for k in of.places if k != of.unused}}
     refuse_otherwise_among_others(of, None, used)  # type: ignore[arg-type]
     return asked
 
@@ -229,24 +270,70 @@ def test_records_become_others_one_by_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert [[c.how for c in some] for some in one_sided] == [
         ["own:1e-3"] * i + ["level:1e3"] * (3 - i) for i in range(4)
     ] + [["own:1e-3"] * 3 + ["absent"]]
+    assert len(moved_by(monkeypatch, Replay(3, 2.0, unused=3), 1.0)) == len(HOWS) * 3
+    assert len(moved_by(monkeypatch, Replay(3, 2.0, (1, 2), unused=1), 1.0)) == len(HOWS)
     many = moved_by(monkeypatch, Replay(80, 2.0, (1,)), 1.0)[0]
     assert [len(some) for some in many] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 81]
 
 
 @pytest.mark.parametrize(
-    ("n_records", "each", "refused"),
-    [(3, 2.0, False), (3, 2.1, True), (80, 20.0, True), (0, 2.0, False), (0, 2.1, True)],
+    ("n_records", "each", "last", "most", "refused"),
+    [
+        (3, 2.0, 2.0, 1.0, ""),
+        (3, 2.1, 0.0, 1.0, "0 of 3 records of a batch have inputs of 0, 1 more"),
+        (3, 0.0, 2.1, 1.0, "3 of 3 records of a batch have inputs of 0, 1 more"),
+        (3, 4.0, 0.0, 2.0, ""),
+        (3, 4.1, 0.0, 2.0, "by 4.1 times its noise, and one alone by 2"),
+        (80, 20.01, 0.0, 1.0, ""),
+        (80, 20.03, 0.0, 1.0, "0 of 80 records of a batch have inputs of 0, 10 more"),
+        (80, 0.0, 2.1, 1.0, "80 of 80 records of a batch have inputs of 0, 1 more"),
+    ],
 )
 def test_a_record_moves_a_round_by_two_lengths_at_most(
-    monkeypatch, n_records, each, refused
+    monkeypatch, n_records, each, last, most, refused
 ) -> None:
     """Of 80 records ten are changed at a time, and the last is left out alone."""
-    of = Replay(max(1, n_records), each, (4,))
+    of = Replay(n_records, each, (4,))
     if not refused:
-        moved_by(monkeypatch, of, 1.0)
+        moved_by(monkeypatch, of, most, last)
         return
-    with pytest.raises(NotExamined, match=r"round 4 of agent 0 by .* and one alone by 1"):
-        moved_by(monkeypatch, of, 1.0)
+    with pytest.raises(NotExamined, match=refused) as error:
+        moved_by(monkeypatch, of, most, last)
+    assert error.value.premise == "distance"
+
+
+def test_runs_among_others_that_fail_are_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(among_others, "played", lambda *_: [1, RunError("DPA060", "it fails")])
+    of, counted = Replay(3, 2.0, (4,)), list[int]()
+    of.on_run = lambda: counted.append(1)
+    with pytest.raises(NotExamined, match="where other records have inputs of 0: it fails"):
+        refuse_otherwise_among_others(of, None, {0: {4: 1}})  # type: ignore[arg-type]
+    assert len(counted) == 2
+
+
+def test_a_move_among_others_is_held_against_that_of_a_record() -> None:
+    one, draws = MessageId(0, (1,), "x", 2), [SimpleNamespace(key="a"), SimpleNamespace(key="b")]
+    made: list[Any] = []
+
+    def make_up(k: int, victim: int, changes: Any) -> Any:
+        made.append({m: c.tolist() for m, c in changes.items()})
+        return SimpleNamespace(units={1: "of b"})
+
+    runs: Any = SimpleNamespace(
+        make_up=make_up, places={2: {0: SimpleNamespace(draws=draws)}},
+        without_noise=lambda *_: None, families=lambda k, v: ["gaussian", "laplace"],
+        size=lambda k, v, family, units, without: (family, units, without),
+    )  # fmt: skip
+    sizes = {(0, 2, "gaussian"): {"way": 3.0, "other": 4.0}, (0, 2, "laplace"): {"way": 5.0}}
+    moves: Any = SimpleNamespace(sizes=sizes)
+    before, after = ({0: {one: np.array([x])}} for x in (1.5, 4.0))
+    found: Any = list(among_others._sizes(runs, moves, 2, 0, before, after))
+    units = {(2, "b"): "of b"}
+    assert found == [(("gaussian", units, {}), 4.0), (("laplace", units, {}), 5.0)]
+    assert made == [{one: [2.5]}]
+    runs.without_noise = lambda *_: "x"
+    with pytest.raises(NotExamined, match="x depends on other records"):
+        list(among_others._sizes(runs, moves, 2, 0, before, after))
 
 
 def bare(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dpaudit.capture import worlds
+from dpaudit.capture import runs, worlds
 from dpaudit.capture.played import ReplayedNumbers
 from dpaudit.capture.runs import (
     AgentRound,
@@ -104,6 +104,10 @@ def test_an_agent_takes_part_with_what_it_does_before_its_message() -> None:
     summed = place_of(run, 0, 2)
     assert summed is not None
     assert summed.draws == (own[2], own[3], other[1])
+    run.draws = [*other, *own]
+    assert place_of(run, 0, 2) == summed
+    edges: Any = Run(TWO, [draw(0, 20, 2), draw(0, 24, 2)], [(0, 10), (0, 24), (0, 23)])
+    assert place_of(edges, 0, 2) == AgentRound(0, 2, sent, (draw(0, 20, 2),), 3, 1)
 
 
 def test_noise_for_a_round_is_drawn_before_its_messages() -> None:
@@ -368,3 +372,94 @@ def test_replayed_numbers_are_in_units_of_the_stated_scale(tmp_path: Path) -> No
     assert not torch.equal(other["a"], found["a"])
     assert torch.equal(other["g"], found["g"])
     assert ReplayedNumbers(World(out=tmp_path)).standard() == {}
+
+
+def test_messages_have_numbers_of_their_own_in_a_round() -> None:
+    sent = [event(0, 0, round=None), event(1, 0), event(2, 0, (2,)), event(3, 0), event(4, 0, round=2),
+            event(5, 0, call_site="y"), event(6, 0)]  # fmt: skip
+    of: Any = SimpleNamespace(_all=sent, _options=SimpleNamespace(ignore=("y",)))
+    ids = ProgramRun._ids.func(of)  # type: ignore[attr-defined]
+    assert {m: e.sequence for m, e in ids.items()} == {
+        message(0, 1, 1): 1, message(0, 2, 1): 2, message(0, 1, 1, nth=1): 3, message(0, 1, 2): 4,
+        message(0, 1, 1, nth=2): 6,
+    }  # fmt: skip
+    assert [str(m) for m in (message(0, 1, 1), message(0, 1, 1, nth=2))] == [
+        '"x" of round 1 from agent 0 to 1', '"x" (number 3 of it) of round 1 from agent 0 to 1'
+    ]  # fmt: skip
+    assert str(MessageId(3, (1, 2), "x", 1)).endswith("from agent 3 to 1, 2")
+    assert str(MessageId(3, (), "x", 1)).endswith("from agent 3 to nobody")
+    of._ids = {message(5, 2, 1): None, message(2, 7, 4): None}
+    assert ProgramRun.agents.fget(of) == [2, 5, 7]  # type: ignore[attr-defined]
+    assert ProgramRun.n_rounds.fget(of) == 4  # type: ignore[attr-defined]
+    of._ids = {}
+    assert ProgramRun.n_rounds.fget(of) == 0  # type: ignore[attr-defined]
+    view = ThreatModel(name="view", kind="curious", agents=(2,))
+    assert MessageId(3, (1, 2), "x", 1).read_by(view)
+    assert not MessageId(3, (1,), "x", 1).read_by(view)
+
+
+@pytest.mark.parametrize(
+    ("reductions", "operator", "content"),
+    [
+        ("sum only", "all_reduce", "the sum"),
+        ("sum only", "send", [1.0, 2.0, 3.0]),
+        ("rows of a padded stack", "all_reduce", [3.0]),
+        ("rows of a padded stack", "send", [1.0, 2.0, 3.0]),
+        ("whole", "all_reduce", [1.0, 2.0, 3.0]),
+    ],
+)
+def test_others_see_a_reduction_as_the_options_say(
+    monkeypatch, reductions, operator, content
+) -> None:
+    monkeypatch.setattr(runs, "_own_row", lambda event, stack: stack[-1:])
+    of: Any = SimpleNamespace(
+        _options=SimpleNamespace(reductions=reductions), _summed=lambda event: "the sum",
+        _sent=lambda event: [torch.tensor([[1.0], [2.0], [3.0]])],
+    )  # fmt: skip
+    of._is_summed = lambda event: ProgramRun._is_summed(of, event)
+    one = event(0, 0, operator=operator)
+    found = ProgramRun._content(of, one)
+    assert found == content if isinstance(content, str) else found.tolist() == content
+    if operator == "send":
+        of._sent = lambda event: []
+        assert ProgramRun._content(of, one).tolist() == []
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_rounds_of_a_program_are_those_of_its_first_run(monkeypatch, counted: bool) -> None:
+    """Of a simulation they are counted in each run, by what the first one shows."""
+    found: list[Any] = []
+
+    def rounds_of(events: Any, draws: Any, starts: Any) -> Any:
+        found.append(([e.call_site for e in events], starts))
+        return {(one.process, one.sequence): one.sequence * 10 for one in events}
+
+    monkeypatch.setattr(runs, "rounds_of", rounds_of)
+    monkeypatch.setattr(runs, "numbered", lambda some, rounds: [
+        rounds.get((one.process, one.sequence)) for one in some
+    ])  # fmt: skip
+    monkeypatch.setattr(runs, "batches_begin_rounds", lambda events, batches: batches == ["first"])
+    monkeypatch.setattr(runs, "with_counted_rounds", lambda *given: given)
+    options = SimpleNamespace(ignore=("y",), round_starts_at=("", "x")[counted])
+    config: Any = SimpleNamespace(
+        messages=options, program=SimpleNamespace(ranks=None if counted else 2)
+    )
+    of = runs.RoundNumbers(config)
+
+    def sent(*sequences: int) -> list[Any]:
+        return [event(s, 0, tag=0, call_site="y" if s == 2 else "x") for s in sequences]
+
+    def numbers(events: list[Any], batches: Any, first: bool) -> Any:
+        return of.numbered(events, [], batches, first)
+
+    if counted:
+        events = sent(1)
+        assert numbers(events, ["first"], True) == (events, [], ["first"], True)
+        assert numbers(events, ["other"], False) == (events, [], ["other"], True)
+        assert numbers(events, ["other"], True) == (events, [], ["other"], False)
+        return
+    assert numbers(sent(1), [], False) == ([None], [])
+    assert numbers(sent(1, 2, 3), [], True) == ([10, None, 30], [])
+    assert numbers(sent(4, 5), [], False) == ([10, 30], [])  # the first and the second of its line
+    assert numbers(sent(4, 5), [], True) == ([10, 30], [])
+    assert found == [(["x", "x"], None)]

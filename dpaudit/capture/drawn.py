@@ -252,11 +252,15 @@ def _least_likely(drawings: Sequence[Drawing]) -> tuple[str, float]:
 
 
 def _as_loud_as_stated(drawings: Sequence[Drawing]) -> Sequence[Drawing]:
-    """The same, where noise is surely larger than stated in units of what it is."""
+    """The same, where noise is surely larger than stated in units of what it is.
+
+    Draws come first, then agents and lines: a few loud draws would make all others of a line seem
+    smaller than stated.
+    """
     for of in (
-        lambda d: (d.family, d.name),
-        lambda d: (d.family, d.name, d.agent),
         lambda d: (d.family, d.name, d.agent, d.occurrence),
+        lambda d: (d.family, d.name, d.agent),
+        lambda d: (d.family, d.name),
     ):
         groups: defaultdict[tuple[Any, ...], list[Array]] = defaultdict(list)
         for d in drawings:

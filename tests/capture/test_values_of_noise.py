@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import chi2, norm
 
 from dpaudit.capture import drawn
 from dpaudit.capture.drawn import Drawing, drawn_noise, runs_needed
 from dpaudit.capture.runs import NamedDraw
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.verdict import Verdict
-from dpaudit.statistics.noise_tests import size_of_draws, white_noise_test
+from dpaudit.statistics.noise_tests import lag_p_values, size_of_draws, white_noise_test
 
 
 class Run(NamedTuple):
@@ -239,3 +240,95 @@ def test_numbers_that_cancel_have_a_p_value_of_one() -> None:
     found = dict(drawn._of_parts(group, columns))
     assert found["the mean of a coordinate"] == 1.0
     assert all(0 <= p <= 1 for p in found.values())
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_surely_larger_noise_is_in_units_of_what_it_is(family: Any) -> None:
+    """A draw, then an agent's draws, then a line's: what is not larger stays as it is."""
+    rng = np.random.default_rng(8)
+    size = {"gaussian": lambda x: float(np.sqrt(np.square(x).mean())),
+            "laplace": lambda x: float(np.abs(x).mean())}[family]  # fmt: skip
+    z = rng.normal(size=(3, 2, 500)) if family == "gaussian" else rng.laplace(size=(3, 2, 500))
+    z /= [[[size(row)] for row in rows] for rows in z]
+
+    def loud(factors: list[list[float]], name: str = "z") -> list[Drawing]:
+        return [
+            drawing(factors[a][i] * z[a, i], agent=a, nth=i, family=family, name=name)
+            for a in range(3)
+            for i in range(2)
+        ]
+
+    def sizes(*given: Drawing) -> list[float]:
+        return [size(d.values) for d in drawn._as_loud_as_stated(given)]
+
+    same = pytest.approx
+    assert sizes(*loud([[1.0] * 2] * 3)) == same([1.0] * 6)
+    assert sizes(*loud([[0.5] * 2] * 3)) == same([0.5] * 6)
+    assert sizes(*loud([[1.01] * 2] * 3)) == same([1.01] * 6)  # by chance, perhaps
+    assert sizes(*loud([[2.0] * 2] * 3)) == same([1.0] * 6)
+    assert sizes(*loud([[1.0] * 2, [1.0] * 2, [0.9, 3.0]])) == same([1.0] * 4 + [0.9, 1.0])
+    assert sizes(*loud([[1.0] * 2, [1.0] * 2, [1.2] * 2])) == same([1.0] * 6)  # of an agent
+    assert sizes(*loud([[1.13] * 2] * 3)) == same([1.0] * 6)  # of all alone
+    both = [*loud([[2.0] * 2] * 3), *loud([[1.0] * 2] * 3, name="y")]
+    assert sizes(*both) == same([1.0] * 12)
+    assert [d.name for d in drawn._as_loud_as_stated(both)] == ["z"] * 6 + ["y"] * 6
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "is_half"),
+    [
+        (normal(8, 4, 20).astype("f2").astype(float), 3.0, True),  # in units of its scale
+        (normal(8, 4, 20).astype("f2").astype(float) / 3, 3.0, True),  # as it is
+        (normal(8, 4, 20).astype("f4").astype(float), 3.0, False),
+        (1.0 + np.arange(80.0).reshape(4, 20) / 2**10, 1.0, True),
+        (1.0 + np.arange(80.0).reshape(4, 20) / 2**11, 1.0, False),  # of 12 bits
+        (normal(8, 4, 4).astype("f2").astype(float), 3.0, False),  # too few to say so
+    ],
+)
+def test_numbers_of_eleven_bits_are_of_half_precision(values, scale, is_half: bool) -> None:
+    one = run(values, scale=scale)
+    found = drawn._in_half_precision([one], [one.draws])  # type: ignore[list-item]
+    assert bool(found) is is_half
+    other = run(normal(9, 4, 20), name="y")
+    assert not drawn._in_half_precision([other], [other.draws])  # type: ignore[list-item]
+    beside = both(other, one)
+    found = drawn._in_half_precision([beside], [beside.draws])  # type: ignore[list-item]
+    assert found.startswith('"z" has') is is_half
+    assert not drawn._in_half_precision([beside], [other.draws])  # type: ignore[list-item]
+
+
+def among(columns: np.ndarray) -> dict[str, float]:
+    return dict(drawn._among_coordinates(columns))
+
+
+def test_coordinates_that_share_noise_have_small_p_values() -> None:
+    """Columns are draws. Each fault is of one kind, and independent noise has none."""
+    z = normal(8, 30, 60)
+    rows = [*z]
+    found = among(z)
+    assert min(found.values()) > 1e-3
+    assert [*found] == [
+        "neighbouring coordinates", "mirrored coordinates", "coordinates some way apart",
+        "the size of coordinates some way apart", "the lengths of draws", "the sums of draws",
+    ]  # fmt: skip
+    products = float((z[:-1:2] * z[1::2]).sum()) / np.linalg.norm(z[:-1:2])
+    assert found["neighbouring coordinates"] == pytest.approx(2 * norm.sf(abs(products)))
+    mirrored = float((z[:15] * z[::-1][:15]).sum()) / np.linalg.norm(z[:15])
+    assert found["mirrored coordinates"] == pytest.approx(2 * norm.sf(abs(mirrored)))
+    far = [*lag_p_values(z.T)]
+    assert found["coordinates some way apart"] == pytest.approx(min(1.0, len(far) * min(far)))
+    sizes = [*lag_p_values((np.abs(z) - drawn.MEDIAN).T)]
+    assert found["the size of coordinates some way apart"] == pytest.approx(
+        min(1.0, len(sizes) * min(sizes))
+    )
+    lengths = drawn._law(chi2.cdf(np.square(z).sum(axis=0), 30))
+    assert found["the lengths of draws"] == pytest.approx(lengths)
+    sums = drawn._law(norm.cdf(z.sum(axis=0) / np.sqrt(30)))
+    assert found["the sums of draws"] == pytest.approx(sums)
+    copied = among(np.stack([*rows[:-1], -2 * rows[4]]))
+    assert copied["two coordinates that are multiples of one another"] == 0.0
+    few = np.stack([*rows[:-1], -2 * rows[4]])[:, : drawn.FEWEST_PARALLEL - 1]
+    assert "two coordinates that are multiples of one another" not in among(few)
+    odd = among(z[:29])
+    assert odd["neighbouring coordinates"] == pytest.approx(drawn._related(z[:28:2], z[1:29:2]))
+    assert odd["mirrored coordinates"] == pytest.approx(drawn._related(z[:14], z[28:14:-1]))

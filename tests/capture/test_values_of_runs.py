@@ -90,7 +90,7 @@ def test_a_round_of_an_agent_ends_with_its_last_message(agent, k, span, window) 
     assert Run(TWO, process={message(1, 0, 3): 1}).window(k) == (-1, -1)
 
 
-def test_an_agent_takes_part_with_what_it_does_before_its_message() -> None:
+def test_an_agent_takes_part_by_what_precedes_its_message() -> None:
     own = [draw(0, s, k) for s, k in ((5, 1), (10, 1), (11, 2), (22, 2), (24, 3))]
     other = [draw(1, 11), draw(1, 21, 2)]
     taken = [(0, 3), (1, 4), (0, 12), (0, 15), (0, 24)]

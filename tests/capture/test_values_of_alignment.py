@@ -1,0 +1,132 @@
+"""Runs whose noise is moved, what they may differ by, and what a record costs, by hand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dpaudit.capture import aligned, examined
+from dpaudit.capture.accounted import NOISELESS, Least
+from dpaudit.capture.aligned import SAME, Alignments, Way
+from dpaudit.capture.examined import Cost, Examination
+from dpaudit.capture.runs import MessageId
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.files.world import Change, World
+
+
+@pytest.mark.parametrize(("first", "numbers"), [(False, [1, 2, 5]), (True, [1])])
+def test_a_run_with_moved_noise_changes_each_batch(tmp_path: Path, first, numbers) -> None:
+    tape = {"a": torch.tensor([[1.0, 2.0]]), "b": torch.ones(3), "c": torch.ones(1)}
+    save_file(tape, tmp_path / "tape.safetensors")
+    drawn = [SimpleNamespace(key=key, scale=scale) for key, scale in (("a", 2.0), ("b", 0.5))]
+    runs = SimpleNamespace(
+        replay=World(out=tmp_path, tape=tmp_path / "tape.safetensors"),
+        base=SimpleNamespace(draws=drawn),
+    )
+    records = {0: {1: (7, 8, 9), 2: (0, 1, 2), 5: (3, 3, 3)}, 4: {3: (5, 6, 6)}}
+    moved = {0: {(1, "a"): np.array([0.5, -1.0])}, 4: {(2, "b"): np.array([2.0, 0.0, 4.0])}}
+    of: Any = SimpleNamespace(worlds=runs, records=records)
+    world = Alignments.world(of, Way("absent", 1), moved, (0, 4), first)
+    assert world.tape == tmp_path / "absent-middle-0-4.safetensors"
+    found = load_file(world.tape)
+    assert found["a"].tolist() == [[0.0, 4.0]]
+    assert found["b"].tolist() == [0.0, 1.0, -1.0]
+    assert found["c"].tolist() == [1.0]
+    assert world.changes == (
+        *(Change(agent=0, batch=n, how="absent", record=records[0][n][1]) for n in numbers),
+        Change(agent=4, batch=3, how="absent", record=6),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "noised", "left", "over", "named"),
+    [
+        (0.0, True, 0.0, 0.0, None),
+        (0.5 * SAME, True, 0.0, 0.0, None),  # of the largest number, whatever its sign
+        (2.0 * SAME, True, 0.0, 0.0, "composition"),
+        (0.0, False, 0.0, 0.0, "composition"),  # what has no noise moves
+        (0.0, True, 2e-4, 0.0, "composition"),
+        (0.0, True, 0.0, 2e-4, "composition"),
+        (0.0, True, 0.9e-4, 0.9e-4, None),
+    ],
+)
+def test_a_run_differs_by_what_noise_does_not_hide(
+    monkeypatch, change, noised, left, over, named
+) -> None:
+    """A message of one number with noise and two without, of which the last is -1,000."""
+    message, asked = MessageId(0, (1,), "x", 2), list[Any]()
+
+    def trace(first: float, second: float) -> Any:
+        return SimpleNamespace(
+            ids=[message], contents=[np.array([first, second, -1e3])], printed=("said",),
+            other_order=lambda other: None, ordered="all",
+        )  # fmt: skip
+
+    def make_up(k: int, victim: int, changes: Any) -> Any:
+        asked.append((k, victim, {m: c.tolist() for m, c in changes.items()}))
+        return SimpleNamespace(left=left, units={0: np.array([0.6 * over, 0.8 * over])})
+
+    monkeypatch.setattr(aligned.Trace, "of", lambda run, ordered: run)
+    of: Any = SimpleNamespace(
+        equal=SimpleNamespace(trace=trace(1.0, 2.0), printed=[("said",)]), victims=(0,),
+        places={2: {0: SimpleNamespace(messages=(message,))}}, make_up=make_up,
+        hidden=lambda m: np.array([noised, False, False]),
+    )  # fmt: skip
+    run: Any = trace(5.0, 2.0 + 1e3 * change)
+    nothing: Any = None
+    premise, said = Alignments._what_differs(of, nothing, run)
+    assert premise == named
+    assert asked == [(2, 0, {message: [4.0, run.contents[0][1] - 2.0, 0.0]})]
+    assert bool(said) is (named is not None)
+
+
+def cost(victim: int, adjacency: Any = "add-remove", noiseless: Any = None, **sizes: float) -> Any:
+    return SimpleNamespace(victim=victim, adjacency=adjacency, noiseless=noiseless, sizes=sizes)
+
+
+@pytest.mark.parametrize(
+    ("costs", "of", "found"),
+    [
+        ([], {}, (0.0, None)),
+        ([cost(0, gaussian=2.0), cost(1, gaussian=9.0)], {}, (2.0, None)),  # 1 is the adversary
+        ([cost(0, gaussian=2.0), cost(2, gaussian=3.0)], {}, (3.0, None)),
+        ([cost(0, "replace-one", gaussian=2.0)], {}, (0.0, None)),
+        ([cost(1, noiseless="x"), cost(0, gaussian=2.0)], {}, (2.0, None)),
+        ([cost(0, noiseless="x"), cost(2, gaussian=3.0)], {}, ("noiseless", "x")),
+        ([cost(0, laplace=2.0)], {}, (0.0, None)),
+        ([cost(0, laplace=2.0)], {"delta": 0.0}, (2.0, None)),
+        ([cost(0, gaussian=0.0)], {}, (0.0, None)),
+        ([cost(0, gaussian=2.0)], {"unread": True}, (0.0, None)),
+        ([cost(0, gaussian=2.0)], {"unknown": "batches"}, (0.0, None)),
+        ([cost(0, gaussian=2.0)], {"amplifies": True}, (2.0, None)),
+        (
+            [cost(0, "replace-one", gaussian=2.0)],
+            {"amplifies": True, "of": "replace-one"},
+            (0.0, None),
+        ),
+        ([cost(0, "replace-one", gaussian=2.0)], {"of": "replace-one"}, (2.0, None)),
+    ],
+)
+def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found) -> None:
+    monkeypatch.setattr(examined, "released", lambda family, size, rate: (size, rate))
+    monkeypatch.setattr(examined, "least", lambda some, delta, adjacency: Least(some[0][0]))
+    sampling = SimpleNamespace(
+        unknown=lambda claim: of.get("unknown"), amplifies=of.get("amplifies", False), rate=0.5
+    )
+    sent = [MessageId(0, (1,), "x", 1), MessageId(1, (0,), "x", 1)]
+    sent += [MessageId(0, (2,), "x", 1)] if of.get("unread") else []
+    base = SimpleNamespace(messages=dict.fromkeys(sent))
+    own: Any = SimpleNamespace(worlds=SimpleNamespace(base=base, sampling=sampling), costs=costs)
+    about = {"text": "c", "epsilon": 1.0, "adjacency": of.get("of", "add-remove")}
+    claim = Claim.model_validate({**about, "delta": of.get("delta", 1e-5)})
+    view = ThreatModel(name="view", kind="curious", agents=(1,))
+    least, shown = Examination._least(own, claim, view)
+    expected, what = found
+    assert least == (NOISELESS if expected == "noiseless" else Least(expected))
+    assert shown == what
+    assert Cost._fields[:2] == ("victim", "adjacency")

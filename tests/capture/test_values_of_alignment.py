@@ -58,12 +58,12 @@ def test_a_run_with_moved_noise_changes_each_batch(tmp_path: Path, first, number
 def test_a_run_differs_by_what_noise_does_not_hide(
     monkeypatch, change, noised, left, over, named
 ) -> None:
-    """A message of one number with noise and two without, of which the last is -1,000."""
+    """A message of one number with noise, which is -1,000, and two without."""
     message, asked = MessageId(0, (1,), "x", 2), list[Any]()
 
     def trace(first: float, second: float) -> Any:
         return SimpleNamespace(
-            ids=[message], contents=[np.array([first, second, -1e3])], printed=("said",),
+            ids=[message], contents=[np.array([first - 1001.0, second, 1.0])], printed=("said",),
             other_order=lambda other: None, ordered="all",
         )  # fmt: skip
 
@@ -93,28 +93,28 @@ def cost(victim: int, adjacency: Any = "add-remove", noiseless: Any = None, **si
     ("costs", "of", "found"),
     [
         ([], {}, (0.0, None)),
-        ([cost(0, gaussian=2.0), cost(1, gaussian=9.0)], {}, (2.0, None)),  # 1 is the adversary
-        ([cost(0, gaussian=2.0), cost(2, gaussian=3.0)], {}, (3.0, None)),
+        ([cost(0, gaussian=2.0), cost(1, gaussian=9.0)], {}, (12.0, None)),  # 1 is the adversary
+        ([cost(0, gaussian=2.0), cost(2, gaussian=3.0)], {}, (13.0, None)),
         ([cost(0, "replace-one", gaussian=2.0)], {}, (0.0, None)),
-        ([cost(1, noiseless="x"), cost(0, gaussian=2.0)], {}, (2.0, None)),
+        ([cost(1, noiseless="x"), cost(0, gaussian=2.0)], {}, (12.0, None)),
         ([cost(0, noiseless="x"), cost(2, gaussian=3.0)], {}, ("noiseless", "x")),
         ([cost(0, laplace=2.0)], {}, (0.0, None)),
-        ([cost(0, laplace=2.0)], {"delta": 0.0}, (2.0, None)),
+        ([cost(0, laplace=2.0)], {"delta": 0.0}, (12.0, None)),
         ([cost(0, gaussian=0.0)], {}, (0.0, None)),
         ([cost(0, gaussian=2.0)], {"unread": True}, (0.0, None)),
         ([cost(0, gaussian=2.0)], {"unknown": "batches"}, (0.0, None)),
-        ([cost(0, gaussian=2.0)], {"amplifies": True}, (2.0, None)),
+        ([cost(0, gaussian=2.0)], {"amplifies": True}, (12.0, None)),
         (
             [cost(0, "replace-one", gaussian=2.0)],
             {"amplifies": True, "of": "replace-one"},
             (0.0, None),
         ),
-        ([cost(0, "replace-one", gaussian=2.0)], {"of": "replace-one"}, (2.0, None)),
+        ([cost(0, "replace-one", gaussian=2.0)], {"of": "replace-one"}, (12.0, None)),
     ],
 )
 def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found) -> None:
     monkeypatch.setattr(examined, "released", lambda family, size, rate: (size, rate))
-    monkeypatch.setattr(examined, "least", lambda some, delta, adjacency: Least(some[0][0]))
+    monkeypatch.setattr(examined, "least", lambda some, delta, adjacency: Least(10 + some[0][0]))
     sampling = SimpleNamespace(
         unknown=lambda claim: of.get("unknown"), amplifies=of.get("amplifies", False), rate=0.5
     )

@@ -8,7 +8,7 @@ import pytest
 
 from dpaudit.capture.process_logs import Process
 from dpaudit.capture.runs import MessageId, ProgramRun, TakenBatch
-from dpaudit.capture.worlds import refuse_other_batches
+from dpaudit.capture.worlds import _refuse_absent, refuse_other_batches
 from dpaudit.errors import RunError
 
 CONFIG: Any = SimpleNamespace(record=SimpleNamespace(victims=(0,), rounds=(1, 2)))
@@ -51,3 +51,40 @@ def test_an_agent_of_changing_processes_is_refused() -> None:
         with pytest.raises(RunError, match="agent 0 is played by several processes") as error:
             refuse([batch, noise], [again])
         assert error.value.problems[0].code == "DPA060"
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "said"),
+    [
+        ({}, "", ""),
+        ({"victims": (0, 1)}, "", ""),
+        ({"messages": {}}, "DPA059", 'no rounds were found: "x" sends and draws nothing'),
+        ({"messages": {}, "starts": ""}, "DPA059", "no rounds were found: the messages have no"),
+        ({"back": {0}}, "DPA064", "messages of agent 0 were seen where they are received alone"),
+        ({"back": {1}}, "", ""),
+        ({"victims": (7,)}, "DPA064", "agent 7 sends nothing; there are agents 0, 1"),
+        ({"rounds": (2, 3)}, "DPA064", "record.rounds: 3; the program has 2 rounds"),
+        ({"sites": ("z", "y")}, "DPA064", '"y" is never reached; drawn were: u, z'),
+        ({"sites": ("y",), "lines": ()}, "DPA064", '"y" is never reached; drawn were: none'),
+        ({"summed": True}, "", ""),
+        ({"summed": True, "victims": (0, 1)}, "DPA005", "expected one with messages.reductions"),
+    ],
+)
+def test_what_a_plain_run_lacks_is_refused(changed: Any, code: str, said: str) -> None:
+    of = {"victims": (0,), "rounds": (1, 2), "sites": ("z",), "starts": "x", **changed}
+    config: Any = SimpleNamespace(
+        messages=SimpleNamespace(round_starts_at=of["starts"]),
+        record=SimpleNamespace(victims=of["victims"], rounds=of["rounds"]),
+        noise=SimpleNamespace(sites=of["sites"]),
+    )
+    plain: Any = SimpleNamespace(
+        messages=of.get("messages", {"m": None}), seen_by_receivers=of.get("back", ()),
+        agents=[0, 1], n_rounds=2, draws=[SimpleNamespace(name="z")],
+        drawing_lines=of.get("lines", ("u", "z")), summed=of.get("summed", False),
+    )  # fmt: skip
+    if not code:
+        _refuse_absent(config, plain)
+        return
+    with pytest.raises(RunError, match=said) as error:
+        _refuse_absent(config, plain)
+    assert error.value.problems[0].code == code

@@ -82,6 +82,10 @@ def test_a_laplace_shift_is_a_release_for_each_size() -> None:
     alike = searched([1.0, 1.0 - 5e-4, 1e-10, 1.0], [1.0] * 4, "laplace", calls=2)
     assert sizes(_releases(alike, alike.moves[0], np.max)) == [(pytest.approx(1.0), 6)]
     assert sizes(_releases(alike, alike.moves[0], np.min)) == [(pytest.approx(1.0 - 5e-4), 6)]
+    large = searched([-1000.0, 1000.5], [1.0, 1.0], "laplace", calls=2)
+    found_large = _releases(large, large.moves[0], np.max)
+    assert sizes(found_large) == [(pytest.approx(1000.5), 4)]
+    assert [one.family for one in found_large] == ["laplace"]
     many = searched(np.arange(1.0, 129.0), np.ones(128), "laplace")
     found = {of: sizes(_releases(many, many.moves[0], of)) for of in (np.min, np.max)}
     assert [len(one) for one in found.values()] == [64, 64]

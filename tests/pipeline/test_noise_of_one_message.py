@@ -165,7 +165,8 @@ def test_rows_of_one_reader_that_share_noise_must_share_data() -> None:
     assert found(one, replace(other, linear=False, loudly_linear=False)) == []
     assert found(one, replace(other, round=5)) == found(one, other, k=5) == found(one) == []
     quiet, loud = ({"loudly_linear": False}, {"linear": False})
-    for way in (quiet, loud):
+    by_itself = {"linear": False, "loudly_linear": False, "own": True}
+    for way in (quiet, loud, by_itself):
         assert found(replace(one, **way), replace(other, **way)) == [("x", (4,))]
     narrow = replace(heard(-2 * drawn[..., :20], data[:, :20]), name="y")
     assert found(one, narrow) == found(one, narrow, heard(drawn[..., :1], data[:, :1])) == []

@@ -9,11 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dpaudit.capture import aligned, examined
+from dpaudit.capture import aligned, examined, far_records
 from dpaudit.capture.accounted import NOISELESS, Least
 from dpaudit.capture.aligned import SAME, Alignments, Way
 from dpaudit.capture.examined import Cost, Examination
+from dpaudit.capture.named_models import stored_weights
 from dpaudit.capture.runs import MessageId
+from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, World
@@ -130,3 +132,36 @@ def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found)
     assert least == (NOISELESS if expected == "noiseless" else Least(expected))
     assert shown == what
     assert Cost._fields[:2] == ("victim", "adjacency")
+
+
+def test_stored_weights_are_those_of_the_model(tmp_path: Path) -> None:
+    model, path = torch.nn.Linear(2, 1), tmp_path / "weights"
+    weights = {"weight": torch.tensor([[1.0, 2.0]]).double(), "bias": torch.tensor([3.0])}
+    save_file({**weights, "other": torch.ones(4)}, path)
+    found = stored_weights(path, model)
+    assert (found.tolist(), found.dtype) == ([1.0, 2.0, 3.0], torch.float32)
+    save_file({**weights, "weight": torch.ones(2, 1)}, path)
+    with pytest.raises(RunError, match=r"weight: expected \[1, 2\], found \[2, 1\]"):
+        stored_weights(path, model)
+    save_file({"weight": weights["weight"]}, path)
+    with pytest.raises(RunError, match=r"bias: expected \[1\], found nothing"):
+        stored_weights(path, model)
+
+
+def test_a_far_record_moves_finite_numbers_alone() -> None:
+    one, other, third = (MessageId(v, (9,), "x", 2) for v in (0, 1, 2))
+    base = {m: np.array([1.0, 2.0]) for m in (one, other, third)}
+    sent = {one: np.array([4.0, 0.0]), other: np.array([np.inf, 7.0])}
+    runs: Any = SimpleNamespace(
+        worlds=SimpleNamespace(base=SimpleNamespace(messages=base)),
+        places={2: {m.source: SimpleNamespace(messages=(m,)) for m in base}},
+    )
+    nothing: Any = None
+    of, shorter = ({**sent, **more} for more in ({}, {third: np.ones(1)}))
+    for messages in (of, shorter):
+        run: Any = SimpleNamespace(messages=messages)
+        moved, unseen = far_records._changes(runs, 2, (0, 1, 2), nothing, run)
+        assert {v: c.tolist() for v, some in moved.items() for c in some.values()} == {
+            0: [3.0, -2.0], 1: [0.0, 5.0], 2: [0.0, 0.0],
+        }  # fmt: skip
+        assert unseen == {1, 2}

@@ -1,5 +1,6 @@
 """Runs whose noise is moved, what they may differ by, and what a record costs, by hand."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ def test_a_run_with_moved_noise_changes_each_batch(tmp_path: Path, first, number
     records = {0: {1: (7, 8, 9), 2: (0, 1, 2), 5: (3, 3, 3)}, 4: {3: (5, 6, 6)}}
     moved = {0: {(1, "a"): np.array([0.5, -1.0])}, 4: {(2, "b"): np.array([2.0, 0.0, 4.0])}}
     of: Any = SimpleNamespace(worlds=runs, records=records)
+    of.with_noise_moved = partial(Alignments.with_noise_moved, of)
     world = Alignments.world(of, Way("absent", 1), moved, (0, 4), first)
     assert world.tape == tmp_path / "absent-middle-0-4.safetensors"
     found = load_file(world.tape)
@@ -81,7 +83,7 @@ def test_a_run_differs_by_what_noise_does_not_hide(
     )  # fmt: skip
     run: Any = trace(5.0, 2.0 + 1e3 * change)
     nothing: Any = None
-    premise, said = Alignments._what_differs(of, nothing, run)
+    premise, said = Alignments.what_differs(of, nothing, run)
     assert premise == named
     assert asked == [(2, 0, {message: [4.0, run.contents[0][1] - 2.0, 0.0]})]
     assert bool(said) is (named is not None)

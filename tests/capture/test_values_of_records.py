@@ -227,7 +227,7 @@ class Replay(SimpleNamespace):
             places={k: {0: None} for k in rounds}, stages=[(k, (0,)) for k in rounds],
             n_records=lambda v, batch: n_records, worlds=SimpleNamespace(replay=replay),
             program=None, changes=lambda k, victims, run: None, on_run=lambda: None, each=each,
-            unused=unused,
+            unused=unused, later=[],
         )  # fmt: skip
 
 
@@ -247,16 +247,22 @@ def moved_by(
     def sizes(runs: Any, moves: Any, k: int, v: int, before: Any, after: Any) -> Any:
         yield (last if after == "absent" else of.each), most
 
+    def later(runs: Any, k: int, worlds: list[World], several: list[Any]) -> None:
+        of.later.append((k, [len(world.changes) for world in worlds], len(several)))
+
     monkeypatch.setattr(among_others, "played", played)
     monkeypatch.setattr(among_others, "_sizes", sizes)
+    monkeypatch.setattr(among_others, "_refuse_later", later)
     used = {0: {k: 2 for k in of.places if k != of.unused}}
     refuse_otherwise_among_others(of, None, used)  # type: ignore[arg-type]
     return asked
 
 
 def test_records_become_others_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = moved_by(monkeypatch, Replay(3, 2.0), 1.0)
+    asked = moved_by(monkeypatch, replay := Replay(3, 2.0), 1.0)
     assert len(asked) == len(HOWS) * 3  # in the first round, one in the middle and the last
+    assert [k for k, *_ in replay.later] == [1, 1, 1, 3, 3, 3]  # no round is after the last
+    assert replay.later[0] == (1, [1, 2, 3, 4], 4)  # not the run in which nothing is changed
     zeroed, _, one_sided = asked[:3]
     assert [[c.record for c in some] for some in zeroed] == [
         [],
@@ -309,6 +315,31 @@ def test_runs_among_others_that_fail_are_not_examined(monkeypatch: pytest.Monkey
     with pytest.raises(NotExamined, match="where other records have inputs of 0: it fails"):
         refuse_otherwise_among_others(of, None, {0: {4: 1}})  # type: ignore[arg-type]
     assert len(counted) == 2
+
+
+def test_later_rounds_are_looked_at_with_the_noise_moved() -> None:
+    worlds = [World(out=Path(name)) for name in "ab"]
+    draws = [SimpleNamespace(key="x"), SimpleNamespace(key="y")]
+    asked: list[Any] = []
+
+    def with_noise_moved(world: World, name: str, units: Any) -> World:
+        asked.append((world.out.name, name, units))
+        return world
+
+    runs: Any = SimpleNamespace(
+        places={2: {0: SimpleNamespace(draws=draws)}}, with_noise_moved=with_noise_moved,
+        make_up=lambda k, v, changes: SimpleNamespace(units={1: (k, v, changes)}),
+        program=SimpleNamespace(), what_differs="what differs",
+        refuse=lambda found, premise: asked.append((found, premise)),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(among_others, "played", lambda program, several, look: (several, look))
+        among_others._refuse_later(runs, 2, worlds, [{0: "one"}, {0: "other"}])  # type: ignore[list-item]
+    assert asked == [
+        ("a", "others-2-0", {0: {(2, "y"): (2, 0, "one")}}),
+        ("b", "others-2-1", {0: {(2, "y"): (2, 0, "other")}}),
+        ((worlds, "what differs"), "state"),
+    ]
 
 
 def test_a_move_among_others_is_held_against_that_of_a_record() -> None:

@@ -247,6 +247,8 @@ def _least_likely(drawings: Sequence[Drawing]) -> tuple[str, float]:
         values = _standard(d.values[::step], d.family)
         groups[d.name, len(values)].append(d._replace(values=values))
     found = [(name, *_odd_group(group)) for (name, _), group in groups.items()]
+    if not found:
+        return "", 1.0
     name, test, p = min(found, key=lambda one: one[2])
     return f'"{name}": {test}', min(1.0, len(found) * p)
 
@@ -255,7 +257,8 @@ def _as_loud_as_stated(drawings: Sequence[Drawing]) -> Sequence[Drawing]:
     """The same, where noise is surely larger than stated in units of what it is.
 
     Draws come first, then agents and lines: a few loud draws would make all others of a line seem
-    smaller than stated.
+    smaller than stated. Of fewer than ``FEWEST_RUNS`` draws loud ones are left out: in units of
+    what they are, their lengths hardly vary.
     """
     for of in (
         lambda d: (d.family, d.name, d.agent, d.occurrence),
@@ -267,7 +270,12 @@ def _as_loud_as_stated(drawings: Sequence[Drawing]) -> Sequence[Drawing]:
             groups[of(d)].append(d.values)
         sizes = {key: _size_of(some, key[0], LEVEL / len(groups)) for key, some in groups.items()}
         larger = {key: value for key, (value, low, _) in sizes.items() if low > 1}
-        drawings = [d._replace(values=d.values / larger.get(of(d), 1.0)) for d in drawings]
+        few = {key for key in larger if len(groups[key]) < FEWEST_RUNS}
+        drawings = [
+            d._replace(values=d.values / larger.get(of(d), 1.0))
+            for d in drawings
+            if of(d) not in few
+        ]
     return drawings
 
 

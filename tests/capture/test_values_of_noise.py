@@ -205,6 +205,7 @@ def test_the_least_p_value_counts_all_lines(monkeypatch: pytest.MonkeyPatch) -> 
         return some[0].name, {"z": 0.01, "y": 0.3}[some[0].name]
 
     monkeypatch.setattr(drawn, "_odd_group", group)
+    monkeypatch.setattr(drawn, "FEWEST_RUNS", 1)
     monkeypatch.setattr(drawn, "MOST_NUMBERS", 10)
     some = [drawing(range(8)), drawing(range(8)), drawing(range(4)), drawing(range(1), name="y")]
     what, p = drawn._least_likely(some)  # 21 numbers, of which each third is tested
@@ -215,6 +216,8 @@ def test_the_least_p_value_counts_all_lines(monkeypatch: pytest.MonkeyPatch) -> 
     drawn._least_likely(some)
     assert seen == [[8, 8], [4], [1]]
     assert drawn._least_likely(some[3:])[1] == 0.3
+    monkeypatch.setattr(drawn, "FEWEST_RUNS", 8)
+    assert drawn._least_likely(some[:1]) == ("", 1.0)  # one loud draw, which is left out
 
 
 def test_a_group_of_draws_has_one_p_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +246,7 @@ def test_numbers_that_cancel_have_a_p_value_of_one() -> None:
 
 
 @pytest.mark.parametrize("family", ["gaussian", "laplace"])
-def test_surely_larger_noise_is_in_units_of_what_it_is(family: Any) -> None:
+def test_surely_larger_noise_is_in_units_of_what_it_is(monkeypatch, family: Any) -> None:
     """A draw, then an agent's draws, then a line's: what is not larger stays as it is."""
     rng = np.random.default_rng(8)
     size = {"gaussian": lambda x: float(np.sqrt(np.square(x).mean())),
@@ -262,6 +265,9 @@ def test_surely_larger_noise_is_in_units_of_what_it_is(family: Any) -> None:
         return [size(d.values) for d in drawn._as_loud_as_stated(given)]
 
     same = pytest.approx
+    assert sizes(*loud([[1.0] * 2, [1.0] * 2, [0.9, 3.0]])) == same([1.0] * 4 + [0.9])
+    assert sizes(*loud([[2.0] * 2] * 3)) == []
+    monkeypatch.setattr(drawn, "FEWEST_RUNS", 1)
     assert sizes(*loud([[1.0] * 2] * 3)) == same([1.0] * 6)
     assert sizes(*loud([[0.5] * 2] * 3)) == same([0.5] * 6)
     assert sizes(*loud([[1.01] * 2] * 3)) == same([1.01] * 6)  # by chance, perhaps

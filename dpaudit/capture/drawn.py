@@ -244,9 +244,8 @@ def _least_likely(drawings: Sequence[Drawing]) -> tuple[str, float]:
     groups: defaultdict[tuple[str, int], list[Drawing]] = defaultdict(list)
     step = ceil(sum(len(d.values) for d in drawings) / MOST_NUMBERS)
     for d in _as_loud_as_stated(drawings):
-        values = _standard(d.values[::step], d.family)
-        groups[d.name, len(values)].append(d._replace(values=values))
-    found = [(name, *_odd_group(group)) for (name, _), group in groups.items()]
+        groups[d.name, len(d.values)].append(d._replace(values=_standard(d.values, d.family)))
+    found = [(name, *_odd_group(group, step)) for (name, _), group in groups.items()]
     if not found:
         return "", 1.0
     name, test, p = min(found, key=lambda one: one[2])
@@ -279,13 +278,20 @@ def _as_loud_as_stated(drawings: Sequence[Drawing]) -> Sequence[Drawing]:
     return drawings
 
 
-def _odd_group(group: Sequence[Drawing]) -> tuple[str, float]:
-    """The most striking test of draws of one line and size, and a p-value of all tests of it."""
-    columns = np.stack([d.values for d in group], axis=1)  # one for each draw
+def _odd_group(group: Sequence[Drawing], step: int = 1) -> tuple[str, float]:
+    """The most striking test of draws of one line and size, and a p-value of all tests of it.
+
+    Args:
+        step: of every draw so many numbers are passed over, and so many draws of those whose
+            numbers are compared with one another.
+    """
+    columns = np.stack([d.values[::step] for d in group], axis=1)  # one for each draw
     n, m = columns.shape
     chosen = columns[:, :: ceil(m / MOST_COLUMNS)]
     tests = [white_noise_test(chosen.T if n == 1 else chosen)]
-    tests += [(what, p) for what, p in _of_parts(group, columns)]
+    whole = np.stack([d.values for d in group[::step]], axis=1)
+    tests += _among_coordinates(whole) if len(whole) > 1 else []
+    tests += _of_parts(group, columns)
     what, p = min(tests, key=lambda one: one[1])
     return what, min(1.0, len(tests) * p)
 
@@ -306,8 +312,6 @@ def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, f
         yield "the size of a coordinate", min(1.0, n * float(np.min(p_size)))
         p_mean = 2 * ndtr(-np.abs(columns.sum(axis=1)) / sqrt(m))
         yield "the mean of a coordinate", min(1.0, n * float(np.min(p_mean)))
-    if n > 1:
-        yield from _among_coordinates(columns)
     for what, others in (
         ("an agent's draws in a row", lambda d: (d.run, d.agent, d.occurrence + 1)),
         ("draws of two agents", lambda d: (d.run, d.agent + 1, d.occurrence)),

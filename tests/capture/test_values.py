@@ -481,15 +481,6 @@ def test_parts_of_noise_have_these_p_values() -> None:
     ]  # fmt: skip
     expected.append(least([of_size(squares[:, c].sum(), 8) for c in range(4)]))
     expected.append(least([2 * norm.sf(abs(z[:, c].sum()) / sqrt(8)) for c in range(4)]))
-    expected.append(drawn._related(z[:, [0, 2]], z[:, [1, 3]]))
-    expected.append(drawn._related(z[:, [0, 1]], z[:, [3, 2]]))
-    for signs in (np.sign(z), np.sign(np.abs(z) - norm.ppf(0.75))):
-        sums = [(signs[:, lag:] * signs[:, :-lag]).sum() for lag in (1, 2, 3)]
-        expected.append(
-            least([min(1.0, 2 * np.exp(-(s**2) / (16 * (4 - i)))) for i, s in enumerate(sums, 1)])
-        )
-    expected.append(drawn._law(chi2.cdf(squares.sum(axis=1), 4)))
-    expected.append(drawn._law(ndtr(z.sum(axis=1) / 2)))
     for j in (2, 1, 0):
         step = tuple(int(i == j) for i in range(3))
         pairs = [(i, index.get(tuple(np.add(p, step)))) for p, i in index.items()]
@@ -502,6 +493,17 @@ def test_parts_of_noise_have_these_p_values() -> None:
         n = int((np.abs(z) > size).sum())
         expected.append(float(binomtest(n, 32, 2 * norm.sf(size)).pvalue))
     assert [p for _, p in found] == pytest.approx(expected)
+    among = list[float]()
+    among.append(drawn._related(z[:, [0, 2]], z[:, [1, 3]]))
+    among.append(drawn._related(z[:, [0, 1]], z[:, [3, 2]]))
+    for signs in (np.sign(z), np.sign(np.abs(z) - norm.ppf(0.75))):
+        sums = [(signs[:, lag:] * signs[:, :-lag]).sum() for lag in (1, 2, 3)]
+        among.append(
+            least([min(1.0, 2 * np.exp(-(s**2) / (16 * (4 - i)))) for i, s in enumerate(sums, 1)])
+        )
+    among.append(drawn._law(chi2.cdf(squares.sum(axis=1), 4)))
+    among.append(drawn._law(ndtr(z.sum(axis=1) / 2)))
+    assert [p for _, p in drawn._among_coordinates(z.T)] == pytest.approx(among)
     assert [drawn._parity(group[i], group[j]) for i, j in ((0, 4), (0, 2), (1, 3), (1, 0))] == [
         0,
         0,

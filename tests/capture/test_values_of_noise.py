@@ -198,10 +198,10 @@ def test_the_size_of_noise_is_that_of_the_least_agent() -> None:
 
 
 def test_the_least_p_value_counts_all_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[int]] = []
+    seen: list[tuple[list[int], int]] = []
 
-    def group(some: Any) -> tuple[str, float]:
-        seen.append([len(d.values) for d in some])
+    def group(some: Any, step: int) -> tuple[str, float]:
+        seen.append(([len(d.values) for d in some], step))
         return some[0].name, {"z": 0.01, "y": 0.3}[some[0].name]
 
     monkeypatch.setattr(drawn, "_odd_group", group)
@@ -209,12 +209,12 @@ def test_the_least_p_value_counts_all_lines(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(drawn, "MOST_NUMBERS", 10)
     some = [drawing(range(8)), drawing(range(8)), drawing(range(4)), drawing(range(1), name="y")]
     what, p = drawn._least_likely(some)  # 21 numbers, of which each third is tested
-    assert seen == [[3, 3], [2], [1]]
+    assert seen == [([8, 8], 3), ([4], 3), ([1], 3)]
     assert (what, p) == ('"z": z', pytest.approx(0.03))
     monkeypatch.setattr(drawn, "MOST_NUMBERS", 21)
     seen.clear()
     drawn._least_likely(some)
-    assert seen == [[8, 8], [4], [1]]
+    assert seen == [([8, 8], 1), ([4], 1), ([1], 1)]
     assert drawn._least_likely(some[3:])[1] == 0.3
     monkeypatch.setattr(drawn, "FEWEST_RUNS", 8)
     assert drawn._least_likely(some[:1]) == ("", 1.0)  # one loud draw, which is left out
@@ -226,7 +226,9 @@ def test_a_group_of_draws_has_one_p_value(monkeypatch: pytest.MonkeyPatch) -> No
         columns = normal(7, n, m)
         group = [drawing(v, agent=i) for i, v in enumerate(columns.T)]
         chosen = columns[:, ::3] if most == 3 else columns
-        tests = [white_noise_test(chosen.T if n == 1 else chosen), *drawn._of_parts(group, columns)]
+        tests = [white_noise_test(chosen.T if n == 1 else chosen)]
+        tests += drawn._among_coordinates(columns) if n > 1 else []
+        tests += drawn._of_parts(group, columns)
         what, p = drawn._odd_group(group)
         assert p == pytest.approx(min(1.0, len(tests) * min(one for _, one in tests)))
         assert what == min(tests, key=lambda one: one[1])[0]
@@ -235,6 +237,15 @@ def test_a_group_of_draws_has_one_p_value(monkeypatch: pytest.MonkeyPatch) -> No
         assert ("neighbouring coordinates" in names) == (n > 1)
         assert names.count("its tails") == 5
     assert drawn.TAILS == (1.5, 2.0, 2.5, 3.0, 3.5)
+
+
+def test_draws_that_are_passed_over_leave_the_others_whole() -> None:
+    """Of mirrored numbers each third has no mirrored one among them."""
+    z = normal(8, 60, 50)
+    mirrored = [drawing([*v, *-v], run=i) for i, v in enumerate(z)]
+    what, p = drawn._odd_group(mirrored, 3)
+    assert what == "two coordinates that are multiples of one another"
+    assert p < 1e-6
 
 
 def test_numbers_that_cancel_have_a_p_value_of_one() -> None:

@@ -194,6 +194,10 @@ def measured_accounting(
     high = inf if ends.most is None else _high(ends.most, delta, record_adjacency(claim))
     low = min(low, high)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
+    of_rounds = {
+        Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mus.values())),
+        Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
+    }
     notes = (*ends.notes, *_notes(worlds, claim, worst))
     finding = Finding(
         role=Role.MEASURED,
@@ -209,13 +213,14 @@ def measured_accounting(
             Name.EPSILON: Metric(value=high, low=low, high=high),
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=delta),
-            Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mus.values())),
-            Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
+            **({} if worlds.unmeasured else of_rounds),
         },
         releases=known_releases(least_releases, ends.most),
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
         notes=notes,
-        series={Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
+        series={}
+        if worlds.unmeasured
+        else {Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
     )
     top = inf if ends.whole is None else _high(ends.whole, delta, record_adjacency(claim))
     return finding, Accounted(Interval(min(low, top), top), delta, worst.victim, notes)
@@ -249,9 +254,11 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "
-            "all that was sent before, several draws hide one number, or the agent drew more noise "
-            "before than it sent, so that what was measured of them is an upper figure"
+            "all that was sent before, several draws hide one number, or what was sent does not "
+            "tell the noise drawn before, so that what was measured of them is an upper figure"
         )
+    for error in list(worlds.unmeasured.values())[:1]:
+        yield f"what such messages show counts nothing: {error.problems[0].text}"
     if claim.scope == "run":
         ks = ", ".join(map(str, worst.together))
         yield f"one record counts in the batches that hold it: of the measured rounds, in {ks}"

@@ -203,7 +203,12 @@ class Alignments:
         runs = self.program.each(worlds, ProgramRun.loaded, self.on_run)
         silent, signed = runs[::3], list(zip(runs[1::3], runs[2::3], strict=True))
         base = self.worlds.base
-        return {place.victim: noise_of(place, base, silent, signed) for place in places}
+        found: dict[int, Noised] = {}
+        for place in places:
+            found[place.victim], unmeasured = noise_of(place, base, silent, signed)
+            for error in unmeasured.values():
+                raise error
+        return found
 
     def moves(self) -> Moves:
         """How far each way to change the record moves each round. Raises NotExamined.

@@ -41,6 +41,7 @@ NOTE = Note(
     "A program was audited by its runs: what was measured supports a claim only where each "
     "premise was examined, and under the assumptions that are listed.",
 )
+UNMEASURED = "{}. Short runs alone test such messages. To have them measured: {}."
 IGNORED = "Messages of {} were left out as diagnostics: whatever they show is not judged."
 
 
@@ -119,6 +120,8 @@ class ProgramSource:
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         left_out += [worlds.not_measured] if worlds.not_measured else []
+        problems = [error.problems[0] for error in worlds.unmeasured.values()]
+        left_out += [UNMEASURED.format(one.text, one.help) for one in problems[:1]]
         notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
         return Evidence(
             judgings,

@@ -117,6 +117,8 @@ class Examination:
         sampling, victims = worlds.sampling, config.record.victims
         if decided:
             raise NotExamined("distance", LEFT_OUT)
+        for error in worlds.unmeasured.values():
+            raise NotExamined("composition", in_short(error))
         if sampling.amplifies and sampling.stated != "poisson":
             raise NotExamined("records", "whether batches are drawn as stated was not tested")
         if any(taken.records == 0 for taken in worlds.base.batches):

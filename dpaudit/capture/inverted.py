@@ -45,6 +45,7 @@ from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
 
 from .local_steps import AGREE, SEVERAL, LocalSteps, mixing_of, said_of, unlike_declared
+from .measured import deviation
 from .mismatches import other_gradient, other_steps
 from .named_models import n_classes_of, named_model, stored_weights
 from .program import Program
@@ -166,14 +167,14 @@ class Inversion:
         """The findings of one batch size in one world."""
         public, streams = self._public(engine, seen, quiet), Streams(self.worlds.config.seed)
         noisy = scenario.world == "defense"
+        without = {one.parts: self._updated(one, steps[one.parts]) for one in quiet.seen}
+        std = [self._std(one, without[one.parts]) / abs(steps[one.parts].factor) for one in seen]
         gradients = Gradients(
             gradients=torch.stack([one.message / steps[one.parts].factor for one in seen]).float(),
             models=torch.stack([one.weights for one in seen]).float(),
             batch_size=scenario.batch_size,
             clip_norm=self.options.clip_norm,
-            std=torch.tensor(
-                [self._std(one) / abs(steps[one.parts].factor) * noisy for one in seen]
-            ),
+            std=torch.tensor(std) * noisy,
         )
         simulation = steps[seen[0].parts].simulation
         gradients = replace(gradients, local=simulation)
@@ -215,18 +216,14 @@ class Inversion:
             is_probe=False,
         )
 
-    def _std(self, one: Seen) -> float:
-        """Of the noise in a number of the message, by its mean square."""
-        neighbours = self.worlds.rounds[one.target.round]
-        draws = neighbours.places[one.target.victim].draws
-        squares = []
-        for part in one.parts:
-            square = np.zeros(len(neighbours.base.messages[part]))
-            for response in neighbours.noised[one.target.victim][part]:
-                doubled = 1 + (draws[response.draw].family == "laplace")  # scale b: variance 2 b^2
-                square[response.places] += doubled * response.size**2
-            squares.append(square)
-        return float(np.sqrt(np.concatenate(squares).mean())) * (one.outer or 1.0)
+    def _std(self, one: Seen, without: Seen) -> float:
+        """Of a message's noise, by its mean square; unmeasured: of what it moves in this run."""
+        neighbours, victim = self.worlds.rounds[one.target.round], one.target.victim
+        if not {*one.parts}.isdisjoint(neighbours.unmeasured.get(victim, ())):
+            return float((one.message - without.message).square().mean().sqrt())
+        sizes = {part: len(neighbours.base.messages[part]) for part in one.parts}
+        of_unit = deviation(neighbours.places[victim], neighbours.noised[victim], sizes)
+        return of_unit * (one.outer or 1.0)
 
     def _seen(self, k: int, run: ProgramRun) -> "_Shown":
         victims = self.worlds.rounds[k].places

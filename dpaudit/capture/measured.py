@@ -46,6 +46,10 @@ CLIPPED = (
 AGREE = 1e-3  # relative, between two measurements of one number
 
 
+class NotMeasured(RunError):
+    """A message of another size, or that noise does not move number by number: there is no B."""
+
+
 class Response(NamedTuple):
     """What one draw moves in one message, and how far by one unit of its scale."""
 
@@ -84,13 +88,31 @@ class RoundLeak(NamedTuple):
 NO_LEAK = RoundLeak(0.0, 0.0)
 
 
+def of_other_sizes(
+    base: ProgramRun, runs: Sequence[ProgramRun], messages: Sequence[MessageId]
+) -> dict[MessageId, NotMeasured]:
+    """Messages that some run does not send, or not with as many numbers."""
+    found = {}
+    for message in messages:
+        sizes = {len(run.messages[message]) if message in run.messages else None for run in runs}
+        if sizes - {len(base.messages[message])}:
+            found[message] = NotMeasured(
+                "DPA063",
+                f"{message} is not sent, or has another size, where a record or noise differs",
+                "send it in every round, in one size; or leave it out with messages.ignore",
+            )
+    return found
+
+
 def noise_of(
     place: AgentRound,
     base: ProgramRun,
     silent: Sequence[ProgramRun],
     signed: Sequence[tuple[ProgramRun, ProgramRun]],
-) -> dict[MessageId, tuple[Response, ...]]:
+) -> tuple[dict[MessageId, tuple[Response, ...]], dict[MessageId, NotMeasured]]:
     """The noise of each message of a place, its agent's own and those of others with its noise.
+
+    An own message that is not linear in its agent's noise is left out, with the reason beside it.
 
     Draws of others that move a message in a way that is not linear count as received by it: what
     an adversary reads of them is what it reads of their messages. Messages of others that the
@@ -102,27 +124,28 @@ def noise_of(
         signed: by draw: two runs in which its numbers are its scale with other signs.
 
     Raises:
-        RunError: a message is not linear in its agent's noise, or a draw moves numbers that cannot
-            be distinguished from its own.
+        RunError: noise moves bytes in which no numbers were recognised.
     """
-    found = {}
+    found, unmeasured = {}, dict[MessageId, NotMeasured]()
     for message in (*place.messages, *place.others):
         responses: list[Response] = []
         for j, draw in enumerate(place.draws):
             is_own = place.victim in place.owners_of(draw)
             try:
                 response = _response(place, message, j, base, silent[j], *signed[j])
-            except RunError:
+            except RunError as error:
                 if not is_own:
                     continue
                 if message in place.messages:
-                    raise
+                    if not isinstance(error, NotMeasured):
+                        raise
+                    unmeasured[message] = error
                 break
             if response is not None:
                 responses.append(response)
         else:
             found[message] = tuple(responses)
-    return found
+    return found, unmeasured
 
 
 def _response(
@@ -156,10 +179,10 @@ def _response(
             times = (base.messages[message] - mean)[there] / moved[0][there]
         number = _numbers_by_value(times, base.tape[draw.key] / (draw.scale * signs[0]))
     if number is None:
-        raise RunError(
+        raise NotMeasured(
             "DPA063",
-            f'noise "{draw.name}" has {len(signs[0])} numbers and moves {len(there)} of {message}; '
-            "expected one each, or some of them",
+            f'{message} is not linear in noise "{draw.name}", which has {len(signs[0])} numbers '
+            f"and moves {len(there)} of it; expected one each, or some of them",
             CLIPPED,
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
@@ -170,7 +193,7 @@ def _response(
         own_round = (
             f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
         )
-        raise RunError(
+        raise NotMeasured(
             "DPA063",
             f'{message} is not linear in noise "{draw.name}", number by number; what it shows '
             f"cannot be measured in this way{own_round if message.nth else ''}",
@@ -427,6 +450,20 @@ def _blocks(
             order_c[first_c[which][:, None] + np.arange(c)],
             B,
         )
+
+
+def deviation(
+    place: AgentRound,
+    noised: Mapping[MessageId, Sequence[Response]],
+    sizes: Mapping[MessageId, int],
+) -> float:
+    """Of the noise in a number of some messages, of these sizes, by its mean square."""
+    squares = [np.zeros(size) for size in sizes.values()]
+    for square, message in zip(squares, sizes, strict=True):
+        for response in noised[message]:
+            doubled = 1 + (place.draws[response.draw].family == "laplace")  # b: variance 2 b^2
+            square[response.places] += doubled * response.size**2
+    return float(np.sqrt(np.concatenate(squares).mean()))
 
 
 def log_likelihood_ratio(found: RoundLeak, run: ProgramRun, mean: ProgramRun) -> float:

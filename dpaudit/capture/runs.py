@@ -1,7 +1,7 @@
 """What one run of a program sent, drew and took, as numbers that runs can be compared by."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -400,6 +400,9 @@ class AgentRound(NamedTuple):
         """What becomes of the record, in every batch of the round that holds it."""
         places = ((self.batch, self.record), *self.again)
         return tuple(Change(agent=self.victim, batch=b, how=how, record=i) for b, i in places)
+
+    def without(self, messages: Container[MessageId]) -> "AgentRound":
+        return self._replace(messages=tuple(m for m in self.messages if m not in messages))
 
     def owners_of(self, draw: NamedDraw) -> frozenset[int]:
         return self.owners.get(draw.key, frozenset({draw.agent}))

@@ -3,12 +3,12 @@
 Whether a victim's record is there is a random bit of its own in every run. A run ends with the
 first measured round; its noise is drawn afresh in that round, and is that of the first run before.
 The score of a victim is the likelihood ratio by what was measured: any other score is valid too,
-with less power. Counts of several victims are sums of independent trials whose chances may differ,
-for which the binomial bound holds (Hoeffding 1956). Every victim has as many runs with its record
-as each other one, so that the mean error rates are those of one victim drawn at random, of which
-the claim holds if it holds of each. Where a round has messages of several names, what one victim
-sends may depend on another's bit, as a score does where agents share noise, and only the first
-victim has one.
+with less power. Where a message is not linear in its noise, other runs teach one (``learned.py``).
+Counts of several victims are sums of independent trials whose chances may differ, for which the
+binomial bound holds (Hoeffding 1956). Every victim has as many runs with its record as each other
+one, so that the mean error rates are those of one victim drawn at random, of which the claim holds
+if it holds of each. Where a round has messages of several names, what one victim sends may depend
+on another's bit, as a score does where agents share noise, and only the first victim has one.
 
 The same runs estimate how much the messages reveal about a record, as M-NMI: the private quantity
 is the bit, and the view is reduced to the likelihood ratio, which loses nothing where the measured
@@ -46,9 +46,10 @@ from dpaudit.information.mnmi import maximum_information, without_warnings
 from dpaudit.pipeline.rules import CAPTURED
 from dpaudit.statistics.bounds import Scores
 
+from .learned import LearnedScore
 from .measured import RoundLeak, log_likelihood_ratio
 from .program import Program
-from .runs import ProgramRun
+from .runs import MessageId, ProgramRun
 from .worlds import MeasuredRuns, Neighbours, OnRun, Pair
 
 METHOD = (
@@ -59,15 +60,22 @@ REDUCTION = (
     "the view is reduced to the likelihood ratio of the round's messages by what was measured of "
     "them: what is reduced reveals less, never more"
 )
+LEARNED = (
+    "the view is reduced to a score that other runs taught, as messages are not linear in their "
+    "noise: what is reduced reveals less, never more"
+)
+NOT_MOVED = "not estimated: the record moved nothing, on average, in the runs that teach the score"
 LIMIT = (
     "capacity: what the measured noise lets through of the presence of this record at most; an "
     "estimate below it proves nothing, and other records may tell more"
 )
 SAME = "what this adversary reads of the record is the same in all runs: there are 0 bits"
 
+TITLES = ("likelihood ratio", "learned score")
 ALPHA = 0.05  # of a false bound of one test
 BLOCK = 20  # runs after which scores are kept
 LEAST_CHOOSING = 4  # runs, two of each side
+LEAST_TAUGHT = 8  # pairs of runs
 
 
 class ClaimAgainst(NamedTuple):
@@ -83,6 +91,9 @@ class Channel(NamedTuple):
 
     threat_model: ThreatModel
     message: str | None = None  # by name; None: all that it reads in the round
+
+
+Score = Callable[[ProgramRun], float]
 
 
 class ShortRunScores(NamedTuple):
@@ -161,6 +172,25 @@ class ShortRuns:
         places = self.neighbours.places
         return {d.key: d.family for v in self.pairs for d in places[v].draws}
 
+    @property
+    def n_taught(self) -> int:
+        """Pairs of runs that teach the scores of what is not measured."""
+        return max(LEAST_TAUGHT, self.config.certify.runs // 8) if self.worlds.unmeasured else 0
+
+    @property
+    def n_played(self) -> int:
+        """Of the program: those that count, those that teach, and the one without noise."""
+        return self.config.certify.runs + 2 * self.n_taught + 1
+
+    def unmeasured(self, victim: int, channel: Channel) -> list[MessageId]:
+        """All that an adversary reads of a victim, if a part of it is not measured."""
+        read = self.neighbours.read(victim, *channel)
+        if {*read}.isdisjoint(self.neighbours.unmeasured.get(victim, ())):
+            return []
+        model, name = channel
+        others = self.neighbours.places[victim].others
+        return read + [m for m in others if m.read_by(model) and name in (None, m.name)]
+
     def can_test(self, channel: Channel) -> bool:
         """Whether a victim with such a bit is not the adversary's own, and is read."""
         victims = [v for v in self.pairs if v not in channel.threat_model.agents]
@@ -181,20 +211,12 @@ class ShortRuns:
         self, program: Program, channels: Sequence[Channel], on_run: OnRun, checkpoint: Checkpoint
     ) -> Mapping[Channel, ShortRunScores]:
         """The scores of each channel. Raises RunError if a run fails."""
-        leaks = [
-            [self.neighbours.leak(v, model, pair, name) for v, pair in self.pairs.items()]
-            for model, name in channels
-        ]
-        quiet = self.world([0] * len(self.pairs), silent=tuple(self.drawn))
-        [mean] = program.each([quiet], ProgramRun.loaded, on_run)
+        score_of = self._scores(program, channels, on_run)
 
         def scores(run: ProgramRun) -> list[list[float]]:
-            return [[log_likelihood_ratio(x, run, mean) for x in some] for some in leaks]
+            return [[score(run) for score in some] for some in score_of]
 
-        worlds = [
-            self.world(included, fresh=self.drawn, noise_seed=i)
-            for i, included in enumerate(self.included.tolist())
-        ]
+        worlds = [self._drawn_anew(one, i) for i, one in enumerate(self.included.tolist())]
         before = checkpoint.last()
         table: Array = np.empty((0, len(channels), len(self.pairs)))
         table = table if before is None else before.tensors["scores"].numpy()
@@ -205,6 +227,27 @@ class ShortRuns:
             table = np.concatenate([table, block])  # [runs, channels, victims]
             checkpoint.keep(partial(Progress, {"scores": torch.from_numpy(table)}))
         return {channel: self._of(channel, table[:, j]) for j, channel in enumerate(channels)}
+
+    def _scores(
+        self, program: Program, channels: Sequence[Channel], on_run: OnRun
+    ) -> list[list[Score]]:
+        """Of each channel and victim."""
+        n, n_victims = self.n_taught, len(self.pairs)
+        quiet = self.world([0] * n_victims, silent=tuple(self.drawn))
+        seeds = range(self.config.certify.runs, self.config.certify.runs + n)
+        taught = [self._drawn_anew([bit] * n_victims, i) for bit in (0, 1) for i in seeds]
+        mean, *runs = program.each([quiet, *taught], ProgramRun.loaded, on_run)
+
+        def score(channel: Channel, victim: int, pair: Pair) -> Score:
+            if read := self.unmeasured(victim, channel):
+                return LearnedScore.of(read, runs[:n], runs[n:]).of_run
+            found = self.neighbours.leak(victim, channel.threat_model, pair, channel.message)
+            return partial(log_likelihood_ratio, found, mean=mean)
+
+        return [[score(one, *of_victim) for of_victim in self.pairs.items()] for one in channels]
+
+    def _drawn_anew(self, included: Sequence[int], noise_seed: int) -> World:
+        return self.world(included, fresh=self.drawn, noise_seed=noise_seed)
 
     def _of(self, channel: Channel, values: Array) -> ShortRunScores:
         """Values [runs, victims] of those victims that are none of the adversary's own."""
@@ -244,13 +287,13 @@ def findings_of_short_runs(
         channels = [channel for channel in every if runs.can_test(channel)]
         if not channels:
             continue
-        on_run = counter("short runs", config.certify.runs + 1)
+        on_run = counter("short runs", runs.n_played)
         played = runs.played(program, channels, on_run, checkpoint.stage(adjacency))
         for i, claim, model in tested:
             for name in tests:
                 channel = Channel(model, name)
                 if record_adjacency(claim) == adjacency and channel in played:
-                    yield certified(i, claim, channel, played[channel], runs.round)
+                    yield certified(i, claim, channel, played[channel], runs)
         for attack in informing:
             for channel in channels:
                 if channel.message == attack.message:
@@ -258,23 +301,27 @@ def findings_of_short_runs(
 
 
 def certified(
-    index: int, claim: Claim, channel: Channel, scores: ShortRunScores, k: int
+    index: int, claim: Claim, channel: Channel, scores: ShortRunScores, runs: ShortRuns
 ) -> Finding:
-    """The test of a claim by the short runs of round k."""
+    """The test of a claim by short runs."""
+    learned = any(runs.unmeasured(victim, channel) for victim in scores.victims)
     bound, metrics = counted_test(claim, scores.counted, scores.choosing, ALPHA)
     return Finding(
         role=Role.TEST,
         kind="empirical-epsilon",
-        title="likelihood ratio of short runs with and without one record",
+        title=f"{TITLES[learned]} of short runs with and without one record",
         claim=index,
         attack=CAPTURED,
         threat_model=channel.threat_model.name,
         message=channel.message,
         adjacency=claim.adjacency,
-        rounds=(k,),
+        rounds=(runs.round,),
         world="defense",
         metrics=metrics | without_errors(claim, min(bound.n0, bound.n1), ALPHA),
-        notes=(f"of round {k} alone: a bound on what the whole run leaks, too",),
+        notes=(
+            f"of round {runs.round} alone: a bound on what the whole run leaks, too",
+            *([LEARNED] if learned else []),
+        ),
     )
 
 
@@ -299,7 +346,9 @@ def information(
         pair = runs.pairs[victim]
         leak = runs.neighbours.leak(victim, channel.threat_model, pair, channel.message)
         included = scores.having[:, i].astype(float)
-        metrics, series, notes = _revealed(attack, scores.values[:, i], included, leak, runs)
+        learned = bool(runs.unmeasured(victim, channel))
+        found = None if learned else leak
+        metrics, series, notes = _revealed(attack, scores.values[:, i], included, found, runs)
         yield Finding(
             role=Role.INFORMATION,
             kind="mutual-information",
@@ -317,11 +366,17 @@ def information(
 
 
 def _revealed(
-    attack: MutualInformation, score: Array, included: Array, leak: RoundLeak, runs: ShortRuns
+    attack: MutualInformation,
+    score: Array,
+    included: Array,
+    leak: RoundLeak | None,
+    runs: ShortRuns,
 ) -> tuple[dict[str, Metric], dict[str, tuple[float, ...]], tuple[str, ...]]:
-    """Metrics, columns and notes about one victim."""
-    limits, about = _capacity(leak)
+    """Metrics, columns and notes about one victim; no leak: what it sends is not measured."""
+    limits, about = ({}, ()) if leak is None else _capacity(leak)
     if np.ptp(score) == 0:
+        if leak is None:
+            return {}, {}, (NOT_MOVED,)
         if leak.noiseless is not None:
             why = f"not estimated: {leak.noiseless} shows the record beside another message"
             return {}, {}, (why,)
@@ -346,7 +401,8 @@ def _revealed(
     )
     metrics = information_metrics(found, shuffled=shuffles > 0) | limits
     series = information_series(found, [runs.round])
-    return metrics, series, (*beyond, METHOD, REDUCTION, ksg, *about)
+    reduced = REDUCTION if leak is not None else LEARNED
+    return metrics, series, (*beyond, METHOD, reduced, ksg, *about)
 
 
 def _without_errors(n: int) -> float:

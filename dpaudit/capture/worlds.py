@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product, repeat
 from typing import Any, NamedTuple
 
@@ -15,7 +15,16 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
 from .drawn import owners, same_draws
-from .measured import NO_LEAK, Response, RoundLeak, leak, noise_of
+from .learned import numbers_of
+from .measured import (
+    NO_LEAK,
+    NotMeasured,
+    Response,
+    RoundLeak,
+    leak,
+    noise_of,
+    of_other_sizes,
+)
 from .program import KeptRuns
 from .runs import (
     AgentRound,
@@ -42,6 +51,8 @@ class Neighbours:
     base: ProgramRun = field(repr=False)
     hidden_before: Collection[int] = ()  # victims whose earlier noise their messages may not show
     others_hid: bool = False  # another agent has drawn noise before, and may not have sent it
+    # By victim: messages that are not linear in their noise, or differ in size.
+    unmeasured: Mapping[int, Mapping[MessageId, NotMeasured]] = field(default_factory=dict)
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -96,9 +107,18 @@ class Neighbours:
     def worst(
         self, victim: int, threat_model: ThreatModel, adjacency: RecordAdjacency
     ) -> tuple[Pair, RoundLeak]:
-        """The pair of worlds of this adjacency that shows most."""
+        """The pair of worlds of this adjacency that shows most.
+
+        Of those that show as much, the one that moves most of what is not measured.
+        """
         found = [(pair, self.leak(victim, threat_model, pair)) for pair in self.pairs(adjacency)]
-        return max(found, key=lambda one: one[1].size)
+        return max(found, key=lambda one: (one[1].size, self._moved_unmeasured(victim, one[0])))
+
+    def _moved_unmeasured(self, victim: int, pair: Pair) -> float:
+        runs = [self.runs[victim][how] for how in pair]
+        sizes = {m: len(self.base.messages[m]) for m in self.unmeasured.get(victim, ())}
+        moved = [np.subtract(*(numbers_of(run, m, n) for run in runs)) for m, n in sizes.items()]
+        return float(sum(np.square(one).sum() for one in moved))
 
     def pairs(self, adjacency: RecordAdjacency) -> list[Pair]:
         there: list[How] = [how for how in next(iter(self.runs.values())) if how != "absent"]
@@ -117,6 +137,12 @@ class MeasuredRuns(NamedTuple):
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
     not_measured: str = ""  # a round, with why
+
+    @property
+    def unmeasured(self) -> dict[MessageId, NotMeasured]:
+        """Messages that are not linear in their noise, or differ in size."""
+        by_victim = [of for n in self.rounds.values() for of in n.unmeasured.values()]
+        return {message: error for of in by_victim for message, error in of.items()}
 
 
 def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
@@ -143,7 +169,12 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     not_measured = ""
     for k in config.record.rounds:
         try:
-            rounds[k] = _neighbours(config, runs, replay, base, records, digests, k)
+            found = _neighbours(config, runs, replay, base, records, digests, k)
+            if any(
+                any(before.unmeasured.values()) for before in rounds.values()
+            ):  # they tell no draws
+                found = replace(found, hidden_before=tuple(found.places))
+            rounds[k] = found
         except RunError as error:
             if not any(map(_shows_without_noise, rounds.values(), repeat(config.threat_model))):
                 raise
@@ -249,18 +280,7 @@ def _neighbours(
 ) -> Neighbours:
     victims, sites = config.record.victims, config.noise.sites
     of_all = tuple(d for d in draws_for(base, k) if is_noise(d, sites) and d.key not in replay.same)
-    places = {}
-    for victim in victims:
-        place = place_of(base, victim, k)
-        if place is None:
-            continue
-        keys = [replay.same.get(d.key, (d.key, 1))[0] for d in place.draws if is_noise(d, sites)]
-        draws = tuple(d for d in (*of_all, *place.draws) if d.key in keys)
-        places[victim] = place._replace(
-            draws=tuple(dict.fromkeys(draws)),
-            owners=owners(of_all, replay.same),
-            **records[victim, k],
-        )
+    places = _places(config, replay, base, records, of_all, k)
     hows = [how for how in config.record.hows() if how != "present"]
     if not places:
         same: dict[How, ProgramRun] = dict.fromkeys(("present", *hows), base)
@@ -283,21 +303,51 @@ def _neighbours(
         of_noise = playing.loaded([until.model_copy(update=u) for u in perturbed(one, n_draws)])
     changed = _of_records(places, together, hows, playing, until, base, digests)
     earlier = [m for m in base.messages if m.round < k]
-    own = [m for place in places.values() for m in (*place.messages, *place.others)]
-    for run in (*of_noise, *(run for of in changed.values() for run in of.values())):
+    of_others = [m for place in places.values() for m in place.others]
+    played = [*of_noise, *(run for of in changed.values() for run in of.values())]
+    for run in played:
         _refuse_difference(first_difference(base, run, earlier))
-        _refuse_other_shapes(base, run, own)
+    for error in of_other_sizes(base, played, of_others).values():
+        raise error
     silent, one_way, other_way = (of_noise[: 3 * n_draws][i::3] for i in range(3))
-    noised = {
-        victim: noise_of(place, base, silent, list(zip(one_way, other_way, strict=True)))
-        for victim, place in places.items()
-    }
+    noised, unmeasured = {}, {}
+    for victim, place in places.items():
+        unmeasured[victim] = of_other_sizes(base, played, place.messages)
+        rest = place.without(unmeasured[victim])
+        signed = list(zip(one_way, other_way, strict=True))
+        noised[victim], not_linear = noise_of(rest, base, silent, signed)
+        unmeasured[victim] |= not_linear
     hiding = _hiding_before(base, sites, k)
     silent_ones = hiding - {m.source for m in earlier}
     hidden = [v for v in places if v in hiding]
     if silent_ones or (hiding and (replay.same or len(together) > 1)):
         hidden = [*places]  # what one agent keeps may be in messages of all
-    return Neighbours(places, noised, changed, base, hidden, bool(hiding))
+    return Neighbours(places, noised, changed, base, hidden, bool(hiding), unmeasured)
+
+
+def _places(
+    config: CapturedConfig,
+    replay: World,
+    base: ProgramRun,
+    records: Mapping[tuple[int, int], dict[str, Any]],
+    of_all: Sequence[NamedDraw],
+    k: int,
+) -> dict[int, AgentRound]:
+    """By victim: its part in the round, with its noise, which is in that of all agents."""
+    places = {}
+    for victim in config.record.victims:
+        place = place_of(base, victim, k)
+        if place is None:
+            continue
+        noise = [d for d in place.draws if is_noise(d, config.noise.sites)]
+        keys = [replay.same.get(d.key, (d.key, 1))[0] for d in noise]
+        draws = [d for d in (*of_all, *place.draws) if d.key in keys]
+        places[victim] = place._replace(
+            draws=tuple(dict.fromkeys(draws)),
+            owners=owners(of_all, replay.same),
+            **records[victim, k],
+        )
+    return places
 
 
 def _of_records(
@@ -446,15 +496,4 @@ def refuse_other_batches(config: CapturedConfig, base: ProgramRun, other: Progra
                 "DPA062",
                 f"agent {victim} takes other batches before its messages of round {k} in runs that "
                 "share every draw; something of the program depends on the time",
-            )
-
-
-def _refuse_other_shapes(base: ProgramRun, run: ProgramRun, messages: Sequence[MessageId]) -> None:
-    for message in messages:
-        found = run.messages.get(message)
-        if found is None or found.shape != base.messages[message].shape:
-            raise RunError(
-                "DPA063",
-                f"{message} is not sent, or has another size, where a record or noise differs; "
-                "what it shows cannot be measured: messages.ignore leaves it out",
             )

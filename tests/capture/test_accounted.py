@@ -96,6 +96,7 @@ def both_of(
         messages={SHOWN: [0.0] * 3},
     )
     worlds: Any = SimpleNamespace(
+        unmeasured={},
         config=SimpleNamespace(record=record, noise=SimpleNamespace(sites=())),
         plain=plain,
         sampling=sampling,

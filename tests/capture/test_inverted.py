@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.inverted import Inversion, Seen
-from dpaudit.capture.measured import Response
+from dpaudit.capture.measured import NotMeasured, Response
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
 from dpaudit.capture.worlds import Neighbours
 from dpaudit.defense.contract import Target
@@ -187,7 +187,19 @@ def test_the_noise_of_a_message_is_known_by_its_deviation(family: Any, std: floa
     worlds = SimpleNamespace(rounds={2: found})
     inversion = Inversion(0, None, worlds, None)
     seen = Seen(Target(2, 0, 1), (message,), None, None, (), None, (), None)
-    assert inversion._std(seen) == pytest.approx(std / 2**0.5)
+    assert inversion._std(seen, seen) == pytest.approx(std / 2**0.5)
+
+
+def test_noise_that_is_not_measured_is_known_by_what_it_moves() -> None:
+    message = MessageId(0, (1,), "x", 2)
+    unmeasured = {0: {message: NotMeasured("DPA063", "not linear")}}
+    found = Neighbours({}, {0: {}}, {}, None, unmeasured=unmeasured)
+    inversion = Inversion(0, None, SimpleNamespace(rounds={2: found}), None)
+    seen = [
+        Seen(Target(2, 0, 1), (message,), torch.tensor(x), None, (), None, (), None)
+        for x in ([1.0, 2.0], [4.0, -2.0])
+    ]
+    assert inversion._std(*seen) == pytest.approx(12.5**0.5)
 
 
 def inverted_weights(

@@ -42,8 +42,12 @@ class Place(SimpleNamespace):
         return [f"{self.victim}:{how}"]
 
 
+def sent(victim: int, name: str | None = None) -> MessageId:
+    return MessageId(victim, (9,), name or "x", 2)
+
+
 def place(victim: int, *names: str, others: tuple[MessageId, ...] = ()) -> Place:
-    messages = tuple(MessageId(victim, (9,), name, 2) for name in names)
+    messages = tuple(sent(victim, name) for name in names)
     draws = [NamedDraw(f"{victim}/0/z", "z", victim, 0, 1.0, "laplace" if victim else "gaussian")]
     return Place(victim=victim, messages=messages, others=others, draws=draws)
 
@@ -54,8 +58,9 @@ def neighbours(*places: Place) -> Any:
         places={one.victim: one for one in places},
         worst=lambda victim, model, adjacency: ((f"{adjacency} {model.name}", f"w{victim}"), None),
         leak=lambda victim, model, pair, name=None: RoundLeak(1.0, 0.0),
-        read=lambda victim, model, name: name != "silent",
+        read=lambda victim, model, name: [] if name == "silent" else [sent(victim, name)],
         base=SimpleNamespace(sent_until=lambda k: {0: k}),
+        unmeasured={},
     )
 
 
@@ -63,7 +68,7 @@ def runs(*places: Place, n: int = 61, seed: int = 5, **more: Any) -> ShortRuns:
     config = SimpleNamespace(seed=seed, certify=SimpleNamespace(runs=n), **more)
     rounds = {1: neighbours(), 2: neighbours(*places), 4: neighbours(place(7, "x"))}
     replay = SimpleNamespace(model_copy=lambda update: update)
-    worlds: Any = SimpleNamespace(config=config, rounds=rounds, replay=replay)
+    worlds: Any = SimpleNamespace(config=config, rounds=rounds, replay=replay, unmeasured={})
     return ShortRuns(worlds, "add-remove")
 
 
@@ -111,7 +116,7 @@ def test_a_channel_is_tested_on_victims_of_others() -> None:
     assert not own.can_test(Channel(HELD))
     assert not own.can_test(Channel(HELD, "x"))
     assert own.can_test(Channel(SPY, "x"))
-    of.worlds.rounds[2].read = lambda victim, model, name: victim == 1
+    of.worlds.rounds[2].read = lambda victim, model, name: [sent(1)] if victim == 1 else []
     assert of.can_test(Channel(SPY, "x"))
     assert not of.can_test(Channel(HELD, "x"))
 
@@ -239,7 +244,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[An
         return {c: (c.message, self.adjacency) for c in channels}
 
     monkeypatch.setattr(ShortRuns, "played", play)
-    monkeypatch.setattr(short_runs, "certified", lambda i, c, at, s, k: ("test", i, *s, k))
+    monkeypatch.setattr(short_runs, "certified", lambda i, c, at, s, r: ("test", i, *s, r.round))
     monkeypatch.setattr(short_runs, "information", lambda a, at, s, r: [("bits", *s)])
     claims = [ClaimAgainst(i, claim(adjacency), SPY) for i, adjacency in enumerate(about["claims"])]
     keep: Any = SimpleNamespace(stage=lambda name: name)
@@ -289,7 +294,8 @@ def scores(values: Any, having: Any, victims: tuple[int, ...] = (0,)) -> ShortRu
 
 def test_a_certified_bound_is_of_one_round() -> None:
     having = np.arange(104) % 2
-    found = certified(3, claim("add-remove"), Channel(SPY, "x"), scores(having, having), 2)
+    of = runs(place(0, "x"))
+    found = certified(3, claim("add-remove"), Channel(SPY, "x"), scores(having, having), of)
     assert (found.claim, found.threat_model, found.message) == (3, "spy", "x")
     assert (found.role, found.rounds, found.adjacency) == (Role.TEST, (2,), "add-remove")
     assert found.metrics[Name.FALSE_POSITIVES].n == found.metrics[Name.FALSE_NEGATIVES].n == 50

@@ -140,22 +140,26 @@ class Alignments:
     def sends_on(self) -> bool:
         """Whether an agent's messages depend on noise of another in a round, as of what it got.
 
-        It is tried in the rounds that are measured, and in the last one.
+        It is tried in the rounds that are measured, in the last one, and in the first one of each
+        order in which agents send; that of processes is not known.
         """
-        rounds = self.worlds.rounds
+        rounds, base = self.worlds.rounds, self.worlds.base
         if any(place.others for of in rounds.values() for place in of.places.values()):
             return True
-        k, places = max(self.places.items())
-        if k in rounds:
-            return False
-        silent = {v: tuple(draw.key for draw in place.draws) for v, place in places.items()}
-        worlds = [self.worlds.replay.model_copy(update={"silent": of}) for of in silent.values()]
-        runs, base = self.program.each(worlds, ProgramRun.loaded, self.on_run), self.worlds.base
-        sent = {v: [m for m in base.messages if m.round == k and m.source != v] for v in silent}
-        return any(
-            first_difference(base, run, others) is not None
-            for others, run in zip(sent.values(), runs, strict=True)
-        )
+        last, orders = max(self.places), dict[tuple[int, ...], int]()
+        for k in [*rounds, last, *self.places]:
+            sent = tuple(dict.fromkeys(m.source for m in base.messages if m.round == k))
+            is_ordered = self.worlds.config.program.ranks is None
+            orders.setdefault(sent if is_ordered else tuple(sorted(sent)), k)
+        for k in sorted({*orders.values(), last} - {*rounds}):
+            silent = [tuple(draw.key for draw in of.draws) for of in self.places[k].values()]
+            worlds = [self.worlds.replay.model_copy(update={"silent": keys}) for keys in silent]
+            runs = self.program.each(worlds, ProgramRun.loaded, self.on_run)
+            for victim, run in zip(self.places[k], runs, strict=True):
+                others = [m for m in base.messages if m.round == k and m.source != victim]
+                if first_difference(base, run, others) is not None:
+                    return True
+        return False
 
     @cached_property
     def places(self) -> dict[int, dict[int, AgentRound]]:
@@ -408,9 +412,8 @@ class Alignments:
         moved = moves.units
         worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
         self.refuse(played(self.program, worlds, self.what_differs), "composition")
-        k = min(k for k, places in self.places.items() if places)
         firsts = {
-            way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v in self.victims}
+            way: {v: _first(of[v]) for v in self.victims}
             for way, of in moved.items()
             if way.how in ("absent", *FAR[:2])
         }
@@ -459,6 +462,12 @@ class Alignments:
                 what = "a message before round 1" if m is None else str(m)
                 return "composition", f"{what} depends on the record, with no noise of its own"
         return None, ""
+
+
+def _first(units: Units) -> Units:
+    """Those of the first round that moves: that of the agent's first batch."""
+    k = min((k for (k, _), of in units.items() if of.any()), default=None)
+    return {at: of for at, of in units.items() if at[0] == k}
 
 
 def below_overflow(changes: Mapping[MessageId, Array]) -> dict[MessageId, Array]:

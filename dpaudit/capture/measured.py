@@ -191,7 +191,8 @@ def _response(
     least = AGREE * largest
     if not all(np.allclose(x, y, AGREE, least) for x, y in ((a, b), (own, drawn))):
         own_round = (
-            f'; if each is a round of its own, say messages.round_starts_at = "{message.name}"'
+            f'; if each is a round of its own, say messages.round_starts_at = "{message.name}", or '
+            "show each batch to tap.batch"
         )
         raise NotMeasured(
             "DPA063",

@@ -115,8 +115,8 @@ class Neighbours:
         return max(found, key=lambda one: (one[1].size, self._moved_unmeasured(victim, one[0])))
 
     def _moved_unmeasured(self, victim: int, pair: Pair) -> float:
-        runs = [self.runs[victim][how] for how in pair]
         sizes = {m: len(self.base.messages[m]) for m in self.unmeasured.get(victim, ())}
+        runs = [self.runs[victim][how] for how in pair if sizes]
         moved = [np.subtract(*(numbers_of(run, m, n) for run in runs)) for m, n in sizes.items()]
         return float(sum(np.square(one).sum() for one in moved))
 

@@ -177,7 +177,7 @@ def test_bytes_that_noise_moves_are_refused_as_such() -> None:
 
 def test_a_line_twice_in_a_round_asks_for_what_starts_rounds() -> None:
     again = A._replace(nth=1)
-    with pytest.raises(RunError, match='its own, say messages.round_starts_at = "a"'):
+    with pytest.raises(RunError, match='its own, say messages.round_starts_at = "a", or'):
         measured(lambda z: {A: z["z"], again: np.abs(z["z"])}, [draw("z")], {A: CHANGE})
 
 

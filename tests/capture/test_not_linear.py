@@ -28,7 +28,10 @@ def run(**messages: list[float]) -> Any:
     return SimpleNamespace(messages=sent)
 
 
-def audited(out: Path, variant: str, runs: int = 120) -> AuditResult:
+CLAIMS = {"text": "a round", "mu": MU, "scope": "round"}, {"text": "less", "mu": 0.2}
+
+
+def audited(out: Path, variant: str, runs: int = 120, claims: Any = CLAIMS) -> AuditResult:
     folder = out.with_name(f"{out.name}-program")
     folder.mkdir()
     shutil.copy(PROGRAMS / "not_linear.py", folder)
@@ -39,10 +42,8 @@ def audited(out: Path, variant: str, runs: int = 120) -> AuditResult:
                 "victims": (0, 1), "candidates": ("present", "negated"), "rounds": (1, 2),
             },
             "certify": {"runs": runs},
-            "claim": (
-                {"text": "a round", "mu": MU, "scope": "round"}, {"text": "less", "mu": 0.2},
-            ),
-            "attack": ({"name": "mutual-information"},),
+            "claim": claims,
+            "attack": ({"name": "mutual-information"},) if runs else (),
         }
     )  # fmt: skip
     return run_captured(config, out, cores=1)
@@ -92,6 +93,17 @@ def test_local_steps_are_certified(tmp_path: Path) -> None:
     """Two steps on one batch: mu is sqrt(2) at most, in each round."""
     result = audited(tmp_path, "local-steps", runs=400)
     assert 0.7 < min(certified(result)) <= max(certified(result)) < 2**0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "verdict"),
+    [("shown", Verdict.SUPPORTED), ("shown-clean-step", Verdict.UNSUPPORTED)],
+)
+def test_local_steps_are_measured_where_each_is_shown(tmp_path: Path, variant, verdict) -> None:
+    """Two rounds of two steps, in each of which a record is: mu = 2."""
+    [claim] = audited(tmp_path, variant, 0, ({"text": "the run", "mu": 2.0},)).claims
+    assert claim.verdict is verdict, claim.reason
 
 
 def test_a_learned_score_weighs_numbers_by_their_variance() -> None:

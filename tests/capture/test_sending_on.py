@@ -15,9 +15,13 @@ SENT = [(1, 0), (1, 1), (2, 1), (2, 0)]  # round and agent, in order of time
 
 
 def alignments(
-    folder: Any, moved_by: dict[int, set[int]], ranks: int | None = None, n_rounds: int = 2
+    folder: Any,
+    moved_by: dict[int, set[int]],
+    ranks: int | None = None,
+    n_rounds: int = 2,
+    moved_in: int = 0,
 ) -> Alignments:
-    """Of two agents: whose messages of the last round the noise of each agent moves."""
+    """Of two agents: whose messages of a round, or of the last, the noise of each agent moves."""
     sent = [*SENT, *((k, v) for k in range(3, n_rounds + 1) for v in (0, 1))]
     messages = {MessageId(v, (1 - v,), "x", k): np.zeros(2) for k, v in sent}
     base = SimpleNamespace(messages=messages)
@@ -27,7 +31,8 @@ def alignments(
         for world in worlds:
             [key] = world.silent
             of = moved_by[int(key)]
-            moved = {m: a + (m.source in of and m.round == n_rounds) for m, a in messages.items()}
+            at = moved_in or n_rounds
+            moved = {m: a + (m.source in of and m.round == at) for m, a in messages.items()}
             runs.append(SimpleNamespace(messages=moved))
         return runs
 
@@ -82,3 +87,11 @@ def test_a_last_round_that_was_measured_is_not_tried_again(tmp_path) -> None:
     found = alignments(tmp_path, {0: {0}, 1: {1}})
     found.worlds.rounds[1] = SimpleNamespace(places={0: places[0]._replace(others=others)})  # type: ignore[index]
     assert found.sends_on
+
+
+def test_agents_that_send_on_in_one_order_alone_are_seen(tmp_path) -> None:
+    """In round 1 agent 0 sends first, as in round 3 and later, and in round 2 agent 1 does."""
+    assert alignments(tmp_path, {0: {0}, 1: {0, 1}}, n_rounds=4, moved_in=2).sends_on
+    assert not alignments(tmp_path, {0: {0}, 1: {0, 1}}, n_rounds=4, moved_in=3).sends_on
+    of_processes = alignments(tmp_path, {0: {0}, 1: {0, 1}}, 2, n_rounds=4, moved_in=2)
+    assert not of_processes.sends_on

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from dpaudit.capture import aligned, examined, far_records
 from dpaudit.capture.accounted import NOISELESS, Least
-from dpaudit.capture.aligned import SAME, Alignments, Way
+from dpaudit.capture.aligned import SAME, Alignments, Way, _first
 from dpaudit.capture.examined import Cost, Examination
 from dpaudit.capture.named_models import stored_weights
 from dpaudit.capture.runs import MessageId
@@ -167,3 +167,10 @@ def test_a_far_record_moves_finite_numbers_alone() -> None:
             0: [3.0, -2.0], 1: [0.0, 5.0], 2: [0.0, 0.0],
         }  # fmt: skip
         assert unseen == {1, 2}
+
+
+def test_a_first_batch_is_of_the_first_round_that_moves() -> None:
+    """An agent may take it later than others, or draw noise before."""
+    units = {(k, f"{k}/{i}"): np.full(2, float(k > 1)) for k in (1, 2, 3) for i in (0, 1)}
+    assert [*_first(units)] == [(2, "2/0"), (2, "2/1")]
+    assert _first({(1, "1/0"): np.zeros(2)}) == {}

@@ -35,6 +35,16 @@ def noised_sum(i: int, model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.nd
 
 
 def message_of(i: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if VARIANT.startswith("shown"):  # each noised sum is sent, too, and each step takes a batch
+        first = noised_sum(i, models[i], x, y)
+        tap.send(i, 1 - i, "noised", first)
+        half = models[i] - RATE * first
+        x, y = tap.batch(i, (X[i], Y[i]))
+        if VARIANT == "shown-clean-step":
+            half = half - RATE * clipped_sum(half, x, y)
+        second = noised_sum(i, half, x, y)
+        tap.send(i, 1 - i, "noised", second)
+        return half - RATE * second
     if VARIANT == "local-steps":
         half = models[i] - RATE * noised_sum(i, models[i], x, y)
         return half - RATE * noised_sum(i, half, x, y)
@@ -56,3 +66,5 @@ for _ in range(ROUNDS):
         sent.append(message[:INPUTS])
     if VARIANT.startswith("signs"):
         models = [model - RATE * np.mean(sent, axis=0) for model in models]
+    if VARIANT.startswith("shown"):
+        models = [np.mean(sent, axis=0) for _ in models]

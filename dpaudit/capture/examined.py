@@ -248,8 +248,9 @@ class Examination:
             self.missing["completeness"] = f"it writes files, such as {name}"
 
     def _refuse_other_draws(self) -> None:
-        worlds = self.worlds
-        other = other_draws(worlds.plain, worlds.config.noise.sites, worlds.sampling.amplifies)
+        worlds, sampling = self.worlds, self.worlds.sampling
+        drawn = sampling.amplifies or sampling.pattern in ("random", "unknown")
+        other = other_draws(worlds.plain, worlds.config.noise.sites, drawn)
         if other:
             self.missing["noise"] = other
 
@@ -265,7 +266,8 @@ class Examination:
     @property
     def assumed(self) -> Sequence[str]:
         """What a bound of a record rests on that no run can show."""
-        of_batches = (COINS,) if self.worlds.sampling.amplifies else ()
+        drawn = self.worlds.sampling.amplifies or not self.in_turn
+        of_batches = (COINS,) if drawn else ()
         unseen = ("no record is so large that its messages are no finite numbers",)
         return *ASSUMED, *of_batches, *(unseen if self.unseen else ())
 
@@ -279,6 +281,16 @@ class Examination:
         return max(counts, default=0)
 
     @cached_property
+    def in_turn(self) -> bool:
+        """Whether the batches of all runs are whole, or pass over the data again and again."""
+        every = [
+            batches_of(run, victim)
+            for run in (self.worlds.plain, *self.runs)
+            for victim in self.worlds.config.record.victims
+        ]
+        return all(len(of) < 2 or pattern_of(of) in ("whole", "epochs") for of in every)
+
+    @cached_property
     def drawn(self) -> tuple[str, Mapping[str, Metric]]:
         """Why batches may not be drawn as stated, or ""; and the rate of a record."""
         sampling, victims = self.worlds.sampling, self.worlds.config.record.victims
@@ -290,7 +302,7 @@ class Examination:
         why, rate = drawn_rate([self.worlds.plain, *self.runs], victims, sampling.rate)
         return why, stated | {Name.SAMPLING_RATE: rate}
 
-    def _records_missing(self, claim: Claim) -> str:
+    def _records_missing(self) -> str:
         """Why it is not known how often a record is used; "" if it is."""
         if not self.aligned or self.drawn[0]:
             return self.drawn[0] or self._why("records")
@@ -301,15 +313,11 @@ class Examination:
                     return (
                         f"a batch of agent {victim} holds one record twice, or two that are equal"
                     )
-                by_pattern = pattern_of(batches) in ("whole", "epochs") or len(batches) == 1
-                known = by_pattern or self.worlds.sampling.amplifies
-                if claim.scope == "run" and not known:
-                    return "in how many batches a record is was not the same in all runs"
         return ""
 
     def releases(self, claim: Claim) -> Mechanism | None:
         """What moving the noise of all rounds costs at most; None if that is not known."""
-        if not self.aligned or self._records_missing(claim):
+        if not self.aligned or self._records_missing():
             return None
         assert self.moves is not None
         most, rate = self._count(claim), self.worlds.sampling.rate
@@ -321,10 +329,11 @@ class Examination:
         return tuple(found)
 
     def _count(self, claim: Claim) -> int:
-        """In how many batches a record counts; in each by chance, where batches are drawn."""
+        """In how many batches a record counts; in each, maybe by chance, where these are drawn."""
         if claim.scope != "run":
             return 1
-        return self.worlds.base.n_rounds if self.worlds.sampling.amplifies else self.uses()
+        drawn = self.worlds.sampling.amplifies or not self.in_turn
+        return self.worlds.base.n_rounds if drawn else self.uses()
 
     def ends(self, claim: Claim, model: ThreatModel) -> Ends:
         """What the alignment adds to what was measured of a claim."""
@@ -441,7 +450,7 @@ class Examination:
     def _used(self, i: int, claim: Claim, model: ThreatModel) -> Finding:
         n = len(self.runs) + 1
         return self._finding(
-            self._records_missing(claim),
+            self._records_missing(),
             f"an agent takes one batch in a round, which holds a record once; a record is in "
             f"{self.uses()} batches of a run at most, of {n} runs",
             self.drawn[1],

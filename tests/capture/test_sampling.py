@@ -78,6 +78,9 @@ for k in range(ROUNDS):
 """
 
 
+WHOLE = (2.0, "run"), (1.9, "run"), (1.0, "round")  # mu of four rounds, of less, and of one
+
+
 def audited(
     tmp_path: Path, how: str, sigma: float, *epsilons: float, runs: int = 0, **more: Any
 ) -> AuditResult:
@@ -171,6 +174,28 @@ def test_poisson_batches_support_a_claim_at_their_rate(tmp_path: Path, how: str)
     assert at.range is not None
     assert at.range.accounted == pytest.approx(exact, rel=1e-4)
     assert exact < at.range.measured < 1.2 * exact
+    content = result.model_dump(mode="json")
+    assert {one.answer for one in check(content, tmp_path)} == {"confirmed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["poisson", "fixed"])
+def test_drawn_batches_count_in_each_round_where_they_are_known(tmp_path: Path, how: str) -> None:
+    """An adversary that knows the batches: a record may be in all four. Chance: as above."""
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    claims = [{"text": "c", "mu": mu, "scope": scope} for mu, scope in WHOLE]
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "drawn.py", how), "folder": tmp_path},
+            "record": {"victims": (0, 1), "sampling": "none"},
+            "certify": {"runs": 0},
+            "claim": claims,
+        }
+    )
+    result = run_captured(config, tmp_path / "out", cores=1)
+    found = [claim.verdict for claim in result.claims]
+    assert found == [Verdict.SUPPORTED, Verdict.UNDERPOWERED, Verdict.SUPPORTED]
+    assert "the numbers by which batches are drawn decide nothing else" in result.claims[0].reason
     content = result.model_dump(mode="json")
     assert {one.answer for one in check(content, tmp_path)} == {"confirmed"}
 

@@ -20,11 +20,12 @@ FLOOR = 1e-3  # of the largest variance: what is added to that of a number which
 
 
 class LearnedScore(NamedTuple):
-    """Larger where the record is there; 0 in all runs if it moved nothing on average."""
+    """About the log likelihood ratio; 0 in all runs if the record moved nothing on average."""
 
     messages: tuple[MessageId, ...]
     sizes: tuple[int, ...]  # of the messages
     weights: Array  # [sum of 2 * sizes + 1]
+    middle: float = 0.0  # of what a run weighs with the record and without, on average
 
     @classmethod
     def of(
@@ -40,7 +41,9 @@ class LearnedScore(NamedTuple):
         apart = sides[1].mean(axis=0) - sides[0].mean(axis=0)
         variance = (sides[0].var(axis=0) + sides[1].var(axis=0)) / 2
         floor = FLOOR * variance.max(initial=0.0) or 1.0
-        return unlearned._replace(weights=apart / (variance + floor))
+        weights = apart / (variance + floor)
+        middle = float(weights @ np.concatenate(sides).mean(axis=0))
+        return unlearned._replace(weights=weights, middle=middle)
 
     def features(self, run: ProgramRun) -> Array:
         """The numbers of each message, which of them are not zero, and how many there are."""
@@ -52,7 +55,7 @@ class LearnedScore(NamedTuple):
         return np.concatenate(parts, dtype=float)
 
     def of_run(self, run: ProgramRun) -> float:
-        return float(self.weights @ self.features(run))
+        return float(self.weights @ self.features(run)) - self.middle
 
 
 def numbers_of(run: ProgramRun, message: MessageId, size: int) -> Array:

@@ -116,6 +116,8 @@ def test_a_learned_score_weighs_numbers_by_their_variance() -> None:
     assert score.weights[:2] == pytest.approx([1 / (2 / 3 + floor), 2 / (32 / 3 + floor)])
     apart = score.of_run(run(a=[6, 2])) - score.of_run(run(a=[5, 0]))
     assert apart == pytest.approx(score.weights[:2] @ [1, 2] + score.weights[3])
+    sides = [np.mean([score.of_run(one) for one in some]) for some in (without, having)]
+    assert sides[0] == pytest.approx(-sides[1])  # those of several agents have one threshold
     assert LearnedScore.of([A], without, without).of_run(having[0]) == 0.0
 
 

@@ -135,8 +135,10 @@ def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
                 far = {h.partition(":")[2].lstrip("-") for h in there}
                 if reached != {*directions} or far != {*distances}:
                     least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in directions)
+                    digits = next((n for n in (3, 5) if f"{least:.{n}g}" != f"{top:.{n}g}"), 8)
                     raise NotExamined(
                         "distance",
-                        f"records far out move round {k} of agent {victim} by {least:.3g} to "
-                        f"{top:.3g} times its noise: no bound is seen that holds of all records",
+                        f"records far out move round {k} of agent {victim} by {least:.{digits}g} "
+                        f"to {top:.{digits}g} times its noise: no bound is seen that holds of all "
+                        "records",
                     )

@@ -122,9 +122,6 @@ def noise_of(
         base: the run with every draw.
         silent: by draw of the place: the run without that draw.
         signed: by draw: two runs in which its numbers are its scale with other signs.
-
-    Raises:
-        RunError: noise moves bytes in which no numbers were recognised.
     """
     found, unmeasured = {}, dict[MessageId, NotMeasured]()
     for message in (*place.messages, *place.others):
@@ -133,12 +130,10 @@ def noise_of(
             is_own = place.victim in place.owners_of(draw)
             try:
                 response = _response(place, message, j, base, silent[j], *signed[j])
-            except RunError as error:
+            except NotMeasured as error:
                 if not is_own:
                     continue
                 if message in place.messages:
-                    if not isinstance(error, NotMeasured):
-                        raise
                     unmeasured[message] = error
                 break
             if response is not None:
@@ -159,14 +154,22 @@ def _response(
 ) -> Response | None:
     """What draw j moves in a message; None: nothing."""
     draw, mean = place.draws[j], silent.messages[message]
-    moved = [run.messages[message] - mean for run in (one, two)]
+    moved = [apart(run.messages[message], mean) for run in (one, two, base)]
+    if not all(np.isfinite(m).all() for m in moved):
+        raise NotMeasured(
+            "DPA063",
+            f'{message} is not linear in noise "{draw.name}": it holds numbers that are finite or '
+            "not, as the noise is",
+            CLIPPED,
+        )
+    *moved, drawn = moved
     signs = [np.sign(run.tape[draw.key]) for run in (one, two)]
     largest = max(float(np.abs(m).max(initial=0.0)) for m in moved)
     if largest <= 1e-12 * float(np.abs(mean).max(initial=0.0)):
         return None
     there = np.flatnonzero(np.maximum(*np.abs(moved)) > NOTHING * largest)
     if message in base.as_bytes:
-        raise RunError(
+        raise NotMeasured(
             "DPA063",
             f'noise "{draw.name}" moves {message}, which is bytes (uint8) in which no numbers were '
             "recognised",
@@ -176,7 +179,7 @@ def _response(
     number = _numbers_that_move([m[there] for m in moved], signs)
     if number is None and len(there) < len(signs[0]):
         with np.errstate(divide="ignore", invalid="ignore"):
-            times = (base.messages[message] - mean)[there] / moved[0][there]
+            times = drawn[there] / moved[0][there]
         number = _numbers_by_value(times, base.tape[draw.key] / (draw.scale * signs[0]))
     if number is None:
         raise NotMeasured(
@@ -186,10 +189,9 @@ def _response(
             CLIPPED,
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
-    drawn = base.messages[message][there] - mean[there]  # on a grid, one scale may be whole steps
     own = (a + b) / 2 * base.tape[draw.key][number] / draw.scale
-    least = AGREE * largest
-    if not all(np.allclose(x, y, AGREE, least) for x, y in ((a, b), (own, drawn))):
+    least = AGREE * largest  # on a grid, one scale may be whole steps, and the draw is not
+    if not all(np.allclose(x, y, AGREE, least) for x, y in ((a, b), (own, drawn[there]))):
         own_round = (
             f'; if each is a round of its own, say messages.round_starts_at = "{message.name}", or '
             "show each batch to tap.batch"
@@ -239,6 +241,12 @@ def _numbers_by_value(times: Array, values: Array) -> Integers | None:
     return order[at] if sure.all() and len({*at.tolist()}) == len(at) else None
 
 
+def apart(one: Array, other: Array) -> Array:
+    """The difference; 0 where both are the same, and no finite number either."""
+    with np.errstate(invalid="ignore"):
+        return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
+
+
 def leak(
     place: AgentRound,
     noised: Mapping[MessageId, Sequence[Response]],
@@ -252,7 +260,10 @@ def leak(
     Args:
         known: draws of the place that the adversary knows, by their index.
     """
-    changes = {m: having.messages[m] - without.messages[m] for m in read}
+    changes = {m: apart(having.messages[m], without.messages[m]) for m in read}
+    for message, change in changes.items():
+        if not np.isfinite(change).all():
+            return RoundLeak(inf, inf, message)
     largest = max((float(np.abs(c).max(initial=0.0)) for c in changes.values()), default=0.0)
     if largest == 0.0:
         return NO_LEAK

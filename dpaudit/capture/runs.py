@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, view_as_real
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import RunError
@@ -377,7 +377,9 @@ def _own_row(event: Event, stack: Tensor) -> Tensor:
 
 
 def numbers(content: Tensor) -> Array:
-    """Flat and in float64."""
+    """Flat and in float64; of a complex number its two parts."""
+    if content.is_complex():
+        content = view_as_real(content.resolve_conj())
     return content.reshape(-1).double().numpy()
 
 

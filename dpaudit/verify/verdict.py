@@ -177,7 +177,7 @@ def _numbers(evidence: Evidence) -> Iterator[Flaw]:
         counts = {str(n) for n in range(len(own) + 10) if where == "reason"}
         names = {claim["text"], claim["threat_model"], *(f["message"] or "" for f in some)}
         for name in sorted(names, key=len, reverse=True):
-            text = text.replace(name, "") if name else text
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text) if name else text
         known = _known(evidence._replace(findings=some)) | counts
         unknown = [found for found in NUMBER.findall(text) if found not in known]
         if unknown:

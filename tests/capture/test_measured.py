@@ -9,6 +9,7 @@ import pytest
 from dpaudit.capture import measured as module
 from dpaudit.capture.measured import (
     NO_LEAK,
+    NotMeasured,
     Response,
     RoundLeak,
     _numbers_by_value,
@@ -165,14 +166,32 @@ def test_noise_that_is_not_added_number_by_number_is_refused() -> None:
         measured(lambda z: {A: np.tile(z["z"], 2)}, [draw("z")], {A: np.tile(CHANGE, 2)})
 
 
-def test_bytes_that_noise_moves_are_refused_as_such() -> None:
+def test_bytes_that_noise_moves_are_not_measured() -> None:
     """As what `tobytes` made of an array; its numbers cannot be told apart."""
     place = AgentRound(0, 1, (A,), (draw("z"),), 1)
     run = Run({A: np.arange(D)}, {}, as_bytes=(A,))
     moved = Run({A: np.arange(D) + 1.0}, {draw("z").key: np.ones(D)})
-    with pytest.raises(RunError, match="which is bytes") as error:
-        noise_of(place, run, [run], [(moved, moved)])
-    assert "tap.send" in (error.value.problems[0].help or "")
+    noised, unmeasured = noise_of(place, run, [run], [(moved, moved)])
+    assert noised == {}
+    assert "which is bytes" in str(unmeasured[A])
+    assert "tap.send" in unmeasured[A].problems[0].help
+
+
+@pytest.mark.parametrize("no_number", [np.nan, np.inf])
+def test_noise_that_decides_what_is_finite_is_not_measured(no_number: float) -> None:
+    def of(z: dict[str, np.ndarray]) -> dict[MessageId, np.ndarray]:
+        return {A: np.where(z["z"] < 0, no_number, 0)}
+
+    with pytest.raises(NotMeasured, match="not linear in noise"):
+        measured(of, [draw("z")], {})
+    constant = measured(lambda z: {A: np.append(z["z"], no_number)}, [draw("z")], {})
+    assert constant.mu == 0.0
+
+
+def test_what_is_finite_without_a_record_alone_shows_it() -> None:
+    change = np.where(np.arange(D) == 1, np.nan, 0.0)
+    found = measured(lambda z: {A: z["z"]}, [draw("z")], {A: change})
+    assert (found.mu, found.noiseless) == (inf, A)
 
 
 def test_a_line_twice_in_a_round_asks_for_what_starts_rounds() -> None:

@@ -19,6 +19,7 @@ from dpaudit.capture.runs import (
     _own_row,
     draws_for,
     first_difference,
+    numbers,
     place_of,
 )
 from dpaudit.capture.worlds import Neighbours
@@ -463,3 +464,9 @@ def test_rounds_of_a_program_are_those_of_its_first_run(monkeypatch, counted: bo
     assert numbers(sent(4, 5), [], False) == ([10, 30], [])  # the first and the second of its line
     assert numbers(sent(4, 5), [], True) == ([10, 30], [])
     assert found == [(["x", "x"], None)]
+
+
+def test_a_complex_number_is_two() -> None:
+    content = torch.tensor([[1 + 2j, 3 - 4j]])
+    assert numbers(content).tolist() == [1, 2, 3, -4]
+    assert numbers(content.conj()).tolist() == [1, -2, 3, 4]

@@ -318,6 +318,9 @@ def test_numbers_of_sentences_are_figures_of_evidence() -> None:
     assert spoken([test], meaning="90.9%") == ["meaning"]
     named = of.finding("test", message="w 66")
     assert spoken([named], reason="w 66") == []
+    short = of.finding("test", message="e")  # a letter of 1e-05, too
+    assert spoken([short], reason='"e" at delta 1e-05') == []
+    assert spoken([short], reason="e 77") == ["reason"]
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e6, 1e-6])

@@ -3,8 +3,8 @@
 Signs, the largest numbers, rounding, or later steps at noisy weights: no likelihood is known. Runs
 in pairs, with a record and without and the same noise, show what the record moves on average. The
 score is that of a linear discriminant with a diagonal covariance, of the numbers of the messages,
-of which of them are not zero, and of how many there are. Runs that learn it are no runs that it is
-tested by, so that what these certify holds, however poor the score is.
+of which of them are zero or finite, and of how many there are. Runs that learn it are no runs that
+it is tested by, so that what these certify holds, however poor the score is.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from dpaudit.accounting.privacy_loss import Array
 
 from .runs import MessageId, ProgramRun
 
+LARGEST = 1e30  # of a number, above which it counts as that
 FLOOR = 1e-3  # of the largest variance: what is added to that of a number which seldom moves
 
 
@@ -24,7 +25,7 @@ class LearnedScore(NamedTuple):
 
     messages: tuple[MessageId, ...]
     sizes: tuple[int, ...]  # of the messages
-    weights: Array  # [sum of 2 * sizes + 1]
+    weights: Array  # [sum of 3 * sizes + 1]
     middle: float = 0.0  # of what a run weighs with the record and without, on average
 
     @classmethod
@@ -46,21 +47,23 @@ class LearnedScore(NamedTuple):
         return unlearned._replace(weights=weights, middle=middle)
 
     def features(self, run: ProgramRun) -> Array:
-        """The numbers of each message, which of them are not zero, and how many there are."""
-        parts: list[Array] = []
-        for message, size in zip(self.messages, self.sizes, strict=True):
-            numbers = numbers_of(run, message, size)
-            n = len(run.messages.get(message, ()))
-            parts += [np.nan_to_num(numbers), numbers != 0, np.array([n])]
-        return np.concatenate(parts, dtype=float)
+        """Those of each message."""
+        each = zip(self.messages, self.sizes, strict=True)
+        return np.concatenate([features_of(run, message, size) for message, size in each])
 
     def of_run(self, run: ProgramRun) -> float:
         return float(self.weights @ self.features(run)) - self.middle
 
 
-def numbers_of(run: ProgramRun, message: MessageId, size: int) -> Array:
-    """The first ones that a run sends in a message, [size]; 0 where it sends fewer, or nothing."""
-    found = np.zeros(size)
-    sent = run.messages.get(message, found)[:size]
-    found[: len(sent)] = sent
-    return found
+def features_of(run: ProgramRun, message: MessageId, size: int) -> Array:
+    """The first numbers of a message, which of them are not 0, which are finite, and how many.
+
+    Returns:
+        [3 * size + 1]. Numbers that a run does not send, or that are not finite, are 0.
+    """
+    sent = run.messages.get(message, np.empty(0))
+    numbers = np.zeros(size)
+    numbers[: len(sent)] = sent[:size]
+    finite = np.isfinite(numbers)
+    bounded = np.clip(np.where(finite, numbers, 0.0), -LARGEST, LARGEST)
+    return np.concatenate([bounded, numbers != 0, finite, [len(sent)]], dtype=float)

@@ -15,7 +15,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
 from .drawn import owners, same_draws
-from .learned import numbers_of
+from .learned import features_of
 from .measured import (
     NO_LEAK,
     NotMeasured,
@@ -117,7 +117,7 @@ class Neighbours:
     def _moved_unmeasured(self, victim: int, pair: Pair) -> float:
         sizes = {m: len(self.base.messages[m]) for m in self.unmeasured.get(victim, ())}
         runs = [self.runs[victim][how] for how in pair if sizes]
-        moved = [np.subtract(*(numbers_of(run, m, n) for run in runs)) for m, n in sizes.items()]
+        moved = [np.subtract(*(features_of(run, m, n) for run in runs)) for m, n in sizes.items()]
         return float(sum(np.square(one).sum() for one in moved))
 
     def pairs(self, adjacency: RecordAdjacency) -> list[Pair]:

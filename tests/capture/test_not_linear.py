@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.learned import LearnedScore, numbers_of
+from dpaudit.capture.learned import LearnedScore, features_of
 from dpaudit.capture.measured import of_other_sizes
 from dpaudit.capture.runs import MessageId
 from dpaudit.files.captured_file import CapturedConfig
@@ -137,10 +137,13 @@ def test_a_learned_score_sees_how_many_numbers_there_are() -> None:
     assert np.isfinite(score.of_run(run(a=[np.nan, np.inf], b=[1])))
 
 
-def test_numbers_beyond_a_size_are_left_out() -> None:
-    sent = run(a=[1, 2, 3])
-    assert [numbers_of(sent, A, n).tolist() for n in (2, 4)] == [[1, 2], [1, 2, 3, 0]]
-    assert numbers_of(sent, B, 2).tolist() == [0, 0]
+def test_features_are_of_the_first_numbers_that_are_finite() -> None:
+    sent = run(a=[5, 0, np.inf, -1e99])
+    assert features_of(sent, A, 2).tolist() == [5, 0, 1, 0, 1, 1, 4]
+    more = features_of(sent, A, 5)
+    assert more[:5].tolist() == [5, 0, 0, -1e30, 0]
+    assert more[5:].tolist() == [1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 4]
+    assert features_of(sent, B, 1).tolist() == [0, 0, 1, 0]
 
 
 def test_messages_of_other_sizes_are_named() -> None:

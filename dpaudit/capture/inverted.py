@@ -465,13 +465,16 @@ def _set_of(images: Tensor) -> list[bytes]:
 
 
 def batch_in(parts: Sequence[Tensor]) -> ImageBatch | None:
-    """Its first floating-point part is the images, its first of integers the labels.
+    """Its first floating-point part is the images, its first of an integer for each the labels.
 
     None: it is no batch of images.
     """
     images = next((part for part in parts if part.is_floating_point()), None)
-    labels = next((p for p in parts if not p.is_floating_point() and p.ndim == 1), None)
-    if images is None or labels is None or images.ndim not in (3, 4):
+    if images is None or images.ndim not in (3, 4):
+        return None
+    of_each = (len(images),)
+    labels = next((p for p in parts if not p.is_floating_point() and p.shape == of_each), None)
+    if labels is None:
         return None
     return ImageBatch((images[:, None] if images.ndim == 3 else images).float(), labels.long())
 

@@ -366,9 +366,15 @@ def test_noise_far_out_is_held_against_the_move_of_a_record() -> None:
         (Move({0: np.array([0.32, 0.0])}), True),
         (Move({}, left=0.32), True),
         (Move({}, left=0.2), False),
+        (Move({}, left=np.nan), True),
     ):
         runs: Any = SimpleNamespace(places={1: places}, make_up=lambda k, v, c, of=of: of)
         assert _is_shown(runs, 1, [0], moved, one, other) is shown
+    for left, shown in ((0.9e-4, False), (1.1e-4, True)):  # a record that moves nothing
+        runs = SimpleNamespace(
+            places={1: places}, make_up=lambda *_, left=left: Move({}, left=left)
+        )
+        assert _is_shown(runs, 1, [0], {0: {}}, one, other) is shown
 
 
 def test_releases_that_are_alike_are_the_largest() -> None:

@@ -133,6 +133,23 @@ def test_what_agents_send_and_draw_in_a_round_is_known(tmp_path: Path) -> None:
     assert both._known(1) is None
 
 
+def test_draws_of_other_lines_are_no_noise(tmp_path: Path) -> None:
+    class Two(Toy):
+        """A second draw of each agent is of another line, and decides nothing."""
+
+        def content(self, agent: int, k: int, total: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            last = self.run.draws[-1]
+            other = last._replace(name="y", key=f"{agent}/{k}/y", sequence=last.sequence - 1)
+            self.run.draws.append(other)
+            self.run.tape[other.key] = np.ones(1)
+            return total + noise
+
+    of = alignments(Two(tmp_path), tmp_path, noise={"sites": ("z",)})
+    assert [d.name for d in of.places[2][0].draws] == ["z"]
+    every = alignments(Two(tmp_path), tmp_path)
+    assert [d.name for d in every.places[2][0].draws] == ["z", "y"]
+
+
 class SendsOn(Toy):
     """Agent 1 adds half of what it got in a round, or in the second one alone."""
 

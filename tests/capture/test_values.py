@@ -517,3 +517,19 @@ def test_parts_of_noise_have_these_p_values() -> None:
         1,
     ]
     assert drawn._parity(group[4], drawing(z[0], run=2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((0, 1, 1), (1, 1, 1)),  # run, agent and occurrence: of what differs
+        ((0, 0, 1), (0, 1, 1)),
+        ((1, 1, 0), (1, 1, 1)),
+    ],
+)
+def test_pairs_that_share_no_draw_have_one_parity(one: Any, other: Any) -> None:
+    [place] = [i for i in range(3) if one[i] != other[i]]
+    for n in range(5):
+        places = [tuple(n + m if i == place else k for i, k in enumerate(one)) for m in (0, 1)]
+        a, b = (drawing(np.zeros(1), *at) for at in places)
+        assert drawn._parity(a, b) == n % 2

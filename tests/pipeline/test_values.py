@@ -446,6 +446,7 @@ def test_what_an_audit_takes_is_said_where_it_is_much() -> None:
     assert lines([PartCost("a", 10**9, seconds=1.0)])[0].startswith("a takes about 1")
     unknown = [PartCost(name, 1, unknown="why", seconds=1.0) for name in ("a", "b", "c")]
     assert lines(unknown[:1]) == ["a: memory is not known beforehand: why"]
+    assert lines(unknown[:2]) == ["a and 1 more: memory is not known beforehand: why"]
     assert lines(unknown) == ["a and 2 more: memory is not known beforehand: why"]
     assert lines([PartCost("a", 1, seconds=0.5)], 9.5) == []
     (said,) = lines([PartCost("a", 1, seconds=0.5), PartCost("b", 1, seconds=1.0)], 9.5)

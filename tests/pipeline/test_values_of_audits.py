@@ -282,3 +282,38 @@ def test_an_audit_is_timed_for_who_listens(monkeypatch: pytest.MonkeyPatch, tmp_
         assert asked.pop() == (5, timed)
         assert found[:5] == ("config", tmp_path, "text", resume, "fingerprint")
         assert found[6] is False
+
+
+def test_what_a_reader_must_know_first_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "vacuous_notes", lambda claims, setting: iter([claims]))
+    monkeypatch.setattr(
+        run, "absent_notes", lambda models, network, n: iter([(models, network, n)])
+    )
+    config: Any = SimpleNamespace(claim="claims", threat_model="models")
+    setting: Any = SimpleNamespace(network="network")
+
+    def notes(reconstructed: str | None, condition: str | None) -> list[Any]:
+        defense: Any = SimpleNamespace(
+            reconstructed=reconstructed, outside_theory=lambda setting: condition, n_rounds=7
+        )
+        return list(run._notes(config, defense, setting))
+
+    last = ["claims", ("models", "network", 7)]
+    assert notes(None, None) == last
+    [note, *others] = notes("by its text", None)
+    assert (note.code, note.text) == (
+        "DPA123", "Reconstructed, and not its authors' own: by its text.",
+    )  # fmt: skip
+    assert others == last
+    [note, *others] = notes(None, "the rate is too large")
+    assert (note.code, others) == ("DPA124", last)
+    assert note.text.endswith("as allowed by its config: the rate is too large.")
+    assert len(notes("a", "b")) == 4
+
+
+def test_an_outlook_plays_first_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "prepare", lambda config, runtime: (config, "prepared"))
+    monkeypatch.setattr(run, "costs_ahead", lambda prepared, most: (prepared, most))
+    monkeypatch.setattr(run, "powers_of", lambda prepared: iter([prepared]))
+    found = run.outlook("config", Runtime(max_memory=5))  # type: ignore[arg-type]
+    assert found == ((("config", "prepared"), 5), [("config", "prepared")])

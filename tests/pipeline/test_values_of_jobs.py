@@ -291,6 +291,17 @@ def test_files_that_a_config_binds_are_named(tmp_path: Path, monkeypatch) -> Non
     ]  # fmt: skip
 
 
+def test_the_order_of_keys_makes_no_other_content(tmp_path: Path) -> None:
+    one = {"data": {"name": "digits", "n_agents": 3}, "seed": 1}
+    other = {"seed": 1, "data": {"n_agents": 3, "name": "digits"}}
+    keys = [
+        content.content_key(audit, tmp_path, None, "cpu", None, "s")
+        for audit in (one, other, {**one, "seed": 2})
+    ]
+    assert keys[0] == keys[1] != keys[2]
+    assert {len(key) for key in keys} == {32}
+
+
 def test_the_source_of_a_plugin_is_its_package_or_module(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "package_of_plugin" / "deep").mkdir(parents=True)

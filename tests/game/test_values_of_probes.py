@@ -1,23 +1,36 @@
 """What probes of steps make of trials, and what rounds show without noise, value by value."""
 
+import hashlib
+import io
+from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
+from dpaudit.defense.contract import Round
+from dpaudit.defense.transcript import broadcast
 from dpaudit.errors import ConfigError, NotObservable
+from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import estimate
 from dpaudit.game.estimating.estimate import Decomposition, Mixture
 from dpaudit.game.filtering import leak as leaks
+from dpaudit.game.filtering.adversary import Adversary
+from dpaudit.game.filtering.linear_view import LinearView
 from dpaudit.game.matrices import NotLocal
+from dpaudit.game.network import local
+from dpaudit.game.network.accounting import network_mu
 from dpaudit.game.network.gossip import Innovations, Participation, StackedView
-from dpaudit.game.probing import replayability
+from dpaudit.game.probing import probed_round, replayability, sparse_probe
+from dpaudit.game.probing.observer import Observer
 from dpaudit.game.probing.sparse_probe import Footprints, Units, footprints
 from dpaudit.graphs.graph import build_graph
-from tests.game.test_adversary import EAVESDROPPER, curious
-from tests.game.test_values_of_laws import toy
+from tests.game.test_adversary import EAVESDROPPER, State, curious
+from tests.game.test_values_of_laws import Toy, toy
 
 NOTHING: Any = None
 PATH = Footprints(np.array([0, 1, 0]), np.array([[0, -1, 2], [1, 1, 1]]))  # of three agents
@@ -257,3 +270,143 @@ def test_too_many_noises_are_not_unmixed(monkeypatch: pytest.MonkeyPatch) -> Non
         Mixture(game.defense, game.setting, EAVESDROPPER, 3)
     narrow = estimate.draws_of(game.defense, game.setting, 2)
     assert narrow == [(k, name, row) for k in (1, 2) for name in ("y", "w") for row in range(4)]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_small_entries_are_left_out_whatever_their_sign(kind: Any) -> None:
+    X = kind(np.array([[0.5, -0.3, 0.1], [-0.1, 0.0, -2.0]]))
+    kept, dropped = local._without_small(X, 0.3)
+    assert local._dense(kept).tolist() == [[0.5, 0.0, 0.0], [0.0, 0.0, -2.0]]
+    assert dropped == pytest.approx([0.4, 0.1])
+    whole, nothing = local._without_small(X, 0.0)
+    assert whole is X
+    assert nothing.tolist() == [0.0, 0.0]
+    units = local._with_units(kept, np.array([2, 0]))
+    assert local._dense(units)[2:].tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_bare_message_shows_its_record_by_either_sign(sign: float) -> None:
+    """Agent 1 has no noise, and its record arrives at agent 2, whose noise hides it there."""
+    W = sparse.csr_array(np.array([[0.0, 0.5, 0.0], [0.0, 0.5, 0.0], [0.0, 0.5 * sign, 0.5]]))
+    quiet = torch.tensor([1.0, 0.0, 1.0])
+    view = ThreatModel(name="links", links=((1, 0),))
+    found = local.local_mu(W, 2, view, [1, 2], noise=quiet)
+    assert found.high.tolist() == [inf, 0.0]
+    W = sparse.csr_array(np.array([[0.0, 0.5, 0.0], [0.0, 0.0, sign], [0.0, 0.0, 0.0]]))
+    arrived = local.local_mu(W, 2, view, [2], noise=torch.zeros(3))
+    assert arrived.high.tolist() == [inf]
+    assert len(local.local_mu(W, 2, view, [], noise=quiet).high) == 0
+
+
+def test_a_view_s_file_has_shifts_of_one_unit() -> None:
+    uses = [(1, 1, 0), (3, 2, 0)]
+    view = LinearView(uses, np.array([[2.0, 4.0]]), np.array([[1.0, 5.0, 7.0]]))
+    name, content = view.file(4.0, 9)
+    arrays = np.load(io.BytesIO(content))
+    assert arrays["record"].tolist() == [[2.0 * 3 / 4, 4.0 * 3 / 4]]
+    assert arrays["inclusion"].tolist() == [1, 3]
+    assert arrays["noise"].tolist() == [[1.0, 5.0, 7.0]]
+    assert name == f"artifacts/linear-view-{hashlib.sha256(content).hexdigest()}.npz"
+    white = np.load(io.BytesIO(view._replace(noise=None).file(1.0, 1)[1]))
+    assert sorted(white.files) == ["inclusion", "record"]
+    stacked = LinearView.stacked(
+        uses, [(np.ones((1, 2)), np.ones((1, 2))), (2 * np.ones((2, 1)), np.ones((3, 1)))]
+    )
+    assert stacked.record.tolist() == [[1.0, 0.0], [1.0, 0.0], [2.0, 2.0]]
+    assert stacked.noise is not None
+    assert stacked.noise.tolist() == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]
+
+
+def test_of_the_last_round_one_message_is_observed() -> None:
+    adversary = object.__new__(Adversary)
+    seen = torch.arange(6.0).view(2, 3)
+    adversary._observer = SimpleNamespace(all_observations=lambda *_: seen)  # type: ignore[assignment]
+    adversary.n_rounds = 3
+    for column, k, expected in ((None, 3, seen), (1, 2, seen), (1, 3, seen[:, [1]])):
+        adversary._column = column
+        assert torch.equal(adversary.observe(k, {}, {}), expected)
+
+
+def test_steps_are_reported_adversary_by_adversary() -> None:
+    told: list[tuple[int, int]] = []
+    views = [curious(0), curious(1), curious(2)]
+    network_mu(
+        build_graph("path", 3).at(1).W, 2, adversaries=views, on_step=lambda *s: told.append(s)
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def checked(by: float, scale: float = 1.0) -> None:
+    """Effects of units against what moves where it is off by a part of the largest number."""
+    effects = sparse.csr_array(np.array([[1.0, 2.0], [3.0, 0.0], [9.0, 9.0]]))
+    units = Units(np.arange(3), np.array([0, 1]))
+
+    def play(moves: list[Any]) -> np.ndarray:
+        moved = np.array([amounts @ effects.toarray()[live] for live, amounts in moves])
+        return moved + by * np.abs(moved).max() * np.array([0.0, 1.0])
+
+    of: Any = SimpleNamespace(_units=units, _k=1, _played=play)
+    sparse_probe._StepProbe._check(of, effects)
+
+
+def test_effects_must_predict_every_number() -> None:
+    checked(0.0)
+    for by in (-0.5, 0.5):
+        checked(by * sparse_probe.RELATIVE)
+        with pytest.raises(NotLocal, match="is not linear"):
+            checked(4 * by * sparse_probe.RELATIVE)
+    with pytest.raises(NotLocal):
+        checked(float("nan"))
+
+
+def test_a_step_that_takes_many_trials_is_not_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = toy(12)
+    own = list(sparse_probe.steps_of(Observer(game, EAVESDROPPER), 1))
+    assert len(own) == 1
+    monkeypatch.setattr(sparse_probe, "MOST_TRIALS", 1)
+    with pytest.raises(NotLocal, match=r"\d+ trials would be needed to tell its agents apart"):
+        list(sparse_probe.steps_of(Observer(game, EAVESDROPPER), 1))
+
+
+class Twice(Toy):
+    """Every agent takes its gradient twice, at its model and at twice that."""
+
+    def step(self, state: Any, k: int, graph: Any, gradient: Any, noise: Any) -> Round:
+        Y = state.X + gradient(state.X) + gradient(2 * state.X)
+        return Round(State(Y), {"y": broadcast(graph, Y + noise.gaussian("y", 1.0, Y))})
+
+
+def test_the_record_is_at_the_points_of_its_agent() -> None:
+    game = replace(toy(3), defense=Twice())
+    state: Any = game.start(1)
+    points = probed_round.points_in(game, state, 1)
+    assert points.rows.tolist() == [-1, 0, -1, -1, 1, -1]
+    assert points.steps == [0, 0]
+    chosen = torch.tensor([-1, 0, 1])
+    watched = probed_round.record_at(game, points, chosen)
+    X = torch.zeros(3, 3, 1).double()
+    calls = [watched(X), watched(X + 1)]
+    length = game.length / 8
+    assert [call[..., 0].tolist() for call in calls] == [
+        [[0, 0, 0], [0, length, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0], [0, length, 0]],
+    ]  # fmt: skip
+    idle = replace(game, first=2, cycle=5)
+    assert probed_round.points_in(idle, state, 1).steps == []
+
+
+@pytest.mark.parametrize("name", ["complex", "sparse"])
+def test_numbers_of_other_kinds_are_not_played(name: str) -> None:
+    class Odd(Toy):
+        def step(self, state: Any, k: int, graph: Any, gradient: Any, noise: Any) -> Round:
+            played = super().step(state, k, graph, gradient, noise)
+            other = {"complex": state.X * 1j, "sparse": state.X.to_sparse()}[name]
+            return played._replace(state=Kept(played.state.X, other))
+
+    assert len(replayability._play(Toy(), toy(3).setting, 1.0, 0)) == 3
+    assert replayability._play(Odd(), toy(3).setting, 1.0, 0) == []
+
+
+class Kept(NamedTuple):
+    X: torch.Tensor
+    other: Any

@@ -285,8 +285,10 @@ def _swept(gossip: _SparseGossip, victims: Indices, cut: float) -> _LocalView:
     for t, column in zip(range(T - 1, -1, -1), columns, strict=True):
         shifts[: len(column), t] = column
     whitened, rest = whitener.whitened(shifts.reshape(len(shifts), -1))
-    shown = np.asarray((np.abs(rest) > NOISELESS).reshape(len(rest), T, -1).any((0, 1)))
-    return _LocalView(whitened.reshape(len(whitened), T, -1), shown, errors, int(touched.sum()))
+    of_uses = T, len(victims)  # of no rows, where no message has noise
+    shown = np.asarray((np.abs(rest) > NOISELESS).reshape(len(rest), *of_uses).any((0, 1)))
+    whitened = whitened.reshape(len(whitened), *of_uses)
+    return _LocalView(whitened, shown, errors, int(touched.sum()))
 
 
 class _Whitener:

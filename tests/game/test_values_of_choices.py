@@ -11,13 +11,17 @@ import torch
 
 from dpaudit.defense.contract import Round, Setting
 from dpaudit.defense.transcript import broadcast
+from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering import adversary
+from dpaudit.game.filtering.adversary import Adversary
 from dpaudit.game.probing import linearity, replayability, sparse_probe
 from dpaudit.game.probing.observer import Observer
+from dpaudit.game.runs import play
 from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, WrappedGradient
 from dpaudit.game.worst_case import layers, record
 from dpaudit.graphs.graph import build_graph
+from dpaudit.rng import Streams
 from tests.game.test_adversary import EAVESDROPPER, State
 from tests.game.test_values_of_laws import Toy, toy
 
@@ -44,7 +48,7 @@ def test_agents_are_compared_in_rounds_that_are_played(monkeypatch: pytest.Monke
     asked.clear()
     alone = replace(toy(4), held=2)
     assert record.of_worst_agent(alone, EAVESDROPPER, 1e-5, "add-remove") is alone
-    only, others = toy(3), ThreatModel(name="others", kind="curious", agents=(0, 2))
+    only, others = toy(3), ThreatModel(name="others", kind="colluding", agents=(0, 2))
     assert record.of_worst_agent(only, others, 1e-5, "add-remove") is only
     monkeypatch.setattr(record, "SPARSE_FROM", 4)
     many = toy(4)
@@ -213,3 +217,71 @@ def test_what_is_left_of_a_covariance_is_above_rounding(monkeypatch: pytest.Monk
         found = adversary._unknown(C, left, S)
         assert found.tolist() == [pytest.approx([50.0, 0.5, 0.25])]
         assert limits[-1] == pytest.approx(least)
+
+
+def test_runs_that_give_no_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is enough."""
+    scores = np.zeros(20)
+    monkeypatch.setattr(play._RatiosOfRuns, "scores", lambda self, in_round: scores)
+    own = Adversary(toy(3, n_rounds=1), EAVESDROPPER, 1)
+    assert play.play(own, 10, Streams(1)).without.scores.tolist() == [0.0] * 10
+    scores[13] = float("nan")
+    with pytest.raises(DpauditError, match='1 of 20 runs played against "eavesdropper" have NaN'):
+        play.play(own, 10, Streams(1))
+
+
+def test_leaks_of_agents_are_of_the_rounds_of_their_uses() -> None:
+    """Noise of the deviation 1, and from the second round on what is kept of w beside it."""
+    game = replace(toy(4, n_rounds=3), sampling_rate=1.0)
+    own, unit = Adversary(game, EAVESDROPPER, 3), game.length / 8
+    for rounds in ([1, 2, 3], [3, 1]):
+        found = adversary.leak_by_agent(own, [0, 2], torch.tensor(rounds))
+        assert (len(found.H), found.noiseless) == (2, {})
+        expected = [unit**2 / (1.0 if k == 1 else 1.25) for k in rounds]
+        for H in found.H:
+            assert H.tolist() == [
+                pytest.approx([e if i == j else 0.0 for j in range(len(rounds))], abs=1e-3)
+                for i, e in enumerate(expected)
+            ]
+
+
+@pytest.mark.parametrize(("below", "refused"), [(True, True), (False, False)])
+def test_messages_of_opposite_gradients_are_the_same(below: bool, refused: bool) -> None:
+    class Odd(Toy):
+        """Of a sum of gradients below 0, or of one that is no number, it sends something else."""
+
+        def step(self, state: Any, k: int, graph: Any, gradient: Any, noise: Any) -> Round:
+            played = super().step(state, k, graph, gradient, noise)
+            total = gradient(state.X).sum()
+            other = bool(total < 0) if below else bool(total.isnan())
+            return played._replace(sent={"z" if other else "y": played.sent["y"]})
+
+    if not refused:
+        assert replayability.refuse_unless_replayable(Odd(), toy(3).setting) > 0
+        return
+    with pytest.raises(ConfigError):
+        replayability.refuse_unless_replayable(Odd(), toy(3).setting)
+
+
+def test_a_record_that_is_held_is_played_on_no_other_coordinates(monkeypatch) -> None:
+    played: list[int] = []
+
+    def shown(game: Any, threat_model: Any, d: int) -> dict[Any, Any]:
+        played.append(d)
+        return {("y", 0): (1.0 if d == 1 else 2.0, False)}
+
+    monkeypatch.setattr(layers, "_shown", shown)
+    game = replace(toy(3), coordinates=50)
+    found = layers._by_mixing(game, EAVESDROPPER)
+    assert found is not None
+    assert played == [1, layers.COORDINATES]
+    assert (found.message, found.times, found.d, found.release) == (
+        "y",
+        2.0,
+        layers.COORDINATES,
+        None,
+    )
+    for other in (replace(game, held=3), replace(game, coordinates=1)):
+        played.clear()
+        assert layers._by_mixing(other, EAVESDROPPER) is None
+        assert played == []

@@ -64,6 +64,26 @@ def test_a_message_goes_to_the_other_end_of_its_socket() -> None:
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("tcp://h:5", "tcp://*:5", True),
+        ("tcp://h:5", "tcp://*:6", False),
+        ("ipc://a:5", "ipc://a:5", True),
+        ("ipc://a:5", "ipc://b:5", False),  # a path, whatever follows its colon
+        ("inproc://a:1", "inproc://b:1", False),
+    ],
+)
+def test_ends_of_one_address_meet(one: str, other: str, meet: bool) -> None:
+    """Of tcp the port counts alone, for hosts have several names."""
+    processes = [process(end("connected", 2, one), posted(2)), process(end("bound", 1, other))]
+    if meet:
+        assert sent_by(addressed(processes, {0: 7, 1: 4}), 0) == [(7, [4], [4, 7])]
+    else:
+        with pytest.raises(RunError, match="no peer"):
+            addressed(processes, {0: 7, 1: 4})
+
+
+@pytest.mark.parametrize(
     ("message", "bound", "destinations"),
     [
         (posted(2), ("ipc://a", "ipc://b"), None),

@@ -15,6 +15,7 @@ from dpaudit.capture.drawn_batches import (
     drawn_rate,
     runs_for_rate,
 )
+from dpaudit.statistics.bounds import clopper_pearson
 
 Rng = np.random.Generator
 Batch = Callable[[Rng, int], np.ndarray]  # of a generator of the run and a round: who is drawn
@@ -157,3 +158,20 @@ def test_sums_are_of_all_but_one_or_two_axes() -> None:
         (1, 2): 2 * 1.0,
         (0, 2): 2 * 1.0,
     }
+
+
+def test_the_interval_of_a_rate_is_of_both_ends() -> None:
+    """Of each agent, at half of the level on each side: the lowest end and the highest one."""
+    found = runs(poisson, poisson)
+    _, rate = drawn_rate(found, (0, 1), RATE)
+    n, ends = N * ROUNDS * RUNS, []
+    for agent in (0, 1):
+        k = sum(
+            len(batch.digests) for run in found for batch in run.batches if batch.agent == agent
+        )
+        ends.append(
+            (1 - float(clopper_pearson(n - k, n, 0.025)), float(clopper_pearson(k, n, 0.025)))
+        )
+    assert (rate.value, rate.n) == (RATE, 2 * n)
+    assert rate.low == pytest.approx(min(low for low, _ in ends))
+    assert rate.high == pytest.approx(max(high for _, high in ends))

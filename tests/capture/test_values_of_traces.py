@@ -11,12 +11,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.capture import audit, draft, log_lines, program, traces, worlds
 from dpaudit.capture.accounted import Ends
-from dpaudit.capture.channels import routed
+from dpaudit.capture.channels import BESIDE, routed
 from dpaudit.capture.draft import _sites, _start, why_no_draft
 from dpaudit.capture.log_lines import lines_of
 from dpaudit.capture.process_logs import Process
 from dpaudit.capture.program import Servers
-from dpaudit.capture.runs import ProgramRun
+from dpaudit.capture.runs import ProgramRun, _described
 from dpaudit.capture.traces import EqualRuns, NotExamined, Trace
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
@@ -211,6 +211,27 @@ def test_a_message_is_read_at_the_end_that_was_passed_on() -> None:
     ])  # fmt: skip
     [sent] = [r for r in found[0].records if r["kind"] == "sent"]
     assert (sent["source"], sent["destinations"], sent["ranks"], left_out) == (3, [5], [3, 5], [])
+
+
+def test_channels_beside_messages_are_named_in_order() -> None:
+    posted = [
+        {"kind": "posted", "operator": f"{kind}.send", "channel": "1", "crc32": 1, "back": False}
+        for kind in ("socket", "pipe", "queue", "pipe", "fifo")
+    ]
+    sent = {"kind": "sent", "source": 0, "sequence": 1}
+    for n, said in ((1, "1 message"), (5, "5 messages")):
+        kinds = ["socket"] if n == 1 else ["fifo", "pipe", "queue", "socket"]
+        found, left_out = routed([Process(Path("0.log"), (*posted[:n], sent))])
+        assert left_out == [BESIDE.format(said, ", ".join(kinds))]
+        assert len(found) == 1
+
+
+def test_contents_of_messages_stay_with_their_process() -> None:
+    found = _described(3, {"tensors": [("0", [2, 3], "float32", 8, 24)]})
+    [tensor] = found["tensors"]
+    assert (tensor.name, tensor.shape, tensor.dtype) == ("0", (2, 3), "float32")
+    assert found["inconsistent"] is False
+    assert _described(3, {}) == {"tensors": (), "inconsistent": False}
 
 
 def test_what_a_recording_lacks_is_said_in_its_draft(monkeypatch) -> None:

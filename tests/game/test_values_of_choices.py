@@ -263,7 +263,7 @@ def test_messages_of_opposite_gradients_are_the_same(below: bool, refused: bool)
         replayability.refuse_unless_replayable(Odd(), toy(3).setting)
 
 
-def test_a_record_that_is_held_is_played_on_no_other_coordinates(monkeypatch) -> None:
+def test_a_held_record_is_played_on_no_other_coordinates(monkeypatch) -> None:
     played: list[int] = []
 
     def shown(game: Any, threat_model: Any, d: int) -> dict[Any, Any]:

@@ -288,28 +288,36 @@ def test_the_record_of_a_place_is_the_same_one_where_it_may_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "of", "scope", "uses", "said"),
+    ("batches", "of", "counts", "said"),
     [
-        (["ab", "ab"], {}, "run", 2, ""),
-        (["ab", "cd"], {}, "run", 1, "in how many batches a record is was not the same"),
-        (["ab", "cd"], {}, "round", 1, ""),
-        (["ab"], {}, "run", 1, ""),
-        (["aa", "ab"], {}, "round", 3, "a batch of agent 0 holds one record twice"),
-        (["ab", "ab"], {"aligned": False}, "run", 2, "blocked"),
-        ([], {}, "round", 0, ""),
+        (["ab", "ab"], {}, (2, 2), ""),
+        (["ab", "cd"], {"n_rounds": 5}, (1, 5), ""),  # drawn at random: it may be in each
+        (["ab"], {}, (1, 1), ""),
+        (["aa", "ab"], {}, (3, 2), "a batch of agent 0 holds one record twice"),
+        (["ab", "ab"], {"aligned": False}, (2, 2), "blocked"),
+        ([], {}, (0, 0), ""),
     ],
 )
-def test_how_often_a_record_is_used_is_known(batches, of, scope, uses, said) -> None:
+def test_how_often_a_record_is_used_is_known(batches, of, counts, said) -> None:
+    uses, counted = counts
     own = of_batches([(10 * i + 5, one) for i, one in enumerate(batches)], **of)
     own.blocked = "blocked"
-    assert own._records_missing(claim(scope)).startswith(said)
-    assert bool(own._records_missing(claim(scope))) == bool(said)
+    assert own._records_missing().startswith(said)
+    assert bool(own._records_missing()) == bool(said)
     assert own.uses() == uses
+    assert own._count(claim("run")) == counted
+    assert own._count(claim("round")) == 1
+    assert (examined.COINS in own.assumed) == (not own.in_turn)
     other = of_batches([(5, "ab"), (15, "cd")])
     own.runs = [other.worlds.plain]
     assert own.uses() == max(uses, 1)
-    if own.aligned and len(batches) == 2 and scope == "run":
-        assert own._records_missing(claim(scope)).startswith("in how many batches")
+
+
+def test_batches_are_in_turn_where_those_of_all_runs_are() -> None:
+    own = of_batches([(5, "ab"), (15, "ab")])
+    own.runs = [of_batches([(5, "ab"), (15, "cd")]).worlds.plain]
+    assert not own.in_turn
+    assert own._count(claim("run")) == own.worlds.base.n_rounds
 
 
 def test_batches_that_are_drawn_are_held_against_their_rate(monkeypatch) -> None:
@@ -325,13 +333,13 @@ def test_batches_that_are_drawn_are_held_against_their_rate(monkeypatch) -> None
     of.why, of.runs = "", [of.worlds.plain]
     assert of.drawn == ("", {Name.DECLARED_RATE: Metric(value=0.5), Name.SAMPLING_RATE: metric})
     assert seen == [(2, (0,), 0.5)]
-    assert of._records_missing(claim()) == ""  # by chance, in each batch
+    assert of._records_missing() == ""  # by chance, in each batch
     assert of._count(claim()) == 2
     assert of._count(claim("round")) == 1
     assert of.assumed[-1] == examined.COINS
     apart: Any = of_batches([(5, "ab"), (15, "cd")], stated="poisson", rate=0.5)
     apart.why, of = "they are not", apart
-    assert apart._records_missing(claim("round")) == "they are not"
+    assert apart._records_missing() == "they are not"
     assert apart.releases(claim("round")) is None
     used = apart._used(0, claim(), EVERYONE)
     assert used.not_examined == ("they are not",)

@@ -17,6 +17,7 @@ what comes back is of the kind that was given.
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +34,7 @@ __all__ = ["batch", "noise", "send"]
 Value = TypeVar("Value")
 STARTED = f"{__package__}.start"  # the module that dpaudit starts in a process it records
 FAMILIES = ("gaussian", "laplace")
+MOST_AGENTS = 2**31  # their numbers are below that
 
 
 def batch(agent: SupportsIndex, records: Value) -> Value:
@@ -54,7 +56,7 @@ def noise(
 
     Args:
         draw: a tensor or array of independent numbers, or a number, or a list of numbers.
-        scale: their standard deviation; of Laplace noise its scale b.
+        scale: their standard deviation; of Laplace noise its scale b. 0 where there is no noise.
         family: "gaussian" or "laplace".
     """
     player = _player()
@@ -62,7 +64,7 @@ def noise(
         return draw
     if family not in FAMILIES:
         raise RecorderError("DPA061", f"tap.noise: expected one of {FAMILIES}; got {family!r}")
-    return player.noise(_agent("noise", agent), str(name), draw, float(scale), family)
+    return player.noise(_agent("noise", agent), str(name), draw, _scale(scale, draw), family)
 
 
 def send(
@@ -90,11 +92,30 @@ def _agent(call: str, given: SupportsIndex) -> int:
         number = -1 if isinstance(given, bool) else operator.index(given)
     except TypeError:
         number = -1
-    if number < 0:
+    if not 0 <= number < MOST_AGENTS:
         raise RecorderError(
             "DPA061", f"tap.{call}: expected an agent's number, 0, 1, ...; got {given!r}"
         )
     return number
+
+
+def _scale(given: Any, draw: Any) -> float:
+    """Raises RecorderError for what is no scale, or for numbers of scale 0 that are not 0."""
+    try:
+        scale = float(given)
+    except (TypeError, ValueError):
+        scale = math.nan
+    if not 0 <= scale < math.inf:
+        got = type(given).__name__ if math.isnan(scale) else f"{scale:g}"
+        raise RecorderError("DPA061", f"tap.noise: expected one scale, 0 or more; got {got}")
+    if scale == 0 and any(map(_is_not_0, draw if isinstance(draw, (list, tuple)) else [draw])):
+        raise RecorderError("DPA061", "tap.noise: the scale is 0, and the numbers are not")
+    return scale
+
+
+def _is_not_0(part: Any) -> bool:
+    found = part != 0
+    return bool(found.any() if hasattr(found, "any") else found)
 
 
 def _agents(given: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:

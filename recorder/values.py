@@ -136,7 +136,17 @@ def bytes_of(held: Any) -> Any:
 
 
 def in_memory(tensor: Any) -> Any:
-    """On the CPU, in row-major order and with nothing left to be done lazily."""
+    """On the CPU, dense, in row-major order and with nothing left to be done lazily.
+
+    Raises:
+        RecorderError: it is a nested tensor, which has no shape.
+    """
+    if getattr(tensor, "is_nested", False):
+        raise RecorderError("DPA061", "expected a tensor with one shape; got a nested one")
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.detach().to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
     lazy = (tensor.is_conj() or tensor.is_neg()) if hasattr(tensor, "is_neg") else False
     if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
         return tensor

@@ -84,7 +84,10 @@ def drawn_noise(
         why: nothing more is known of the noise, if this is given.
     """
     named = [[d for d in run.draws if not sites or d.name in sites] for run in runs]
-    used = [[d for d in draws if d.scale > 0 and d.key not in same] for draws in named]
+    used = [
+        [d for d in draws if d.scale > 0 and d.key not in same and len(run.tape[d.key])]
+        for run, draws in zip(runs, named, strict=True)
+    ]
     drawings = list(_drawings(runs, used))
     if not drawings:
         return []

@@ -5,6 +5,7 @@ it, is one error that says where.
 """
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -246,11 +247,27 @@ def _refuse_other_version(path: Path, first: bytes) -> None:
         )
 
 
-def _misfit(shape: list[int], name: str, at: int, size: int, room: int) -> str | None:
-    """Why a content cannot be what its line says; None: it can."""
+@cache
+def dtype_called(name: str) -> torch.dtype | None:
+    """The dtype of torch with this name; None: there is none, or its numbers cannot be read.
+
+    Those of quantised numbers, which have no scale here, would end the process.
+    """
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        return f"no dtype is called {name}"
+        return None
+    try:
+        torch.ones(1, dtype=dtype).to(torch.complex128)
+    except (RuntimeError, NotImplementedError):
+        return None
+    return dtype
+
+
+def _misfit(shape: list[int], name: str, at: int, size: int, room: int) -> str | None:
+    """Why a content cannot be what its line says; None: it can."""
+    dtype = dtype_called(name)
+    if dtype is None:
+        return f"no dtype of numbers is called {name}"
     if at + size > room:
         return f"bytes {at} to {at + size} of {room}"
     items = 1

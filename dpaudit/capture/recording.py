@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import safetensors
-import torch
 from torch import Tensor
 
 from dpaudit.errors import RunError
@@ -38,6 +37,7 @@ from dpaudit.files.recorded import (
 )
 from dpaudit.files.whole import writing
 
+from .log_lines import dtype_called
 from .process_logs import Process, Record, events_of
 
 MOST_TENSORS, MOST_BYTES = 10_000, 2**29  # of one file
@@ -88,8 +88,8 @@ class CaptureFolder:
     def content(self, sent: SentTensor) -> Tensor:
         """A tensor as it was sent, of its shape and dtype, on the CPU."""
         path = self.path / sent.file
-        dtype = getattr(torch, sent.dtype, None)
-        if not isinstance(dtype, torch.dtype) or ".." in Path(sent.file).parts:
+        dtype = dtype_called(sent.dtype)
+        if dtype is None or ".." in Path(sent.file).parts:
             raise RunError(
                 "DPA066", f"{self.path / EVENTS}: no tensor of {sent.dtype} in {sent.file}"
             )

@@ -160,3 +160,12 @@ def test_noise_that_two_agents_draw_from_one_seed_is_one_draw() -> None:
     assert same_draws(plain, ["p"], rounds=[1]) == {}
     assert same_draws(plain, (), rounds=[1, 2])["2/0/r"] == ("0/1/p", 1)
     assert owners(draws[:1], same) == {"0/0/p": frozenset({0, 1})}
+
+
+def test_a_draw_of_no_numbers_tells_nothing() -> None:
+    z = np.random.default_rng(5).standard_normal((40, 30))
+    some, more = run(z), run(np.zeros((3, 0)))
+    both = Run([*some.draws, *(d._replace(key=f"1/{d.key}") for d in more.draws)], dict(some.tape))
+    both.tape.update({f"1/{key}": values for key, values in more.tape.items()})
+    assert drawn_noise([more], ()) == []
+    assert drawn_noise([both], ()) == drawn_noise([some], ())

@@ -54,7 +54,9 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path: Path) -> None:
         ({"time": "nan"}, "time: Input should be a finite number"),
         ({"tensors": [["0", [2, 2], "float32", 4, 16]]}, 'content "0": bytes 4 to 20 of 16'),
         ({"tensors": [["0", [3], "float32", 0, 16]]}, "16 bytes; [3] of float32 has 12"),
-        ({"tensors": [["0", [2, 2], "nn", 0, 16]]}, "no dtype is called nn"),
+        ({"tensors": [["0", [2, 2], "nn", 0, 16]]}, "no dtype of numbers is called nn"),
+        ({"tensors": [["0", [16], "qint8", 0, 16]]}, "no dtype of numbers is called qint8"),
+        ({"tensors": [["0", [16], "float4_e2m1fn_x2", 0, 16]]}, "no dtype of numbers is called"),
         ({"tensors": [["0", [2**40, 2**40], "float32", 0, 16]]}, "16 bytes; [1099511627776"),
     ],
 )

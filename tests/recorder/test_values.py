@@ -1,5 +1,6 @@
 """Tensors, arrays and numbers as bytes, and made of these again."""
 
+import warnings
 from array import array
 from typing import Any
 
@@ -25,6 +26,7 @@ OF_EACH_KIND = {
     "a tensor": (torch.tensor(X), "float64", X),
     "a bfloat16 tensor": (torch.tensor(X).bfloat16(), "bfloat16", X),
     "a transposed tensor": (torch.tensor(X.T.copy()).T, "float64", X),
+    "a sparse tensor": (torch.tensor(X).to_sparse(), "float64", X),
     "a conjugated tensor": (torch.tensor([1 + 2j]).conj(), "complex64", [1 - 2j]),
     "an array": (X.astype("float32"), "float32", X),
     "a big-endian array": (X.astype(">f8"), "float64", X),
@@ -110,3 +112,20 @@ def test_a_content_is_made_a_value_of_the_same_kind(kind: str) -> None:
         assert np.array_equal(
             tensor_from(content_of(twice)).to(torch.complex128), 2 * np.array(expected)
         )
+
+
+def test_quantised_numbers_are_those_that_they_stand_for() -> None:
+    """Their bytes alone have no scale."""
+    numbers = torch.tensor([0.0, 0.5, -0.75])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that torch will drop them
+        quantised = torch.quantize_per_tensor(numbers, 0.25, 3, torch.quint8)
+    content = content_of(quantised)
+    assert content.dtype == "float32"
+    assert tensor_from(content).tolist() == numbers.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_has_no_shape() -> None:
+    with pytest.raises(RecorderError, match="expected a tensor with one shape"):
+        content_of(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))

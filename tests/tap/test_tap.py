@@ -225,7 +225,7 @@ def test_bytes_that_hold_numbers_are_shown_as_their_numbers(tmp_path: Path, how:
     assert content.tolist() == [1.5, -2.0]
 
 
-@pytest.mark.parametrize("destinations", [1.0, "1", -1, None, [0, "1"], True], ids=repr)
+@pytest.mark.parametrize("destinations", [1.0, "1", -1, 2**31, None, [0, "1"], True], ids=repr)
 def test_what_is_no_agent_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destinations: Any
 ) -> None:
@@ -235,3 +235,24 @@ def test_what_is_no_agent_is_refused_in_one_line(
         RecorderError, match=r"tap\.send: expected an agent's number, 0, 1, \.\.\.; got"
     ):
         tap.send(0, destinations, "x", np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "scale", [-1.0, float("nan"), float("inf"), "a", None, np.ones(2)], ids=str
+)
+def test_what_is_no_scale_is_refused(tmp_path: Path, monkeypatch, scale: Any) -> None:
+    seen = player(tmp_path)
+    monkeypatch.setattr(tap, "_player", lambda: seen)
+    with pytest.raises(RecorderError, match="expected one scale, 0 or more; got"):
+        tap.noise(0, "z", np.ones(2), scale)
+
+
+@pytest.mark.parametrize("draw", [np.ones(2), torch.ones(2), [0.0, 1.0], 1.0], ids=str)
+def test_numbers_of_scale_0_are_0(tmp_path: Path, monkeypatch, draw: Any) -> None:
+    """A program may turn its noise off, and may not state that it has none where it has some."""
+    seen = player(tmp_path)
+    monkeypatch.setattr(tap, "_player", lambda: seen)
+    with pytest.raises(RecorderError, match="the scale is 0, and the numbers are not"):
+        tap.noise(0, "z", draw, 0.0)
+    nothing = [-0.0, 0.0] if isinstance(draw, list) else -0.0 * draw
+    tap.noise(0, "z", nothing, 0.0)

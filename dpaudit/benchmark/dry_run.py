@@ -4,6 +4,7 @@ What costs the same is measured once: cells that differ in their seed, or in how
 how much noise there is, share their time and memory.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,9 +38,14 @@ class CellAhead:
         return self.costs.seconds(1)
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of its parts of unknown time, each once."""
+        return tuple(name for name, seconds, _, _ in self.costs.by_part() if seconds is None)
+
+    @property
     def is_least(self) -> bool:
         """Whether some part of it is of unknown time."""
-        return any(part.seconds is None for part in self.costs.parts)
+        return bool(self.unknown)
 
     @property
     def size(self) -> int | None:
@@ -95,6 +101,14 @@ def seconds_of(ahead: list[CellAhead], workers: int) -> float:
     """Of all cells, where so many are run side by side; what is unknown is left out."""
     known = [(a.seconds, a.n_seeds) for a in ahead if a.seconds is not None]
     return max([sum(s * n for s, n in known) / workers, *(s for s, _ in known)], default=0.0)
+
+
+def unknown_parts(ahead: list[CellAhead]) -> Counter[str]:
+    """In how many cells, with all their seeds, each part is of unknown time, by its name."""
+    found = Counter[str]()
+    for cell in ahead:
+        found.update(dict.fromkeys(cell.unknown, cell.n_seeds))
+    return found
 
 
 def _without(value: Any, keys: tuple[str, ...]) -> Any:

@@ -140,7 +140,7 @@ def _print_ahead(
     plan: "BenchmarkPlan", file: "BenchmarkFile", runtime: "Runtime", cores: int, quiet: bool
 ) -> None:
     """Time, memory and power of cells that were not begun."""
-    from dpaudit.benchmark.dry_run import cells_ahead, seconds_of
+    from dpaudit.benchmark.dry_run import cells_ahead, seconds_of, unknown_parts
 
     if not plan.cells:
         return
@@ -149,9 +149,12 @@ def _print_ahead(
     say(f"{'time':>9}  {'memory':>8}  {'certifies':>9}  cell")
     for cell in ahead:
         say(_of_cell(cell, plan.name))
-    least = "at least " if any(cell.is_least for cell in ahead) else ""
-    whole = f"{least}about {duration(seconds_of(ahead, cores))}"
+    unknown = unknown_parts(ahead)
+    whole = f"{'at least ' if unknown else ''}about {duration(seconds_of(ahead, cores))}"
     say(f"{len(plan.cells)} cells: {whole} on {cores} core{'s' * (cores > 1)}")
+    if unknown:
+        parts = ", ".join(f"{part} of {n} cells" for part, n in unknown.most_common())
+        say(f"left out of that, as their time is unknown: {parts}")
     say(
         "time is of one core, memory of the largest part; certifies is the largest epsilon expected"
         ", behind < the largest that these trials could certify at best"
@@ -164,11 +167,14 @@ def _print_tuning(plan: "BenchmarkPlan", tuning: "Tuning", ahead: "list[CellAhea
     """How many runs choose what is tuned, and how long they take of those whose time is known."""
     from dpaudit.benchmark.tuning import shared_choices
 
-    seconds = {cell.group: cell.costs.tuning or 0.0 for cell in ahead}
+    seconds = {cell.group: cell.costs.tuning for cell in ahead}
     tried = [one for one in shared_choices(plan, tuning) if len(one.candidates) > 1]
-    n = sum(len(one.candidates) for one in tried)
-    whole = sum(len(one.candidates) * seconds[one.cells[0].group] for one in tried)
-    say(f"before them {n} trainings choose what is tuned: about {duration(whole)} on 1 core")
+    each = [(len(one.candidates), seconds[one.cells[0].group]) for one in tried]
+    whole = duration(sum(n * s for n, s in each if s is not None))
+    unknown = sum(n for n, s in each if s is None)
+    least, rest = ("at least ", f"; {unknown} of them are of unknown time") if unknown else ("", "")
+    said = f"before them {sum(n for n, _ in each)} trainings choose what is tuned"
+    say(f"{said}: {least}about {whole} on 1 core{rest}")
 
 
 def _of_cell(cell: "CellAhead", plan_name: str) -> str:

@@ -113,6 +113,53 @@ def test_a_plugin_that_raises_is_a_line_of_each_of_its_cells(
     ]
 
 
+TUNING = """seeds = [1, 2]
+[tuning]
+seed = 3
+[[tuning.factor]]
+keys = ["defense.learning_rate"]
+values = [0.5, 1]
+"""
+
+
+@pytest.mark.parametrize(
+    "spoilt, said, tuned",
+    [
+        ("_seconds", ["attack 00 likelihood-ratio (", "examination sensitivity of"], ""),
+        (
+            "pace_of",
+            ["training (defense)", "training (no-defense)", "noise-of-the-run"],
+            "at least ",
+        ),
+    ],
+)
+def test_parts_of_unknown_time_are_named_with_their_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str, said: list[str], tuned: str
+) -> None:
+    def unknown(*given: object, **named: object) -> None:
+        if spoilt == "pace_of":
+            raise ValueError("cannot be played")
+
+    monkeypatch.setattr(f"dpaudit.pipeline.costs.{spoilt}", unknown)
+    monkeypatch.setattr("dpaudit.pipeline.costs.PATIENCE", 60.0)  # seconds, on a busy machine
+    path = written(tmp_path, TUNING, GRAPHS)
+    path.write_text(path.read_text() + ATTACK)
+    command = ["benchmark", str(path), "--dry-run", "--quiet", "--workers", "1"]
+    done = CliRunner().invoke(app, command)
+    lines = done.stdout.splitlines()
+    [total] = [line for line in lines if line.startswith("4 cells: at least about ")]
+    left_out = lines[lines.index(total) + 1]
+    head, _, listed = left_out.partition(": ")
+    assert head == "left out of that, as their time is unknown"
+    parts = listed.split(", ")
+    assert all(part.endswith(" of 4 cells") for part in parts)
+    assert [part for part in parts if part.startswith(tuple(said))] == parts
+    assert len(parts) == len(said)
+    rest = "; 4 of them are of unknown time" if tuned else ""
+    assert lines[-1].startswith(f"before them 4 trainings choose what is tuned: {tuned}about ")
+    assert lines[-1].endswith(f" on 1 core{rest}")
+
+
 LACKING = '[[axis]]\nkey = "defense.name"\nvalues = ["whisper", "dp-dpsgd"]\n'
 NEEDED = 'whisper needs the package cvxpy: pip install "dpaudit[whisper]"'
 

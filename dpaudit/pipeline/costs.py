@@ -240,21 +240,25 @@ def costs_ahead(prepared: Prepared, max_memory: int | None) -> AuditCosts:
     found: dict[object, float | None] = {}
     with TemporaryDirectory() as folder, one_thread(), global_randomness(0):
         run = RunDirectory(Path(folder))
-        _record(prepared, run)
+        played = _record(prepared, run)
         for i, part in enumerate(costs.attacks):
             if (job := part.job) is not None:
                 key = job.of, job.part.batch_size
+                reads = max(job.attack.recording(prepared.defense).messages, default=0)
                 if key not in found:
-                    found[key] = _seconds(job, context_of(prepared, run, job))
+                    context = context_of(prepared, run, job)
+                    found[key] = None if reads > played else _seconds(job, context)
                 costs.attacks[i] = part._replace(seconds=found[key])
     return costs
 
 
-def _record(prepared: Prepared, run: RunDirectory) -> None:
-    """The rounds that attacks read, if they are soon played."""
-    recording = recording_for(prepared)
+def _record(prepared: Prepared, run: RunDirectory) -> int:
+    """The rounds that attacks read, if they are soon played; the last round that was."""
+    recording, last = recording_for(prepared), 0
 
     def on_round(done: int, total: int) -> None:
+        nonlocal last
+        last = done
         if done >= max(recording.messages):
             raise Enough
 
@@ -262,6 +266,7 @@ def _record(prepared: Prepared, run: RunDirectory) -> None:
     if recording.messages:
         with suppress(Enough, Exception), _soon():
             train(prepared.defense, *given, on_round)
+    return last
 
 
 def _seconds(job: AttackJob, context: AttackContext) -> float | None:

@@ -90,6 +90,33 @@ def test_first_steps_tell_the_time_of_an_attack(
     assert costs._seconds(job, None) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_an_attack_on_rounds_not_soon_played_has_no_time(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Without its rounds, membership refuses at once, which is not how long it takes."""
+    monkeypatch.setattr(costs, "PATIENCE", 60.0)
+    real = costs.train
+
+    def stopped(*given: Any) -> None:
+        *rest, on_round = given
+
+        def for_two_rounds(done: int, total: int) -> None:
+            on_round(done, total)
+            if done == 2:
+                raise costs.Enough
+
+        real(*rest, for_two_rounds)
+
+    monkeypatch.setattr(costs, "train", stopped)
+    attack = {"name": "membership", "rounds": [4 if late else 1]}  # which reads round 2, too
+    defense = {**DEFENSE, "n_rounds": 4}
+    config = digits_config(attack, model="logistic", n_agents=4, defense=defense)
+    found, _ = outlook(config, Runtime(cores=1))
+    [seconds] = [seconds for part, seconds, *_ in found.by_part() if "membership" in part]
+    assert (seconds is None) == late
+
+
 @pytest.mark.parametrize("act", ["falls", "is late"])
 def test_of_an_attack_that_reports_late_no_time_is_known(
     monkeypatch: pytest.MonkeyPatch, act: str

@@ -281,3 +281,11 @@ def test_another_rate_is_refused_or_noted(tmp_path: Path) -> None:
 def test_weights_that_are_not_named_as_such_are_no_gradient(tmp_path: Path) -> None:
     with pytest.raises(DpauditError, match="messages.weights"):
         inverted_weights(tmp_path, "1", named=False)
+
+
+@pytest.mark.slow
+def test_images_are_found_under_the_noise_of_several_steps(tmp_path: Path) -> None:
+    """Its gradients at noisy weights make the message no linear one in the first step's noise."""
+    found = inverted_weights(tmp_path, "2", "0.01", rounds=(1,))
+    [psnr] = [f.metrics[Name.PSNR].value for f in found if "as one gradient" not in f.title]
+    assert 30 < psnr < 60  # which is without noise

@@ -17,7 +17,8 @@ from dpaudit.accounting.privacy_loss import Array
 from .runs import MessageId, ProgramRun
 
 LARGEST = 1e30  # of a number, above which it counts as that
-FLOOR = 1e-3  # of the largest variance: what is added to that of a number which seldom moves
+FLOOR = 0.01  # of its mean square move, what is added to the variance of a number
+ROUNDING = 1e-9  # of the largest value of a number: a mean move below it is none
 
 
 class LearnedScore(NamedTuple):
@@ -39,11 +40,12 @@ class LearnedScore(NamedTuple):
         sizes = tuple(len(without[0].messages[m]) for m in messages)
         unlearned = cls(tuple(messages), sizes, np.empty(0))
         sides = [np.stack([unlearned.features(run) for run in some]) for some in (without, having)]
+        both = np.concatenate(sides)
         apart = sides[1].mean(axis=0) - sides[0].mean(axis=0)
-        variance = (sides[0].var(axis=0) + sides[1].var(axis=0)) / 2
-        floor = FLOOR * variance.max(initial=0.0) or 1.0
-        weights = apart / (variance + floor)
-        middle = float(weights @ np.concatenate(sides).mean(axis=0))
+        apart[np.abs(apart) <= ROUNDING * np.abs(both).max(axis=0)] = 0.0
+        variance = (sides[0].var(axis=0) + sides[1].var(axis=0)) / 2 + FLOOR * apart**2
+        weights = np.divide(apart, variance, out=np.zeros_like(apart), where=apart != 0)
+        middle = float(weights @ both.mean(axis=0))
         return unlearned._replace(weights=weights, middle=middle)
 
     def features(self, run: ProgramRun) -> Array:

@@ -112,13 +112,31 @@ def test_a_learned_score_weighs_numbers_by_their_variance() -> None:
     without = [run(a=[5 + x, y]) for x, y in noise]
     having = [run(a=[6 + x, y + 2]) for x, y in noise]
     score = LearnedScore.of([A], without, having)
-    floor = 1e-3 * 32 / 3
-    assert score.weights[:2] == pytest.approx([1 / (2 / 3 + floor), 2 / (32 / 3 + floor)])
+    assert score.weights[:2] == pytest.approx([1 / (2 / 3 + 0.01), 2 / (32 / 3 + 0.04)])
     apart = score.of_run(run(a=[6, 2])) - score.of_run(run(a=[5, 0]))
     assert apart == pytest.approx(score.weights[:2] @ [1, 2] + score.weights[3])
     sides = [np.mean([score.of_run(one) for one in some]) for some in (without, having)]
     assert sides[0] == pytest.approx(-sides[1])  # those of several agents have one threshold
     assert LearnedScore.of([A], without, without).of_run(having[0]) == 0.0
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_a_learned_score_is_the_same_in_any_unit(unit: float) -> None:
+    """Beside which numbers are there, whose unit is 1."""
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(40, 8)) * (rng.random((40, 8)) < 0.5)
+    sides = [[run(a=unit * (x + move * (x != 0))) for x in z] for move in (0.0, 0.5)]
+    score, other = LearnedScore.of([A], *sides), run(a=unit * rng.normal(size=8))
+    plain = [[run(a=one.messages[A] / unit) for one in some] for some in sides]
+    same = LearnedScore.of([A], *plain).of_run(run(a=other.messages[A] / unit))
+    assert score.of_run(other) == pytest.approx(same, rel=1e-6)
+
+
+def test_what_is_rounded_is_not_learned() -> None:
+    without = [run(a=[0.1 + 1e-12 * i, i]) for i in range(3)]
+    having = [run(a=[0.1 + 1e-12 * i + 3e-13, i + 1]) for i in range(3)]
+    weights = LearnedScore.of([A], without, having).weights
+    assert weights[0] == 0.0 < weights[1]
 
 
 def test_a_learned_score_sees_which_numbers_are_there() -> None:

@@ -412,13 +412,24 @@ class Alignments:
         moved = moves.units
         worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
         self.refuse(played(self.program, worlds, self.what_differs), "composition")
+        rounds = {v: self._first_round(v) for v in self.victims}
         firsts = {
-            way: {v: _first(of[v]) for v in self.victims}
+            way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v, k in rounds.items()}
             for way, of in moved.items()
             if way.how in ("absent", *FAR[:2])
         }
         worlds = [self.world(way, of, self.victims, first=True) for way, of in firsts.items()]
         self.refuse(played(self.program, worlds, self.what_differs), "state")
+
+    def _first_round(self, victim: int) -> int | None:
+        """That of the first batch in which its record is changed."""
+        base, number = self.worlds.base, next(iter(self.records[victim]), None)
+        own = [taken.sequence for taken in base.batches if taken.agent == victim]
+        for k in self.places if number is not None else ():
+            begin, end = base.span(victim, k)
+            if begin < own[number - 1] < end:
+                return k
+        return None
 
     def refuse(
         self, found: Sequence[tuple[PremiseName | None, str] | RunError], premise: PremiseName
@@ -462,12 +473,6 @@ class Alignments:
                 what = "a message before round 1" if m is None else str(m)
                 return "composition", f"{what} depends on the record, with no noise of its own"
         return None, ""
-
-
-def _first(units: Units) -> Units:
-    """Those of the first round that moves: that of the agent's first batch."""
-    k = min((k for (k, _), of in units.items() if of.any()), default=None)
-    return {at: of for at, of in units.items() if at[0] == k}
 
 
 def below_overflow(changes: Mapping[MessageId, Array]) -> dict[MessageId, Array]:

@@ -83,11 +83,7 @@ def drawn_noise(
             further draws.
         why: nothing more is known of the noise, if this is given.
     """
-    named = [[d for d in run.draws if not sites or d.name in sites] for run in runs]
-    used = [
-        [d for d in draws if d.scale > 0 and d.key not in same and len(run.tape[d.key])]
-        for run, draws in zip(runs, named, strict=True)
-    ]
+    used = [[d for d in _used(run, sites) if d.key not in same] for run in runs]
     drawings = list(_drawings(runs, used))
     if not drawings:
         return []
@@ -127,6 +123,12 @@ def drawn_noise(
             not_examined=(missing,) if missing else (),
         )
     ]
+
+
+def _used(run: ProgramRun, sites: Sequence[str]) -> list[NamedDraw]:
+    """Noise of the sites that has numbers, and is not turned off."""
+    named = [d for d in run.draws if not sites or d.name in sites]
+    return [d for d in named if d.scale > 0 and len(run.tape[d.key])]
 
 
 def _drawings(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> Iterator[Drawing]:

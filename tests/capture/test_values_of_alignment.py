@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from dpaudit.capture import aligned, examined, far_records
 from dpaudit.capture.accounted import NOISELESS, Least
-from dpaudit.capture.aligned import SAME, Alignments, Way, _first
+from dpaudit.capture.aligned import SAME, Alignments, Way
 from dpaudit.capture.examined import Cost, Examination
 from dpaudit.capture.named_models import stored_weights
 from dpaudit.capture.runs import MessageId
@@ -169,8 +169,18 @@ def test_a_far_record_moves_finite_numbers_alone() -> None:
         assert unseen == {1, 2}
 
 
-def test_a_first_batch_is_of_the_first_round_that_moves() -> None:
-    """An agent may take it later than others, or draw noise before."""
-    units = {(k, f"{k}/{i}"): np.full(2, float(k > 1)) for k in (1, 2, 3) for i in (0, 1)}
-    assert [*_first(units)] == [(2, "2/0"), (2, "2/1")]
-    assert _first({(1, "1/0"): np.zeros(2)}) == {}
+def test_a_first_batch_is_of_the_round_that_sends_next() -> None:
+    """Agent 0 sends at 10 and 20, agent 1 at 20 and 30; batches 1 and 2 of agent 1 are evaluated."""
+    ends = {0: [10, 20, -1], 1: [-1, 20, 30]}
+    batches = [SimpleNamespace(agent=v, sequence=s) for v, s in [(0, 5), (0, 15), (1, 7), (1, 25)]]
+
+    def span(victim: int, k: int) -> tuple[int, int]:
+        end = ends[victim][k - 1]
+        return max([-1, *(e for e in ends[victim][: k - 1])]), end
+
+    base = SimpleNamespace(batches=batches, span=span)
+    of: Any = SimpleNamespace(worlds=SimpleNamespace(base=base), places={1: {}, 2: {}, 3: {}})
+    for first, of.records in ((1, {0: {1: []}}), (2, {0: {2: []}}), (None, {0: {}})):
+        assert Alignments._first_round(of, 0) == first
+    for first, of.records in ((2, {1: {1: []}}), (3, {1: {2: []}})):
+        assert Alignments._first_round(of, 1) == first

@@ -423,12 +423,13 @@ class Alignments:
 
     def _first_round(self, victim: int) -> int | None:
         """That of the first batch in which its record is changed."""
-        base, number = self.worlds.base, next(iter(self.records[victim]), None)
+        base = self.worlds.base
         own = [taken.sequence for taken in base.batches if taken.agent == victim]
-        for k in self.places if number is not None else ():
-            begin, end = base.span(victim, k)
-            if begin < own[number - 1] < end:
-                return k
+        for number in list(self.records[victim])[:1]:
+            for k in self.places:
+                begin, end = base.span(victim, k)
+                if begin < own[number - 1] < end:
+                    return k
         return None
 
     def refuse(

@@ -128,7 +128,8 @@ def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
         return torch.equal(senders_by_row(sent[name]), graph.senders)
     n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
     state = game.start(n, coordinates=d)
-    units = {name: torch.eye(n, dtype=torch.float64)[..., None].expand(n, n, d)}
+    sizes = 1 + torch.arange(d, dtype=torch.float64)  # a step may take their mean away
+    units = {name: torch.eye(n, dtype=torch.float64)[..., None] * sizes}
     still, moved = (
         game.defense.step(state, k, graph, silent, ChosenNoise(u)).sent for u in ({}, units)
     )

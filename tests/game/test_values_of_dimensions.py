@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -28,6 +29,10 @@ from tests.game.test_adversary import EAVESDROPPER, Gossip, State, curious
 from tests.game.three_agents import BEGIN, ONE, ROOT2, Trio, trio, weights
 
 W = weights()
+
+
+def close(found: Tensor, expected: Tensor, rtol: float = 1e-9) -> None:
+    np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
 class Shaped(Gossip):
@@ -188,10 +193,10 @@ def test_record_and_noise_move_each_coordinate_by_itself() -> None:
     y, v = found.values()
     expected = torch.zeros(3, 2).double()
     expected[1] = ONE / ROOT2
-    torch.testing.assert_close(y.by_record, expected)
+    close(y.by_record, expected)
     assert not v.by_record.any()
-    torch.testing.assert_close(y.by_noise, 3 * sizes[:, None].expand(3, 2))
-    torch.testing.assert_close(v.by_noise, ROOT2 * sizes[:, None].expand(3, 2))
+    close(y.by_noise, 3 * sizes[:, None].expand(3, 2))
+    close(v.by_noise, ROOT2 * sizes[:, None].expand(3, 2))
 
 
 class Late(Trio):
@@ -212,10 +217,10 @@ def test_rounds_are_played_until_a_message_shows_the_record() -> None:
     first, second = found[1, "y"], found[2, "y"]
     assert not first.by_record.any()
     assert second.by_record[:, 0].tolist() == [0.0, ONE, 0.0]
-    torch.testing.assert_close(first.by_noise[:, 0], 3 * sizes)
+    close(first.by_noise[:, 0], 3 * sizes)
     carried = 3 * sizes + 2 * torch.from_numpy(W) @ (3 * sizes)
-    torch.testing.assert_close(second.by_noise[:, 0], carried)
-    torch.testing.assert_close(found[2, "v"].by_noise[:, 0], ROOT2 * sizes)
+    close(second.by_noise[:, 0], carried)
+    close(found[2, "v"].by_noise[:, 0], ROOT2 * sizes)
 
 
 def test_models_are_those_that_gradients_are_asked_at() -> None:
@@ -231,11 +236,11 @@ def test_models_are_those_that_gradients_are_asked_at() -> None:
     record = torch.zeros_like(z)
     record[1, 1] = ONE
     Y = 2 * begin + 3 * z + record
-    torch.testing.assert_close(first, torch.cat([begin.expand_as(z), 7 * Y], dim=1))
+    close(first, torch.cat([begin.expand_as(z), 7 * Y], dim=1))
     X = Y @ torch.from_numpy(W).T + record
     z2 = torch.zeros_like(z)
     z2[2:, :, None].normal_(generator=generator)
-    torch.testing.assert_close(second, torch.cat([X, 7 * (2 * X + 3 * z2)], dim=1))
+    close(second, torch.cat([X, 7 * (2 * X + 3 * z2)], dim=1))
     late = list(play._models(replace(game, defense=Late(n_rounds=3)), 2))
     assert [k for k, *_ in late] == [2]  # of rounds in which gradients are asked for
 
@@ -248,18 +253,16 @@ def test_messages_move_by_their_shift_over_the_spread_of_runs() -> None:
     like = torch.zeros(runs, 3, 1).double()
     drawn = noise.gaussian("y", 1.0, like) + noise.gaussian("further", 2.0, like)
     expected = (ONE / drawn.std(0)[:, 0]).square().double()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)
+    close(found, expected, rtol=1e-4)
     some = record._moved(game, ThreatModel(name="link", links=((2, 0),)), runs, Streams(5))
-    torch.testing.assert_close(
-        some, torch.tensor([0.0, 0.0, 1.0]).double() * expected, rtol=1e-4, atol=0.0
-    )
+    close(some, torch.tensor([0.0, 0.0, 1.0]).double() * expected, rtol=1e-4)
     wide = replace(shaped("twice", d=2), spread=2)
     like = torch.zeros(runs, 3, 2).double()
     noise = Noise(Streams(5), 1)
     drawn = noise.gaussian("y", 1.0, like) + noise.gaussian("further", 2.0, like)
     every = (ONE / drawn.std(0)).square().double().mean(1)  # |g|^2 is split in two, and summed
     found = record._moved(wide, EAVESDROPPER, runs, Streams(5))
-    torch.testing.assert_close(found, every, rtol=1e-4, atol=0.0)
+    close(found, every, rtol=1e-4)
 
 
 class Centred(Gossip):

@@ -71,7 +71,7 @@ class WithRecords(dp.Gradient):
         each = self.gradients.clipped_sum(
             at[rows].reshape(-1, X.shape[-1]), self.inputs[:, None], self.labels[:, None], None,
             holders=torch.arange(n, device=X.device).repeat(len(rows)),
-        ).view(len(rows), n, -1)  # fmt: skip
+        ).view(len(rows), n, X.shape[-1])  # fmt: skip
         last = torch.zeros_like(at).index_add(0, rows, each * self.drawn[:, None].to(X))
         return torch.cat([real, last], dim=-2)
 

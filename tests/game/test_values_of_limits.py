@@ -29,7 +29,7 @@ from tests.game.test_values_of_laws import toy
 NOTHING: Any = None
 
 
-def test_the_largest_number_of_either_sign_says_what_rounding_is() -> None:
+def test_numbers_of_either_sign_say_what_rounding_is() -> None:
     size = 1e3 * 1e-12
     for sign in (1.0, -1.0):
         values = torch.tensor([[0.0, sign * 1e3], [0.9 * size, sign * 1e3], [1.1 * size, 0.0]])
@@ -138,7 +138,7 @@ def innovations(noiseless: list[Tensor], left: list[Tensor]) -> Innovations:
     return Innovations([[0]] * n, [torch.zeros(0, 2).double()] * n, noiseless, left)
 
 
-def test_a_use_that_shows_a_little_in_each_round_shows_first_there() -> None:
+def test_a_use_that_shows_a_little_in_each_round_is_shown() -> None:
     """Together above the limit, by itself in no round."""
     little, keep = square([0.8 * NOISELESS, 0.0]), square([1.0, 0.0], [0.0, 1.0])
     both = innovations([little, little], [keep, keep])

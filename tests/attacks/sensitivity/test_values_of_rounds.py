@@ -102,7 +102,7 @@ def test_connections_and_programs_are_noted() -> None:
         (["x", "y", "z"], ["y"], [True], [], [], [], ["x", "z"]),
     ],
 )
-def test_messages_that_no_order_of_draws_explains_depend_on_records(
+def test_messages_that_no_draws_explain_depend_on_records(
     monkeypatch, differing, by_replay, flipped, shifts, others, found, unclear
 ) -> None:
     there: Any = SimpleNamespace(noisy="again", flipped=lambda draws: draws)

@@ -78,7 +78,7 @@ def test_normalised_rows_are_parted_into_token_and_position() -> None:
     np.testing.assert_allclose(factors, alone / s[:, :1])
 
 
-def test_slopes_of_tokens_are_left_by_directions_orthogonal_to_others() -> None:
+def test_slopes_are_left_by_directions_orthogonal_to_others() -> None:
     """Of two sequences that share no token, each of whose rows has a slope of its own."""
     keys = keys_of()
     batch = [(0, 0), (1, 1), (2, 2), (3, 0)]  # token and position

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import dpaudit.attack as da
 from dpaudit.attacks.canaries import bound
+from dpaudit.attacks.gradient_inversion import attack as inversion
 from dpaudit.attacks.gradient_inversion import exact, plan
 from dpaudit.attacks.gradient_inversion.local import disagreement
 from dpaudit.attacks.likelihood_ratio import attack as ratio
 from dpaudit.attacks.likelihood_ratio import runs
 from dpaudit.attacks.likelihood_ratio.attack import LikelihoodRatio
+from dpaudit.attacks.mutual_information import attack as information
 from dpaudit.attacks.sensitivity import alignment, laws
 from dpaudit.attacks.sensitivity.kept import KEPT_ANSWERS, KeptAnswers
 from dpaudit.attacks.shadow_models.shadows import statistics
@@ -375,3 +378,121 @@ def test_the_share_of_moves_is_that_of_the_second_round(monkeypatch: Any) -> Non
     assert alignment._carried(here, here) == 0.8
     moves.update({(3, "w"): torch.tensor([0.0, 4.0]), (4, "w"): torch.tensor([12.0])})
     assert alignment._carried(here, here) == pytest.approx(160**0.5 / (25 + 160) ** 0.5)
+
+
+def images(m: int = 3, secrets: Any = None) -> tuple[Any, Any]:
+    """Of the range from 2 to 10: its middle is 6, a half of it 4."""
+    observed: Any = SimpleNamespace(models=torch.zeros(m, 5).double(), n_secrets=m, secrets=secrets)
+    return observed, SimpleNamespace(shape=(1, 2, 2), value_range=(2.0, 10.0))
+
+
+def test_searches_start_near_the_middle_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of half the range away, as normal numbers are, and inside of it."""
+    observed, task = images()
+    monkeypatch.setattr(inversion, "n_dummies", lambda observed: 2)
+    found = inversion._starts(observed, task, 4, torch.Generator().manual_seed(0), 3)
+    z = torch.randn(12, 8, generator=torch.Generator().manual_seed(0)).double()
+    assert found.shape == (3, 4, 8)
+    np.testing.assert_allclose(found.flatten(0, 1), 6 + 0.4 * z, rtol=1e-12)
+    wide = SimpleNamespace(shape=(1, 30, 30), value_range=(2.0, 10.0))
+    far: Any = inversion._starts(observed, wide, 40, Far(), 3)  # type: ignore[arg-type]
+    assert (float(far.min()), float(far.max())) == (2.0, 10.0)
+
+
+class Far:
+    """A generator of which the numbers do not matter."""
+
+    device = "cpu"
+
+
+@pytest.fixture(autouse=True)
+def normal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ``Far`` some that are beyond any range."""
+    own = torch.randn
+
+    def randn(*of: Any, **how: Any) -> Tensor:
+        if isinstance(how.get("generator"), Far):
+            return 1e3 * torch.linspace(-1, 1, of[0][0] * of[0][1]).view(of[0])
+        return own(*of, **how)
+
+    monkeypatch.setattr(torch, "randn", randn)
+
+
+def test_random_images_fill_the_range_alike_for_all() -> None:
+    observed, task = images()
+    found = inversion._dummies(observed, task, torch.Generator().manual_seed(0))
+    z = torch.rand(inversion._DUMMIES, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(found[0], 2 + 8 * z.double(), rtol=1e-6)
+    assert found.shape == (3, inversion._DUMMIES, 1, 2, 2)
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    ("shape", "bad", "said"),
+    [
+        ((1, 2, 2), None, None),
+        ((4,), None, r"got records of shape \[4\]"),
+        ((1, 2, 2), "gradients", "the gradient of victim 1 of 3 has entries"),
+        ((1, 2, 2), "models", "the model of victim 1 of 3 has entries"),
+    ],
+)
+def test_images_of_finite_numbers_are_attacked(shape: Any, bad: str | None, said: Any) -> None:
+    vectors = {name: torch.zeros(3, 4) for name in ("gradients", "models")}
+    if bad is not None:
+        vectors[bad][1, 2], vectors[bad][2, 0] = inf, float("nan")
+    observed: Any = SimpleNamespace(**vectors)
+    task: Any = SimpleNamespace(shape=shape)
+    if said is None:
+        inversion._check(observed, task)
+        return
+    with pytest.raises(da.DpauditError, match=said):
+        inversion._check(observed, task)
+
+
+@pytest.mark.parametrize(
+    ("of", "least"),
+    [
+        ({}, 12),
+        ({"k": 9}, 20),
+        ({"k": 9, "n_splits": 0}, 12),
+        ({"k": 15, "n_splits": 0}, 16),
+        ({"components": 9, "view_components": 8}, 18),
+    ],
+)
+def test_halves_of_the_trials_have_enough_neighbours(of: Any, least: int) -> None:
+    """And columns fewer than trials."""
+    information.MutualInformation(message="x", trials=least, **of)
+    with pytest.raises(ValueError, match=f"need at least {least}"):
+        information.MutualInformation(message="x", trials=least - 1, **of)
+
+
+def test_rounds_are_asked_about_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(information, "first_heard", lambda setting, view: 2)
+    context: Any = SimpleNamespace(defense=SimpleNamespace(n_rounds=3), setting=None)
+
+    def asked(**of: Any) -> Any:
+        return information.MutualInformation(message="x", **of)._question(context, EAVESDROPPER)
+
+    every = asked()
+    assert (every.rounds, every.victim, every.private) == ((1, 2, 3), 2, "gradient")
+    assert (every.components, every.view_components, every.reduction) == (1, 3, "aligned")
+    some = asked(rounds=(3, 1, 3), victim=0, private="y", components=2, view_components=5)
+    assert (some.rounds, some.victim, some.private) == ((1, 3), 0, "y")
+    assert (some.components, some.view_components) == (2, 5)
+
+
+def test_a_model_too_large_to_be_estimated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the view of a victim that is not its own; the other quantities are named."""
+    monkeypatch.setattr(information, "blocks", lambda *_: [1])
+    monkeypatch.setattr(information, "first_heard", lambda *_: 1)
+    asked: list[Any] = []
+    monkeypatch.setattr(information, "refuse_many_unknowns", lambda *of: asked.append(of[2:]))
+    defense = SimpleNamespace(
+        n_rounds=2, messages={"x": ""}, observables={"o": ""}, combinations={"c": ""}
+    )
+    context: Any = SimpleNamespace(defense=defense, setting=None)
+    for message, agents in (("x", ()), ("view", (1,)), ("view", (0,))):
+        kind: Any = "curious" if agents else "external"
+        view = ThreatModel(name="some", kind=kind, agents=agents)
+        information.MutualInformation(message=message).refuse_too_large(context, view)
+    assert asked == [((1, 2), {"x", "o", "c"})]

@@ -14,7 +14,6 @@ from dpaudit.attacks.canaries import records as canaries_of_records
 from dpaudit.attacks.canaries.attack import Canaries
 from dpaudit.attacks.canaries.records import WithRecords
 from dpaudit.attacks.membership import Membership
-from dpaudit.attacks.sensitivity import alignment as alignments
 from dpaudit.attacks.text import attack as text
 from dpaudit.attacks.text.attack import Dager, RecoveredBatch, Scored
 from dpaudit.attacks.weather import Weather
@@ -340,42 +339,6 @@ def test_matches_are_counted_where_candidates_were_asked() -> None:
             "18 records of 2 batches against 40 that nobody holds, of which 20 set the thresholds"
         )
         assert notes[-1] == "out of reach 1 times: out there"
-
-
-@pytest.mark.parametrize(
-    ("family", "owners", "is_fresh", "found"),
-    [
-        ("gaussian", [0, 1, 1], True, {(0, "gaussian"): 5.0, (1, "gaussian"): 2 * 2**0.5}),
-        ("laplace", [0, 1, 1], True, {(0, "laplace"): 7.0, (1, "laplace"): 4.0}),
-        ("gaussian", None, True, None),
-        ("gaussian", [0, 1, 1], False, None),
-        ("gaussian", None, False, None),
-    ],
-)
-def test_moves_of_noise_add_up_by_agent_and_family(
-    monkeypatch, family, owners, is_fresh, found
-) -> None:
-    """Of scale 2: rows of 6 and 8, and of 4 each, of which one agent made two."""
-    draw = SimpleNamespace(family=family, scale=torch.tensor(2.0), is_fresh=is_fresh)
-    moves = {(1, "z"): torch.tensor([[6.0, 8.0], [4.0, 0.0], [0.0, -4.0]])}
-    replayed = SimpleNamespace(
-        here=SimpleNamespace(rounds=[]), moves=moves,
-        there=SimpleNamespace(rounds=[], draws={(1, "z"): draw}),
-    )  # fmt: skip
-    monkeypatch.setattr(alignments, "replay", lambda *_: replayed)
-    monkeypatch.setattr(alignments, "_owners", lambda coupled, k, n: owners)
-    monkeypatch.setattr(alignments, "_is_constant", lambda *_: True)
-    here: Any = SimpleNamespace(coupled=None)
-    result = alignments.alignment(here, here, True)
-    if found is None:
-        assert result == '"z", whose noise is not an agent\'s own'
-        return
-    assert result == pytest.approx(found)
-    monkeypatch.setattr(alignments, "_is_constant", lambda *_: False)
-    assert alignments.alignment(here, here, True) == '"z", whose noise must move by what it is,'
-    assert alignments.alignment(here, here, False) == pytest.approx(found)
-    moves[1, "z"] = torch.zeros(3, 2)
-    assert alignments.alignment(here, here, False) == {}
 
 
 def text_scenario(world: str = "defense") -> Any:

@@ -1,6 +1,7 @@
 """Limits by which figures of a game are compared, on either side of each, by hand."""
 
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,16 @@ from torch import Tensor
 from dpaudit.defense.contract import Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import broadcast
+from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import estimate
+from dpaudit.game.filtering import narrow_view
 from dpaudit.game.game import Game
 from dpaudit.game.network import gossip
 from dpaudit.game.network.gossip import NOISELESS, Innovations
-from dpaudit.game.runs import play
+from dpaudit.game.probing.observer import Observer
+from dpaudit.game.runs import noise_law, play
 from dpaudit.game.runs.play import Scored, Worlds
-from dpaudit.game.step_inputs import differs
+from dpaudit.game.step_inputs import AskedNoise, differs
 from dpaudit.game.worst_case import record
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.rng import Streams
@@ -254,3 +258,69 @@ def test_runs_are_played_in_even_blocks_until_enough(monkeypatch: pytest.MonkeyP
 def test_infinite_numbers_have_no_size() -> None:
     values = square([-inf, 1.0], [-inf, 1.0 + 1e-13], [0.0, 1.0 + 1e-11])
     assert differs(values).tolist() == [[False, False], [True, True]]
+
+
+def test_sets_of_draws_are_in_the_order_of_their_names() -> None:
+    """So that the first that hides a record is the same in every process."""
+    names = list("abcdefghijkl")
+    few = names[: noise_law.FEW_NAMES]
+    found = [sorted(some) for some in noise_law._sets(frozenset(few))]
+    every = [list(some) for n in range(1, len(few)) for some in combinations(few, n)]
+    assert found == every
+    single = [sorted(some) for some in noise_law._sets(frozenset(names))]
+    assert single == [[name] for name in names]  # of many draws no pairs
+    of_layers = [sorted(some) for some in noise_law._sets(frozenset(["z1", "z2", "y1", "y2", "x"]))]
+    together = [of_layers.index(pair) for pair in (["y1", "y2"], ["z1", "z2"])]
+    assert together == sorted(together)
+
+
+@pytest.mark.parametrize("quiet", [1, 2, 3])
+def test_a_batch_that_shows_without_noise_holds_the_record(quiet: int) -> None:
+    """Of three batches in turn, the one of the round that has no noise."""
+    game = replace(toy(3, quiet=(quiet,)), sampling_rate=1.0, cycle=3)
+    assert record.in_worst_batch(game, EAVESDROPPER, 6).first == quiet
+    sampled = replace(game, sampling_rate=0.5)
+    assert record.in_worst_batch(sampled, EAVESDROPPER, 6) is sampled
+
+
+@pytest.mark.parametrize(
+    ("agents", "rows", "own"),
+    [((0,), 3, [0]), ((1,), 4, [0, 3]), ((0, 2), 3, [0, 2]), ((1,), 5, None), ((), 3, None)],
+)
+def test_own_rows_are_of_draws_for_agents_or_for_links(agents, rows: int, own: Any) -> None:
+    """A path of three agents has four links, of which agent 1 sends the first and the last."""
+    setting = Setting(build_graph("path", 3), (40,) * 3, 1)
+    game = replace(toy(3), setting=setting)
+    kind: Any = {0: "external", 1: "curious", 2: "colluding"}[len(agents)]
+    view = ThreatModel(name="some", kind=kind, agents=agents)
+    draws = {"z": AskedNoise("gaussian", torch.Size((1, rows, 1)))}
+    found = Observer(game, view)._own(1, {}, draws)
+    assert {name: rows.tolist() for name, rows in found.items()} == (
+        {} if own is None else {"z": own}
+    )
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(
+    ("left", "record_left", "hidden"),
+    [(0.5, 0.0, False), (2.0, 0.0, True), (0.0, 0.5, False), (0.0, 2.0, True), (-2.0, 0.0, True)],
+)
+def test_a_model_is_hidden_beyond_rounding(monkeypatch, sign, left, record_left, hidden) -> None:
+    """Of noise, relative to the largest of models; of the record, to its own effect of 4."""
+    least = narrow_view.NOISELESS
+    factor = np.array([[1.0, sign], [0.0, left * least]])
+    uses = np.array([[3.0, 3.0 * sign + record_left * least * 4.0]])
+    asked: list[int] = []
+
+    def swept(steps: Any, functionals: Any) -> Any:
+        asked.append(len(functionals))
+        return narrow_view.Sweep(factor, uses)
+
+    monkeypatch.setattr(narrow_view, "swept", swept)
+    effects = SimpleNamespace(seen=np.ones((1, 1)), models=np.ones((1, 2)))
+    step = SimpleNamespace(earlier=effects, noise=effects, record=effects, scale=4.0)
+    view = object.__new__(narrow_view.NarrowView)
+    view._steps = [step, step]  # type: ignore[list-item]
+    found = view._is_hidden(2, np.array([1]), np.array([True]))
+    assert found.tolist() == [hidden]
+    assert asked == [2]

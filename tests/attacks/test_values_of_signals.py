@@ -1,6 +1,6 @@
 """What is left of values through layers, plays and short searches, by hand."""
 
-from math import log
+from math import inf, log
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import dpaudit.attack as da
+from dpaudit.attacks import weather
+from dpaudit.attacks.canaries import records as canary_records
 from dpaudit.attacks.gradient_inversion import attack as inversion
 from dpaudit.attacks.gradient_inversion.recursion import (
     _ACTIVE,
@@ -20,7 +22,9 @@ from dpaudit.attacks.gradient_inversion.recursion import (
 )
 from dpaudit.attacks.sensitivity import alignment, few, worlds
 from dpaudit.attacks.sensitivity.examination import Examination
+from dpaudit.attacks.shadow_models import attack as shadow_attack
 from dpaudit.attacks.shadow_models import scores
+from dpaudit.attacks.shadow_models.attack import ShadowModels
 
 NOTHING: Any = None
 
@@ -267,3 +271,116 @@ def test_moves_of_noise_add_up_by_agent_and_family(
     assert alignment.alignment(here, here, False) == pytest.approx(found)
     moves[1, "z"] = torch.zeros(3, 2)
     assert alignment.alignment(here, here, False) == {}
+
+
+def test_a_canary_is_as_present_as_its_part_of_a_gradient() -> None:
+    """By ridge regression: of two orthogonal gradients of squared lengths 4 and 16."""
+    gradients: Any = SimpleNamespace(clipped_sum=clipped_inputs)
+    inputs, labels = torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 1])
+    derived: Any = SimpleNamespace(model=torch.zeros(2), gradient=torch.tensor([3.0, -1.0]))
+    ridge = canary_records.RIDGE * 10
+    found = canary_records._presence(inputs, labels, derived, gradients, None)
+    assert found.tolist() == pytest.approx([6 / (4 + ridge), -4 / (16 + ridge)])
+    clipped = canary_records._presence(inputs, labels, derived, gradients, 2.0)
+    ridge = canary_records.RIDGE * 4
+    assert clipped.tolist() == pytest.approx([6 / (4 + ridge), -2 / (4 + ridge)])
+    assert clipped.dtype == torch.float64
+
+
+def clipped_inputs(
+    X: Tensor, inputs: Tensor, labels: Tensor, C: float | None, holders: Tensor
+) -> Tensor:
+    """Of records that each are in a batch of their own: their inputs, no longer than C."""
+    assert X.shape == (len(holders), 2)
+    each = inputs[holders][:, 0]
+    return each if C is None else each * (C / each.norm(dim=1, keepdim=True)).clamp(max=1)
+
+
+@pytest.mark.parametrize(
+    ("kept", "before", "keeps", "played"),
+    [
+        ([], 1, False, []),
+        ([[True, True]], 1, False, []),
+        ([[False, True]], 2, True, []),
+        ([[True, False]], 2, False, []),
+        ([[False, True], [True, False]], 3, False, []),
+        ([], 2, True, [1]),
+        ([[False, False]], 4, True, [2, 3]),
+    ],
+)
+def test_noise_is_kept_by_the_round_before(kept, before: int, keeps: bool, played) -> None:
+    """Rounds of the run are played until then."""
+    run, asked = SimpleNamespace(kept=list(kept), state="state"), list[int]()
+    coupled: Any = SimpleNamespace(
+        _run=lambda: run, victim=1, oracle=lambda k: k, play=lambda state, k, oracle: oracle
+    )
+
+    def note(k: int, of: int) -> None:
+        assert k == of
+        asked.append(k)
+        run.kept.append([False, True])
+
+    coupled.note_noise = note
+    assert worlds.Coupled.keeps_noise(coupled, before) is keeps
+    assert asked == played
+
+
+@pytest.mark.parametrize(
+    ("kind", "access", "with_gradients", "what"),
+    [
+        ("final-model", "white-box", True, "log odds of the label and log norm of the gradient"),
+        ("final-model", "black-box", False, "log odds of the label after"),
+        ("external", "white-box", False, "log odds of the label after"),
+    ],
+)
+def test_gradients_are_scored_of_parameters_that_are_seen(
+    monkeypatch, kind: Any, access: Any, with_gradients: bool, what: str
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(shadow_attack, "deal", lambda problem, n, own, rng: (n, own))
+
+    def train(context: Any, defense: Any, dealt: Any, rounds: Any, watched: Any, *of: Any) -> Any:
+        asked.append((defense, dealt, of[0]))
+        return SimpleNamespace(records=np.zeros((1, 1, 2, 1))) if seen else None
+
+    monkeypatch.setattr(shadow_attack, "train_shadows", train)
+    monkeypatch.setattr(ShadowModels, "_scored", lambda *_: iter([("by LiRA", {})]))
+    monkeypatch.setattr(ShadowModels, "_finding", lambda self, c, t, rounds, *of: of)
+    defense = SimpleNamespace(n_rounds=9, messages={"x": ""}, without_noise=lambda: "quiet")
+    context: Any = SimpleNamespace(
+        problem=object.__new__(da.Classification), defense=defense,
+        part=SimpleNamespace(world="defense"), streams=SimpleNamespace(numpy=lambda *_: None),
+    )  # fmt: skip
+    view: Any = SimpleNamespace(
+        has_final_model=kind == "final-model", access=access, agents=(2,), name="it"
+    )
+    seen = True
+    attack = ShadowModels(shadows=8, targets=4)
+    found: Any = attack.measure(context, view, lambda *_: None)
+    assert asked == [(defense, (12, (2,)), with_gradients)]
+    assert (found[0][0], found[0][2]) == ("by LiRA", {})
+    assert what in found[0][1][0]
+    assert "after 2 of 9 rounds" in found[0][1][0]
+    seen = False
+    lacking: Any = attack.measure(context, view, lambda *_: None)
+    assert lacking == [("membership", ('not available: it reads no link with "x"',))]
+
+
+@pytest.mark.parametrize("filled", [1, 4])
+def test_a_record_in_all_layers_leaks_in_each(monkeypatch, filled: int) -> None:
+    """By its largest use: of three rounds, of two victims."""
+    H = torch.stack([torch.diag(torch.tensor([1.0, 4.0, 9.0])), torch.eye(3)]).double()
+    noiseless: dict[int, str] = {}
+    monkeypatch.setattr(
+        weather, "leak_by_agent",
+        lambda adversary, victims, rounds: (H, noiseless),
+    )  # fmt: skip
+    game = SimpleNamespace(filled=filled)
+    adversary: Any = SimpleNamespace(n_rounds=3, game=game, reacts="reacts")
+    once = weather.Participation(1, 3)
+    assert weather._learned(adversary, once, [0, 1]) == (3.0 * filled**0.5, "reacts")
+    every = weather.Participation(3, 1)
+    found = weather._learned(adversary, every, [0, 1], 1)
+    assert found.mu == pytest.approx((14 * filled) ** 0.5)
+    noiseless[1] = "x"
+    assert weather._learned(adversary, once, [0, 1]) == (inf, "reacts")

@@ -23,7 +23,7 @@ from dpaudit.game.network.gossip import NOISELESS, Innovations
 from dpaudit.game.probing.observer import Observer
 from dpaudit.game.runs import noise_law, play
 from dpaudit.game.runs.play import Scored, Worlds
-from dpaudit.game.step_inputs import AskedNoise, differs
+from dpaudit.game.step_inputs import AskedNoise, ConstantGradients, differs
 from dpaudit.game.worst_case import record
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.rng import Streams
@@ -324,3 +324,19 @@ def test_a_model_is_hidden_beyond_rounding(monkeypatch, sign, left, record_left,
     found = view._is_hidden(2, np.array([1]), np.array([True]))
     assert found.tolist() == [hidden]
     assert asked == [2]
+
+
+def test_alike_records_have_one_gradient_in_sums_and_apart() -> None:
+    """Of batches of 4; or of 2 models of each agent's own, whose first says the shape."""
+    oracle, X = ConstantGradients(4, square([1.0, 2.0, 3.0])), torch.zeros(1, 3, 5).double()
+    expected = square([1.0], [2.0], [3.0]).expand(1, 3, 5)
+    assert torch.equal(oracle(X), expected)
+    assert torch.equal(oracle.clipped_sum(X, 0.1), 4 * expected)
+    each = oracle.per_record(X)
+    assert each.shape == (1, 3, 4, 5)
+    assert torch.equal(each, expected[:, :, None].expand(1, 3, 4, 5))
+    own = oracle.per_record(X[:, :, None].expand(1, 3, 2, 5), own=True)
+    assert own.shape == (1, 3, 2, 5)
+    assert torch.equal(own, expected[:, :, None].expand(1, 3, 2, 5))
+    some = oracle.per_record(X[:, :2], torch.tensor([2, 0]))
+    assert some[0, :, 0, 0].tolist() == [3.0, 1.0]

@@ -5,6 +5,7 @@ it, is one error that says where.
 """
 
 import json
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
@@ -257,7 +258,9 @@ def dtype_called(name: str) -> torch.dtype | None:
     if not isinstance(dtype, torch.dtype):
         return None
     try:
-        torch.ones(1, dtype=dtype).to(torch.complex128)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of dtypes that torch will drop, or tries out
+            torch.ones(1, dtype=dtype).to(torch.complex128)
     except (RuntimeError, NotImplementedError):
         return None
     return dtype

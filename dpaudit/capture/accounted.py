@@ -194,10 +194,12 @@ def measured_accounting(
     high = inf if ends.most is None else _high(ends.most, delta, record_adjacency(claim))
     low = min(low, high)
     mus = {k: leak.mu for k, (_, leak) in worst.by_round.items()}
+    known = any(mus.values()) or not worlds.unmeasured  # else 0 is what nobody measured
     of_rounds = {
         Name.LARGEST_MU_OF_A_ROUND: Metric(value=max(mus.values())),
         Name.MU_OF_MEASURED_ROUNDS: Metric(value=worst.mu),
     }
+    columns = {Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())}
     notes = (*ends.notes, *_notes(worlds, claim, worst))
     finding = Finding(
         role=Role.MEASURED,
@@ -213,14 +215,12 @@ def measured_accounting(
             Name.EPSILON: Metric(value=high, low=low, high=high),
             Name.CLAIMED_EPSILON: Metric(value=claimed),
             Name.DELTA: Metric(value=delta),
-            **({} if worlds.unmeasured else of_rounds),
+            **(of_rounds if known else {}),
         },
         releases=known_releases(least_releases, ends.most),
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
         notes=notes,
-        series={}
-        if worlds.unmeasured
-        else {Column.ROUND: tuple(mus), Column.MU: tuple(mus.values())},
+        series=columns if known else {},
     )
     top = inf if ends.whole is None else _high(ends.whole, delta, record_adjacency(claim))
     return finding, Accounted(Interval(min(low, top), top), delta, worst.victim, notes)

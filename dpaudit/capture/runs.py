@@ -404,6 +404,7 @@ class AgentRound(NamedTuple):
         return tuple(Change(agent=self.victim, batch=b, how=how, record=i) for b, i in places)
 
     def without(self, messages: Container[MessageId]) -> "AgentRound":
+        """The same, but for some of its messages."""
         return self._replace(messages=tuple(m for m in self.messages if m not in messages))
 
     def owners_of(self, draw: NamedDraw) -> frozenset[int]:

@@ -203,8 +203,8 @@ class _Batch:
         model = self.estimate.model
         size = max(1, CHUNK // (model.element_size() * len(model)))
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-            X = model.expand(len(x), -1)
-            yield self.problem.gradients.clipped_sum(X, x[:, None], y[:, None], self.clip_norm)
+            (each,) = self.problem.gradients.per_record(model[None], x[None], y[None])
+            yield each if self.clip_norm is None else dp.clip(each, self.clip_norm)
 
     def scored(self) -> _Scored:
         def score(inputs: Tensor, labels: Tensor) -> Array:

@@ -115,7 +115,7 @@ def _held(out: Path, resume: bool) -> Iterator[Folder]:
         )
         if not begun and out.exists() and any(out.iterdir()):
             raise RunError("DPA015", f"{out}: not empty, and not a benchmark of dpaudit")
-    if resume and not ((out / RESULT).exists() or (out / tuning.FILE).exists()):
+    if resume and not ((out / RESULT).exists() or tuning.has_begun(out)):
         raise RunError("DPA017", f"{out}: nothing to resume: no {RESULT} in it")
     with Folder(out).held() as folder:
         yield folder

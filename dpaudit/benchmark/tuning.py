@@ -7,10 +7,12 @@ that the test set decides nothing. The choice looks at data and is not private.
 
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.run import Runtime
 
 FILE = "tuning.json"
+PARTS = "tuning"  # a folder of choices that are made, until all are
 
 Chosen = dict[str, float]  # by key
 OnTrained = Callable[[int, int], None]  # trainings that are over, trainings in all
@@ -121,31 +124,67 @@ def tuned(
 ) -> BenchmarkPlan:
     """The plan with what was chosen set in its cells; tuning.json in ``out`` says how.
 
-    Choices that are in that file already, of the same content and code, are not made again.
+    Choices that are there already, of the same content and code, are not made again. Workers of
+    the runtime make one each, side by side.
     """
+    from dpaudit.pipeline.workers import run_jobs
+
     if tuning is None:
         return plan
     choices = shared_choices(plan, tuning)
-    known = _earlier(out / FILE)
-    total, done = sum(len(one.candidates) for one in choices), 0
-    held = HeldOut(tuning)
+    known = _earlier(out)
+    total = sum(len(one.candidates) for one in choices)
+    trained = {one.key: len(one.candidates) for one in choices if one.key in known}
+
+    def on_choice(key: str, done: int, _: int) -> None:
+        trained[key] = done
+        on_trained(sum(trained.values()), total)
+
+    missing = [one for one in choices if one.key not in known]
+    arguments = tuning, out / PARTS, replace(runtime, cores=1)
+    run_jobs(_worker, arguments, missing, runtime.workers, on_choice)
+    made = _earlier(out)
+    records = {one.key: made[one.key] for one in choices}
+    write_whole(out / FILE, _json({"choices": records}))
+    shutil.rmtree(out / PARTS, ignore_errors=True)
+    chosen = {cell.name: records[one.key]["chosen"] for one in choices for cell in one.cells}
+    return replace(plan, cells=tuple(_with(cell, chosen[cell.name]) for cell in plan.cells))
+
+
+def has_begun(out: Path) -> bool:
+    """Whether choices were made for a benchmark in this folder."""
+    return (out / FILE).exists() or (out / PARTS).exists()
+
+
+def _earlier(out: Path) -> dict[str, Any]:
+    """The record of each choice that was made, by its key; what cannot be read was not."""
     records: dict[str, Any] = {}
-    by_cell: dict[str, PlannedCell] = {}
-    for one in choices:
-        record = known.get(one.key)
-        if record is None:
-            record = _record(one, held, runtime)
-        records[one.key] = record
-        by_cell |= {cell.name: _with(cell, record["chosen"]) for cell in one.cells}
-        done += len(one.candidates)
-        text = json.dumps({"choices": records}, indent=2, allow_nan=False) + "\n"
-        out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / FILE, text.encode())
-        on_trained(done, total)
-    return replace(plan, cells=tuple(by_cell[cell.name] for cell in plan.cells))
+    for path in (*sorted((out / PARTS).glob("*.json")), out / FILE):
+        try:
+            records |= read_json(path)["choices"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return records
 
 
-def _record(one: Shared, held: "HeldOut", runtime: "Runtime") -> dict[str, Any]:
+def _worker(tuning: Tuning, parts: Path, runtime: "Runtime") -> Callable[[Shared, Any], None]:
+    """What makes a choice in one process, which reads and splits data once."""
+    held = HeldOut(tuning)
+
+    def work(one: Shared, on_progress: Any) -> None:
+        record = _record(one, held, runtime, partial(on_progress, one.key))
+        write_whole(parts / f"{one.key}.json", _json({"choices": {one.key: record}}))
+
+    return work
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _record(
+    one: Shared, held: "HeldOut", runtime: "Runtime", on_trained: OnTrained
+) -> dict[str, Any]:
     """The candidates of one choice with the utility of each, and the best."""
     rows: list[dict[str, Any]] = []
     for candidate in one.candidates:
@@ -157,6 +196,7 @@ def _record(one: Shared, held: "HeldOut", runtime: "Runtime") -> dict[str, Any]:
                 problem = error.problems[0].text
         finite = utility is not None and math.isfinite(utility)
         rows.append({"set": candidate, "utility": utility if finite else None, "problem": problem})
+        on_trained(len(rows), len(one.candidates))
     scored = [row for row in rows if row["utility"] is not None]
     best = max(scored, key=lambda row: row["utility"], default=rows[0])  # of equal ones the first
     return {
@@ -249,12 +289,3 @@ def split(dataset: "Dataset", tuning: Tuning) -> "Dataset":
         x_test=dataset.x[held],
         y_test=dataset.y[held],
     )
-
-
-def _earlier(path: Path) -> dict[str, Any]:
-    """Choices of an earlier run; none where nothing can be read."""
-    try:
-        found = read_json(path)["choices"]
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError, KeyError):
-        return {}

@@ -1,6 +1,5 @@
 """dpaudit benchmark: many audits from one file, and what they found side by side."""
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -67,9 +66,9 @@ def benchmark(
     able, lacking = without_lacking(plan)
     for line in lacking:
         complain(line, "warning")
-    runtime = replace(options.runtime_of(device, data_root, None, max_memory), cores=1)
+    runtime = options.runtime_of(device, data_root, workers, max_memory)
     if dry_run:
-        _print_ahead(able, file, runtime, workers or os.cpu_count() or 1, quiet)
+        _print_ahead(able, file, runtime, quiet)
         return 2 if lacking else 0
     with (
         _backend(backend, address, device, workers, options.bytes_in(max_memory)) as run_cells,
@@ -137,15 +136,16 @@ def _backend(
 
 
 def _print_ahead(
-    plan: "BenchmarkPlan", file: "BenchmarkFile", runtime: "Runtime", cores: int, quiet: bool
+    plan: "BenchmarkPlan", file: "BenchmarkFile", runtime: "Runtime", quiet: bool
 ) -> None:
     """Time, memory and power of cells that were not begun."""
     from dpaudit.benchmark.dry_run import cells_ahead, seconds_of, unknown_parts
 
     if not plan.cells:
         return
+    cores, alone = runtime.cores, replace(runtime, cores=1)
     with progress_bars(quiet) as on_progress:
-        ahead = cells_ahead(plan, runtime, lambda n, of: on_progress("configs", n, of))
+        ahead = cells_ahead(plan, alone, lambda n, of: on_progress("configs", n, of))
     say(f"{'time':>9}  {'memory':>8}  {'certifies':>9}  cell")
     for cell in ahead:
         say(_of_cell(cell, plan.name))
@@ -160,21 +160,23 @@ def _print_ahead(
         ", behind < the largest that these trials could certify at best"
     )
     if file.benchmark.tuning is not None:
-        _print_tuning(plan, file.benchmark.tuning, ahead)
+        _print_tuning(plan, file.benchmark.tuning, ahead, cores)
 
 
-def _print_tuning(plan: "BenchmarkPlan", tuning: "Tuning", ahead: "list[CellAhead]") -> None:
+def _print_tuning(
+    plan: "BenchmarkPlan", tuning: "Tuning", ahead: "list[CellAhead]", cores: int
+) -> None:
     """How many runs choose what is tuned, and how long they take of those whose time is known."""
     from dpaudit.benchmark.tuning import shared_choices
 
     seconds = {cell.group: cell.costs.tuning for cell in ahead}
     tried = [one for one in shared_choices(plan, tuning) if len(one.candidates) > 1]
     each = [(len(one.candidates), seconds[one.cells[0].group]) for one in tried]
-    whole = duration(sum(n * s for n, s in each if s is not None))
+    whole = duration(sum(n * s for n, s in each if s is not None) / cores)
     unknown = sum(n for n, s in each if s is None)
     least, rest = ("at least ", f"; {unknown} of them are of unknown time") if unknown else ("", "")
     said = f"before them {sum(n for n, _ in each)} trainings choose what is tuned"
-    say(f"{said}: {least}about {whole} on 1 core{rest}")
+    say(f"{said}: {least}about {whole} on {cores} core{'s' * (cores > 1)}{rest}")
 
 
 def _of_cell(cell: "CellAhead", plan_name: str) -> str:

@@ -12,7 +12,9 @@ from dpaudit.benchmark import tuning as module
 from dpaudit.benchmark.grid import BenchmarkPlan, plan_of
 from dpaudit.benchmark.tuning import (
     FILE,
+    PARTS,
     HeldOut,
+    has_begun,
     refuse_unused,
     shared_choices,
     split,
@@ -93,6 +95,41 @@ def test_the_best_on_validation_data_is_chosen_once(
     assert any(row["problem"] == "diverges" for record in records for row in record["candidates"])
     assert tuned(plan, asked, tmp_path / "out", ONE_CORE) == chosen
     assert len(trained) == 2 * 6
+
+
+def test_choices_of_a_killed_run_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, asked = read(tmp_path, EPSILONS, TUNING)
+    out, trained, seen = tmp_path / "out", list[Any](), list[tuple[int, int]]()
+
+    def utility(cell: Any, *_: Any) -> float:
+        if len(trained) == 6 + 2:
+            raise KeyboardInterrupt  # in the second choice
+        trained.append(cell)
+        return 0.5
+
+    monkeypatch.setattr(module, "validated_utility", utility)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(plan, asked, out, ONE_CORE)
+    assert has_begun(out)
+    assert not (out / FILE).exists()
+    trained.clear()
+    tuned(plan, asked, out, ONE_CORE, lambda *at: seen.append(at))
+    assert len(trained) == 6
+    assert seen == [(6 + n, 12) for n in range(1, 7)]
+    assert (out / FILE).exists()
+    assert not (out / PARTS).exists()
+
+
+@pytest.mark.slow
+def test_processes_choose_what_one_chooses(tmp_path: Path) -> None:
+    plan, asked = read(tmp_path, EPSILONS, TUNING)
+    folders = tmp_path / "one", tmp_path / "two"
+    one, two = (tuned(plan, asked, folders[i], Runtime(cores=i + 1)) for i in range(2))
+    assert one == two
+    first, second = (json.loads((folder / FILE).read_text()) for folder in folders)
+    assert first == second
 
 
 def test_without_tuning_a_plan_is_as_it_is(tmp_path: Path) -> None:

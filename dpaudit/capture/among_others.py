@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
 from .aligned import PLATEAU, Alignments, Changed, Moves, played
 from .drawn_batches import batches_of
+from .measured import Booleans
 from .traces import NotExamined, in_short
 from .worlds import MeasuredRuns
 
@@ -153,28 +155,36 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
     """Raises NotExamined where an agent with records sends numbers without noise of its own.
 
     No run changes records that are not in a batch, so that such a number may be of these. One that
-    all agents send alike is of none, if they hold different records.
+    all agents send alike is of none, if they hold different records; nor is an agent's own number.
     """
     holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
     held = {frozenset(d for batch in batches_of(worlds.plain, i) for d in batch) for i in holding}
     differ = len(held) == len(holding) > 1
-    bare: dict[tuple[Any, ...], dict[int, list[Any]]] = defaultdict(dict)
+    bare: dict[tuple[Any, ...], dict[int, list[tuple[Booleans, Array]]]] = defaultdict(dict)
     for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
         source, name = order[0], order[3]
         if source not in holding:
             continue
         k = None if message is None else message.round
         noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
-        bare[name, k].setdefault(source, []).append((noised.tolist(), content[~noised].tolist()))
+        bare[name, k].setdefault(source, []).append((noised, content[~noised]))
     for (name, k), by_agent in bare.items():
-        if all(all(noised) for some in by_agent.values() for noised, _ in some):
+        if all(noised.all() for some in by_agent.values() for noised, _ in some):
             continue
-        first = next(iter(by_agent.values()))
-        alike = {*by_agent} == holding and all(some == first for some in by_agent.values())
-        if not (differ and alike):
+        if not (differ and {*by_agent} == holding and _of_all_alike(by_agent)):
             where = "before round 1" if k is None else f"in round {k}"
             raise NotExamined(
                 "completeness",
                 f'numbers of "{name}" {where} have no noise: they may be of records that are in no '
                 "batch",
             )
+
+
+def _of_all_alike(by_agent: Mapping[int, Sequence[tuple[Booleans, Array]]]) -> bool:
+    """Whether each number without noise is the same of all agents, or each agent's own number."""
+    places = {tuple(tuple(noised) for noised, _ in some) for some in by_agent.values()}
+    if len(places) > 1:
+        return False
+    numbers = np.array([np.concatenate([bare for _, bare in some]) for some in by_agent.values()])
+    own = np.array([*by_agent])[:, None]
+    return bool(((numbers == numbers[0]).all(axis=0) | (numbers == own).all(axis=0)).all())

@@ -85,6 +85,7 @@ class SentLine(LinkLine):
     source: _Rank
     destinations: list[_Rank]
     ranks: list[_Rank]
+    checksums: NotRequired[list[NonNegativeInt]]  # of what was sent, where contents are of objects
 
 
 @with_config(_STRICT)

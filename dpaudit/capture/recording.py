@@ -112,7 +112,7 @@ def write_transcript(processes: Sequence[Process], folder: Path) -> list[Event]:
 
         def about(number: int, record: Record) -> dict[str, Any]:
             listed = [LoggedTensor(*one) for one in record.get("tensors", ())]
-            checksums = list(map(sent[number].checksum, listed))
+            checksums = record.get("checksums") or list(map(sent[number].checksum, listed))
             return {
                 "tensors": tuple(map(sent[number].store, listed)),
                 "inconsistent": receipts.contradict(number, record, checksums),

@@ -41,7 +41,8 @@ class Event(Strict):
     A call that sends something else to every destination (scatter, all_to_all, reduce_scatter) is
     an event for each of them, with the same call site and occurrence. Of a reduction, an event is
     the contribution of one rank; what an adversary learns from it is for an audit to say.
-    Objects (``all_gather_object`` and the like) are their pickled bytes, as uint8.
+    Objects (``all_gather_object`` and the like) are the numbers that they hold, or their pickled
+    bytes, as uint8, if they hold none.
     """
 
     process: NonNegativeInt  # of the capture's processes, in the order of rank and of first event

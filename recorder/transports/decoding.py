@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 NPY = b"\x93NUMPY"
+PICKLED = b"\x80"  # begins what a pickle is, by protocols since 2
 MOST_BYTES = 2**31  # that an archive may be unpacked to
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
@@ -97,6 +98,25 @@ def numbers_in(value: Any, name: str = "") -> list[Content]:
             return []
     if found:
         _beside(texts)
+    return found
+
+
+def collective_in(data: bytes, name: str) -> list[Content]:
+    """The numbers of objects as ``torch.distributed`` sends them; none where they hold none.
+
+    Their bytes follow each other. torch fills up what is shorter than the longest of all ranks with
+    whatever is there, which is left out, but for the bytes of an object that is not known any more.
+    """
+    objects, rest = encoders.collective_in(data)
+    if not objects or rest[:1] == PICKLED:
+        return []
+    found, unnumbered = [], []
+    for i, (encoded, parts) in enumerate(objects):
+        numbers = numbers_in(parts, f"{name}.{i}" if i else name)
+        found += numbers
+        unnumbered += [] if numbers else [(f"{name}.{i}", encoded)]
+    for told in unnumbered if found else ():
+        _tell_rest(*told)
     return found
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from types import ModuleType
 from typing import Any
 
-from ..values import is_array, is_numbers, is_tensor
+from ..values import bytes_of, in_memory, is_array, is_numbers, is_tensor
 
 ENCODERS = {  # by module: the function that makes bytes of its first argument
     "pickle": "dumps",
@@ -23,6 +23,7 @@ KEPT = 32  # of the last objects
 LEAST, MOST_AROUND = 16, 2**16  # bytes: shorter ones occur by chance; what frames them is short
 MOST_PARTS = 10_000  # of an object, which may hold all that its program has
 _last: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)
+_collective: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)  # of torch.distributed
 _inside = threading.local()  # a framework's encoder calls pickle's
 
 
@@ -61,6 +62,34 @@ def hook_saving(torch: Any) -> None:
             keep(value, file.getvalue())
 
     torch.save = save
+
+
+def hook_collectives(c10d: Any) -> None:
+    """The same of ``all_gather_object`` and its like, whose bytes are a tensor."""
+    own = getattr(c10d, "_object_to_tensor", None)
+    if own is None:
+        return
+
+    @functools.wraps(own)
+    def to_tensor(value: Any, *given: Any, **named: Any) -> Any:
+        result = own(value, *given, **named)
+        data = bytes(bytes_of(in_memory(result[0])))
+        _collective.append((data, {name: _copied(part) for name, part in _flat(value).items()}))
+        return result
+
+    c10d._object_to_tensor = to_tensor
+
+
+def collective_in(data: bytes) -> tuple[list[tuple[bytes, dict[str, Any]]], bytes]:
+    """The objects whose bytes these begin with, each with its parts, and the bytes after them."""
+    found: list[tuple[bytes, dict[str, Any]]] = []
+    while data:
+        one = next((one for one in reversed(_collective) if data.startswith(one[0])), None)
+        if one is None:
+            break
+        found.append(one)
+        data = data[len(one[0]) :]
+    return found, data
 
 
 def keep(value: Any, data: Any) -> None:

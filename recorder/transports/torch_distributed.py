@@ -24,6 +24,8 @@ from torch import Tensor
 from ..draws.torch_draws import dispatches
 from ..log import Content
 from ..values import bytes_of, dtype_name, in_memory
+from .decoding import collective_in
+from .encoders import hook_collectives
 from .operators import OPERATORS, Arguments, Operator, nothing
 
 if TYPE_CHECKING:
@@ -202,7 +204,10 @@ class MessageRecorder:
             with self._log.lock:
                 numbers = f'"sequence": {self._log.number()}, "time": {now!r}'
                 begun = f'{head}, {numbers}, "occurrence": {occurrence}, "number": {number}'
-                self._log.end(begun, contents(tensors))
+                shown = numbers_of_objects(tensors)
+                if shown:  # they are not the bytes by which a receiver knows them
+                    begun += f', "checksums": {checksums(tensors)}'
+                self._log.end(begun, shown or contents(tensors))
                 if self._player is not None:
                     self._player.sent()
 
@@ -232,6 +237,7 @@ def record(log: Log, sites: Sites, player: Player | None = None) -> None:
     if not dist.is_available():
         return
     recorder = MessageRecorder(log, sites, player)
+    hook_collectives(dist.distributed_c10d)
     if dispatches() and hasattr(dist.ProcessGroup, "unbox") and hasattr(dist.Work, "unbox"):
         library = torch.library.Library("c10d", "IMPL")
         _LIBRARIES.append(library)
@@ -301,6 +307,14 @@ def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
         for name, part in parts.items():
             held = in_memory(part)  # as long as the buffer over its memory is read
             yield Content(name, tuple(part.shape), dtype_name(part.dtype), bytes_of(held))
+
+
+def numbers_of_objects(tensors: Sequence[Tensor]) -> list[Content]:
+    """Of the objects whose pickled bytes are the one tensor that is sent, if these hold some."""
+    if len(tensors) != 1 or tensors[0].dtype is not torch.uint8 or tensors[0].ndim != 1:
+        return []
+    held = in_memory(tensors[0])
+    return collective_in(bytes(bytes_of(held)), "0")
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:

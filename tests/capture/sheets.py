@@ -24,21 +24,20 @@ def on_the_sheet(events: Iterable[Event]) -> list[Event]:
 
 def assert_every_message_on_its_link(recording: CaptureFolder, sheets: Path) -> None:
     """In order and bit for bit; of reductions, that the contributions give the sum."""
-    sent: dict[tuple[int, int], list[tuple[str, tuple[int, ...], bytes]]] = defaultdict(list)
+    sent: dict[tuple[int, int], list[list[tuple[str, tuple[int, ...], bytes]]]] = defaultdict(list)
     for event in on_the_sheet(recording.events):
         if event.operator not in REDUCTIONS:
-            (tensor,) = event.tensors
-            content = recording.content(tensor)
+            said = [(t.dtype, t.shape, _bytes(recording.content(t))) for t in event.tensors]
             for destination in event.destinations:
-                said = (tensor.dtype, tensor.shape, _bytes(content))
                 sent[event.source, destination].append(said)
     got = defaultdict(list)
     for answer in _answers(sheets):
         if "got" in answer:
-            said = answer["got"]
-            link = answer["source"], answer["rank"]
-            content = bytes.fromhex(said["bytes"])
-            got[link].append((said["dtype"], tuple(said["shape"]), content))
+            said = [
+                (one["dtype"], tuple(one["shape"]), bytes.fromhex(one["bytes"]))
+                for one in answer["got"]
+            ]
+            got[answer["source"], answer["rank"]].append(said)
     assert set(sent) == set(got)
     for link in sent:
         assert sent[link] == got[link], link

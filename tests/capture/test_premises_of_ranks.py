@@ -31,6 +31,12 @@ OF_EACH_RECORD = """\
     return total
 """
 NOISE, SENT = "        noise = SIGMA", "        dist.all_gather(models, mine)\n"
+GATHERED = "        models = [torch.empty_like(mine) for _ in range(n)]\n" + SENT
+OBJECTS = """\
+        models = [None] * n
+        dist.all_gather_object(models, {"rank": rank, "said": "model", "model": mine})
+        models = [one["model"] for one in models]
+"""
 LOSS = """\
         loss = nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).detach()
         dist.all_gather([torch.empty_like(loss) for _ in range(n)], loss)
@@ -38,6 +44,8 @@ LOSS = """\
 FAULTS = {
     "clip of the batch": (OF_EACH_RECORD, OF_THE_BATCH, "distance"),
     "no clip far out": ("CLIP)\n        total", "CLIP if one.norm() < 1e5 else 1e9)\n        total", "distance"),
+    "norm in an object": (GATHERED, OBJECTS.replace("\"model\", ", "float(step.norm()), "), "composition"),
+    "text in an object": (GATHERED, OBJECTS.replace("\"model\", ", "str(step.norm()), "), ""),
     "low noise": (NOISE, "        noise = 0.9 * SIGMA", "composition"),
     "noise for half": (NOISE, "        noise = (torch.arange(11) < 5) * SIGMA", ""),  # or refused
     "one seed": ("secret.seed()", "secret.manual_seed(rank)", "noise"),
@@ -76,6 +84,11 @@ def test_the_example_made_right_is_supported(tmp_path: Path) -> None:
     assert claim.verdict is Verdict.SUPPORTED, claim.reason
     assert claim.range is not None
     assert claim.range.measured < 1.15 * claim.range.accounted
+
+
+def test_numbers_of_objects_are_messages(tmp_path: Path) -> None:
+    claim = audited(tmp_path, GATHERED, OBJECTS)
+    assert claim.verdict is Verdict.SUPPORTED, claim.reason
 
 
 @pytest.mark.parametrize("fault", FAULTS)

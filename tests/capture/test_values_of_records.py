@@ -416,6 +416,9 @@ def bare(
         (bare({0: [1.0, 2.0], 1: [1.5, 2.0]}, k=None), "before round 1"),
         (bare({0: [1.0, 2.0], 1: [1.0, 2.0]}, k=None), None),
         (bare({2: [1.0, 2.0]}), None),  # of an agent without records
+        (bare({0: [1.0, 0.0], 1: [1.0, 1.0]}), None),  # each agent's own number
+        (bare({0: [1.0, 1.0], 1: [1.0, 0.0]}), "in round 1"),
+        (bare({0: [0.0, 0.0], 1: [1.0, 2.0]}, k=None), "before round 1"),
     ],
 )
 def test_bare_numbers_must_be_the_same_of_all_agents(given: Any, refused: str | None) -> None:

@@ -1,5 +1,6 @@
 """What a guest's receivers got, written down by themselves, to be held beside what was recorded."""
 
+import inspect
 import json
 import os
 import threading
@@ -17,13 +18,17 @@ class Sheet:
 
     def got(self, source, tensor):
         """A message from a rank of the default group."""
-        self._write({"source": source, "got": _described(tensor)})
+        self._write({"source": source, "got": [_described(tensor)]})
 
-    def got_object(self, source, *objects):
-        """Objects, which travel as their lengths and as their bytes, one after the other."""
+    def got_object(self, source, numbers, *objects):
+        """Objects, which travel as their lengths and as their bytes, one after the other.
+
+        They are known by the numbers that they hold, or by their bytes if they hold none.
+        """
         pairs = [_as_sent(one) for one in objects]
         self.got(source, torch.cat([size for _, size in pairs]))
-        self.got(source, torch.cat([content for content, _ in pairs]))
+        whole = [torch.cat([content for content, _ in pairs])]
+        self._write({"source": source, "got": [_described(one) for one in numbers or whole]})
 
     def got_sum(self, total, own):
         """What a reduction gave, and what this rank gave to it."""
@@ -36,7 +41,7 @@ class Sheet:
 
 def _as_sent(one):
     """An object as torch sends it, whose function takes a group from some version on."""
-    convert = distributed_c10d._object_to_tensor
+    convert = inspect.unwrap(distributed_c10d._object_to_tensor)  # not the recorder's
     return convert(one, torch.device("cpu"), *[None] * (convert.__code__.co_argcount - 2))
 
 

@@ -143,14 +143,21 @@ def exchanges(rank, n, sheet):
 
 def objects(rank, n, sheet):
     got = [None] * n
-    dist.all_gather_object(got, {"rank": rank, "weights": [0.5, rank / 4]})
+    mine = {"rank": rank, "weights": [0.5, rank / 4], "model": torch.full((2, 3), rank + 0.5)}
+    dist.all_gather_object(got, {**mine, "said": "x" * rank})  # shorter ones are filled up
     for other in range(n):
         if other != rank:
-            sheet.got_object(other, got[other])
-    listed = [("a", rank), None] if rank == 0 else [None, None]
+            weights = torch.tensor([0.5, other / 4], dtype=torch.float64)
+            numbers = [torch.tensor(other), weights, torch.full((2, 3), other + 0.5)]
+            sheet.got_object(other, numbers, got[other])
+    listed = ["a", {"x": torch.ones(2)}, ("b", 3)] if rank == 0 else [None] * 3
     dist.broadcast_object_list(listed, src=0)
     if rank:
-        sheet.got_object(0, *listed)
+        sheet.got_object(0, [torch.ones(2), torch.tensor(3)], *listed)
+    texts = ["no", None] if rank == 0 else [None, None]
+    dist.broadcast_object_list(texts, src=0)
+    if rank:
+        sheet.got_object(0, [], *texts)
 
 
 def functional_collectives(rank, n, sheet):

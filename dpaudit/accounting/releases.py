@@ -20,7 +20,7 @@ from pydantic import Field
 from dpaudit.errors import DpauditError
 from dpaudit.release import Release
 
-from .composition import Bound, Composed, Rounds, compose, least_epsilon, on_levels
+from .composition import Bound, Composed, Rounds, compose, least_epsilon, most_epsilon, on_levels
 from .families import GAUSSIAN, TradeoffFamily, gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
@@ -50,9 +50,10 @@ def epsilon(
 ) -> Interval:
     """Bounds on the smallest epsilon such that the mechanism is (epsilon, delta)-DP.
 
-    The upper end is infinite where a release has no noise, and where delta is not above the
-    rounding error of the computation (1e-9 after thousands of rounds, less after few), and where
-    losses of single rounds above 600 decide: these count as infinite, and as 600 from below.
+    Where delta is not above the rounding error of the computation (1e-9 after thousands of rounds,
+    less after few), the interval is wide: the upper end is one of Renyi divergences. It is infinite
+    where a release has no noise, and may be for deltas below 1e-18, and where losses of single
+    rounds above 600 decide: these count as infinite, and as 600 from below.
 
     Raises:
         DpauditError: delta is outside [0, 1), or 0 although some noise is Gaussian.
@@ -89,7 +90,23 @@ def epsilon_at_most(
     pure, tail = _pure_epsilon(mechanism, adjacency), max(1e-5 * delta, LEAST_TAIL)
     if any(release.noise_multiplier < LEAST_NOISE for release in mechanism):
         return pure
-    return min(pure, max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail)))
+    high = max(c.epsilon(delta) for c in _composed(mechanism, adjacency, "upper", tail))
+    return min(pure, high if high < inf else _at_small_delta(mechanism, delta, adjacency))
+
+
+def _at_small_delta(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> float:
+    """Where the rounding of composition hides delta, or losses are too large for it.
+
+    By moments, or by Gaussian noise alone: a Poisson sample leaks no more than all records do.
+    """
+    directions = _directions(mechanism, adjacency, "upper")
+    rounds = [_rounds(mechanism, adjacency, direction, "upper") for direction in directions]
+    high = max(most_epsilon(parts, delta) for parts in rounds)
+    if all(release.sampling != "fixed" for release in mechanism):
+        drawn = {"sampling": "none", "sampling_rate": 1.0}
+        mu = _gaussian_mu([r.model_copy(update=drawn) for r in mechanism], adjacency)
+        high = high if mu is None else min(high, gaussian_epsilon(delta, mu))
+    return high
 
 
 def _closed_form(mechanism: Mechanism, delta: float, adjacency: RecordAdjacency) -> float | None:
@@ -283,11 +300,16 @@ def _composed(
     The record is in the first world of "remove" and in the second of "add", in every round. One
     direction is enough for a lower bound, and where each release has the same loss in both.
     """
-    directions: list[Direction] = ["remove"]
-    sampled = any(release.sampling_rate < 1 for release in mechanism)
-    if bound == "upper" and adjacency == "add-remove" and sampled:
-        directions.append("add")
+    directions = _directions(mechanism, adjacency, bound)
     return [compose(_rounds(mechanism, adjacency, d, bound), bound, tail) for d in directions]
+
+
+def _directions(
+    mechanism: Mechanism, adjacency: RecordAdjacency, bound: Bound
+) -> tuple[Direction, ...]:
+    sampled = any(release.sampling_rate < 1 for release in mechanism)
+    both = bound == "upper" and adjacency == "add-remove" and sampled
+    return ("remove", "add") if both else ("remove",)
 
 
 def _rounds(

@@ -10,12 +10,15 @@ from pydantic import ValidationError
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from dpaudit.accounting.composition import most_epsilon
 from dpaudit.accounting.families import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpaudit.accounting.formulas import renyi_epsilon
 from dpaudit.accounting.releases import (
     Interval,
     RecordAdjacency,
     Release,
     _interval,
+    _rounds,
     delta,
     epsilon,
     false_negative_rate,
@@ -87,7 +90,8 @@ def test_a_release_without_noise_has_no_epsilon() -> None:
 def test_losses_too_large_for_the_grid_count_as_infinite() -> None:
     nearly_none = [gaussian(0.01, rate=0.1)]  # a sampled record loses about 5,000 nats
     assert delta(nearly_none, 100.0).high == pytest.approx(0.1, abs=1e-6)
-    assert epsilon(nearly_none, 0.05).high == np.inf
+    assert epsilon(nearly_none, 0.05).high == gaussian_epsilon(0.05, 100)  # as if all were drawn
+    assert epsilon([gaussian(0.01, rate=0.1, how="fixed")], 0.05).high == np.inf
     assert 10 < epsilon(nearly_none, 0.05).low < np.inf
     assert epsilon(nearly_none, 0.11) == Interval(0.0, 0.0)
 
@@ -157,10 +161,34 @@ def test_an_epsilon_far_beyond_privacy_is_still_bounded() -> None:
         assert 600 < low <= high < low * (1 + 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "count"), [(1.0, 0.01, 1000), (2.0, 0.05, 100), (0.5, 0.1, 50)]
+)
+def test_deltas_below_rounding_have_the_bound_of_renyi(
+    noise: float, rate: float, count: int
+) -> None:
+    """Of Mironov, Talwar and Zhang's divergences, computed apart; orders are not the same."""
+    mechanism = [gaussian(noise, count, rate)]
+    orders = np.geomspace(1.02, 2000, 4000)
+    before = epsilon(mechanism, 1e-10)
+    for small in (1e-12, 1e-14, 1e-16):
+        low, high = epsilon(mechanism, small)
+        assert before.low < low < high
+        assert (
+            before.high < high == pytest.approx(renyi_epsilon(mechanism, small, orders), rel=5e-3)
+        )
+        before = Interval(before.low, high)
+    exact = epsilon(mechanism, 1e-6).high  # where both are known
+    bounds = [
+        most_epsilon(_rounds(mechanism, "add-remove", d, "upper"), 1e-6) for d in ("remove", "add")
+    ]
+    assert exact < max(bounds) < 1.2 * exact
+
+
 def test_losses_beyond_any_grid_leave_a_lower_end() -> None:
     # a sampled record loses 5,000 nats; of each, 600 are counted from below
     low, high = epsilon([gaussian(0.01, 10, 0.1)], 1e-5)
-    assert 6 * 599 < low < high == np.inf
+    assert 6 * 599 < low < high == gaussian_epsilon(1e-5, math.sqrt(10) / 0.01)
     drawn_often = epsilon([gaussian(1.0, 10**9, 0.1)], 1e-5)  # its mean is 8.6 million
     assert 7e6 < drawn_often.low < 8.7e6
 

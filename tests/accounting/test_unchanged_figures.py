@@ -198,7 +198,7 @@ CASES = {
 # fmt: off
 EXPECTED: dict[str, list[Any]] = {
     "epsilon": [1.151602333, 1.151607455, 0.9242082794, 0.9242399699],
-    "epsilon of large losses": [1200.063196, inf],
+    "epsilon of large losses": [1200.063196, 2800.602374],
     "epsilon of hardly any noise": [600.0158475, inf],
     "epsilon in closed form": [
         4.377178096, 4.377178096, 9.997256146, 9.997256146, 1.993091404, 1.993091404,

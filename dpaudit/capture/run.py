@@ -47,7 +47,7 @@ from .process_logs import (
 )
 from .recording import CaptureFolder, write_transcript
 from .rounds import numbered, rounds_of
-from .simulated import batches_begin_rounds, is_simulation, with_counted_rounds
+from .simulated import Counting, is_simulation, with_counted_rounds
 
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
@@ -99,8 +99,7 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         taken = batches_of(processes)
         children = _children(processes)
         if is_simulation(sent, children) and options.round_starts_at is None:
-            by_batch = batches_begin_rounds(sent, taken)
-            sent, drawn = with_counted_rounds(sent, drawn, taken, by_batch)
+            sent, drawn = with_counted_rounds(sent, drawn, taken, Counting.of(sent, taken))
         else:
             rounds = rounds_of(sent, drawn, options.round_starts_at)
             sent, drawn = numbered(sent, rounds), numbered(drawn, rounds)

@@ -21,7 +21,7 @@ from dpaudit.recorder.player import RAW
 from .channels import routed
 from .process_logs import Record, batches_of, draws_of, events_of, processes_in, unseen_by
 from .rounds import RoundsFound, numbered, rounds_of
-from .simulated import batches_begin_rounds, with_counted_rounds
+from .simulated import Counting, with_counted_rounds
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 BYTES = {"uint8"}
@@ -77,7 +77,7 @@ class RoundNumbers:
     def __init__(self, config: CapturedConfig) -> None:
         self._options, self._counted = config.messages, config.program.ranks is None
         self._of: dict[Hashable, int | None] = {}
-        self._by_batch = False
+        self._counting: Counting | None = None
 
     def numbered(
         self,
@@ -88,9 +88,9 @@ class RoundNumbers:
     ) -> tuple[list[Event], list[Draw]]:
         """Those of a run with their rounds."""
         if self._counted:
-            if first:
-                self._by_batch = batches_begin_rounds(events, batches)
-            return with_counted_rounds(events, draws, batches, self._by_batch)
+            if first or self._counting is None:
+                self._counting = Counting.of(events, batches)
+            return with_counted_rounds(events, draws, batches, self._counting)
         found = self._found(events, draws, first)
         return numbered(events, found), numbered(draws, found)
 

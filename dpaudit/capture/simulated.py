@@ -4,18 +4,35 @@ An agent begins a round of its own with the first batch after it has sent. One w
 when it sends the same again, by name and receivers, and so do all where nobody takes another batch
 after it has sent. A round of the program ends when an agent that has a part in it begins another.
 So an agent has one part at most in each round, whatever is sent in a round was sent before anything
-of the next one, and agents may miss rounds.
+of the next one, and agents may miss rounds. Where all agents begin as many rounds of their own, no
+agent misses one: these are the rounds, and threads may act in any order.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from typing import get_args
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, get_args
 
 from dpaudit.files.recorded import Batch, Draw, Event
 from dpaudit.files.world import Noise
 
 Called = Event | Draw | Batch
 TAP = "tap"  # the operator of a message that dpaudit.tap was shown
+
+
+class Counting(NamedTuple):
+    """How the rounds of a program are counted, which a run to its end shows."""
+
+    by_batch: bool  # batches begin rounds: an agent takes one after it has sent
+    alike: bool  # all agents begin as many
+
+    @classmethod
+    def of(cls, events: Sequence[Event], batches: Sequence[Batch]) -> "Counting":
+        first: dict[int, int] = {}  # message of each agent
+        for event in events:
+            first.setdefault(event.source, event.sequence)
+        by_batch = any(b.sequence > first.get(b.agent, b.sequence) for b in batches)
+        last = {agent: k for _, agent, k in _own_rounds(events, batches, by_batch)}
+        return cls(by_batch, len({*last.values()}) == 1)
 
 
 def is_simulation(events: Sequence[Event], children: Collection[int] = ()) -> bool:
@@ -30,17 +47,14 @@ def is_simulation(events: Sequence[Event], children: Collection[int] = ()) -> bo
 
 
 def with_counted_rounds(
-    events: Sequence[Event], draws: Sequence[Draw], batches: Sequence[Batch], by_batch: bool
+    events: Sequence[Event], draws: Sequence[Draw], batches: Sequence[Batch], counting: Counting
 ) -> tuple[list[Event], list[Draw]]:
     """Messages with their rounds, and draws with their agents and rounds.
-
-    Args:
-        by_batch: whether batches begin rounds: see ``batches_begin_rounds``.
 
     A draw that ``tap.noise`` was not shown is of the agent whose call of the tap comes next, if the
     tap was called before. A draw is of the round of its agent's next message.
     """
-    rounds = _rounds(events, batches, {b.agent for b in batches} if by_batch else set())
+    rounds = _rounds(events, batches, counting)
     calls: list[Called] = [*events, *batches, *filter(_is_noise, draws)]
     everything: list[Called] = [*calls, *(draw for draw in draws if not _is_noise(draw))]
     begin = min((one.sequence for one in calls), default=0)
@@ -65,39 +79,36 @@ def with_counted_rounds(
     )
 
 
-def batches_begin_rounds(events: Sequence[Event], batches: Sequence[Batch]) -> bool:
-    """Whether an agent takes a batch after it has sent, in a run to the end of the program."""
-    first: dict[int, int] = {}  # message of each agent
-    for event in events:
-        first.setdefault(event.source, event.sequence)
-    return any(b.sequence > first.get(b.agent, b.sequence) for b in batches)
+def _own_rounds(
+    events: Sequence[Event], batches: Sequence[Batch], by_batch: bool
+) -> Iterator[tuple[Event | Batch, int, int]]:
+    """Messages and batches in their order, with the agent of each and its round of its own."""
+    taking = {batch.agent for batch in batches} if by_batch else set()
+    own: defaultdict[int, int] = defaultdict(lambda: 1)
+    sent: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)  # in this round
+    both: list[Event | Batch] = [*events, *batches]
+    for one in sorted(both, key=lambda one: one.sequence):
+        agent = one.source if isinstance(one, Event) else one.agent
+        key = (one.call_site, one.destinations) if isinstance(one, Event) else ()
+        if not key and bool(sent[agent]) if agent in taking else key in sent[agent]:
+            sent[agent].clear()
+            own[agent] += 1
+        if key:
+            sent[agent].add(key)
+        yield one, agent, own[agent]
 
 
 def _rounds(
-    events: Sequence[Event], batches: Sequence[Batch], by_batch: Collection[int]
+    events: Sequence[Event], batches: Sequence[Batch], counting: Counting
 ) -> dict[int, int]:
-    """The round of each message and batch, by sequence.
-
-    Args:
-        by_batch: agents whose batches begin rounds.
-    """
-    number, taking_part = 1, set[int]()
-    sent: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)  # in the agent's own round
+    """The round of each message and batch, by sequence."""
+    number, parts = 1, dict[int, int]()  # the round of its own with which an agent takes part
     found = {}
-    calls: list[Called] = [*events, *batches]
-    for one in sorted(calls, key=lambda one: one.sequence):
-        agent = _agent(one)
-        assert agent is not None
-        key = (one.call_site, one.destinations) if isinstance(one, Event) else ()
-        begins = not key and bool(sent[agent]) if agent in by_batch else key in sent[agent]
-        if begins:
-            sent[agent].clear()
-            if agent in taking_part:
-                number, taking_part = number + 1, set()
-        if key:
-            sent[agent].add(key)
-        taking_part.add(agent)
-        found[one.sequence] = number
+    for one, agent, own in _own_rounds(events, batches, counting.by_batch):
+        if parts.get(agent, own) != own:
+            number, parts = number + 1, {}
+        parts[agent] = own
+        found[one.sequence] = own if counting.alike else number
     return found
 
 

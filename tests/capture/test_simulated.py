@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.simulated import batches_begin_rounds, with_counted_rounds
+from dpaudit.capture.simulated import Counting, with_counted_rounds
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.recorded import Batch, Draw, Event
@@ -36,8 +36,7 @@ def counted(calls: str) -> tuple[list[int | None], list[tuple[str, int | None, i
             about = {"operator": "tap", "rank": agent, "source": agent, "destinations": to}
             more = {"group": (0, 1), "tag": None, "tensors": (), "inconsistent": False}
             events.append(Event(**at, **about, **more))
-    by_batch = batches_begin_rounds(events, batches)
-    found, drawn = with_counted_rounds(events, draws, batches, by_batch)
+    found, drawn = with_counted_rounds(events, draws, batches, Counting.of(events, batches))
     return [e.round for e in found], [(d.call_site, d.rank, d.round) for d in drawn]
 
 
@@ -52,6 +51,8 @@ def counted(calls: str) -> tuple[list[int | None], list[tuple[str, int | None, i
         ("b0 s01 b1 s10 t01 t10 b0 s01 b1 s10 t01 t10", [1, 1, 1, 1, 2, 2, 2, 2]),  # two phases
         ("b0 s01 b0 s02 b0 s01", [1, 2, 3]),  # a peer by chance
         ("b0 b0 s01 b0 b0 s01", [1, 2]),  # local steps
+        ("b0 s01 b1 s10 b1 s10 b0 s01 b0 s01 b1 s10", [1, 1, 2, 2, 3, 3]),
+        ("b0 s01 b0 s01 b1 s10 b0 s01 b1 s10 b1 s10", [1, 2, 1, 3, 2, 3]),  # threads
     ],
 )
 def test_rounds_are_counted_by_batches_and_messages(calls: str, expected: list[int]) -> None:

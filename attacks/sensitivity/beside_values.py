@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dpaudit.defense import Adjacency, Messages
+from dpaudit.defense import Adjacency, Messages, Scale
 
 from .laws import LEVEL, PLAYS, of_another_law
 from .replay import ALLOWED, SAME, replay
@@ -81,8 +81,7 @@ def dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, b
         found |= {
             f'the scale of the noise on "{one.stream}" depends on the data': True
             for one, other in zip(here.draws, there.draws, strict=True)
-            if (a := torch.as_tensor(one.scale)).shape != (b := torch.as_tensor(other.scale)).shape
-            or not torch.allclose(a, b, rounding, 0.0)
+            if not _alike(one.scale, other.scale, rounding)
         }
     if links(here.sent) != links(there.sent):
         said = "which messages are sent, in which precision, or to whom, depends on the data"
@@ -93,3 +92,9 @@ def dependent(here: Played, there: Played, rounding: float = 0.0) -> dict[str, b
         if (zeros & (one.signbit() != other.signbit())).any():
             found[f'the signs of zeros in "{name}" depend on the data'] = False
     return found
+
+
+def _alike(one: Scale, other: Scale, rounding: float) -> bool:
+    """Whether two scales differ by no more than this part, in float64 as a number is."""
+    a, b = (torch.as_tensor(scale, dtype=torch.float64) for scale in (one, other))
+    return a.shape == b.shape and torch.allclose(a, b, rounding, 0.0)

@@ -356,6 +356,7 @@ def asked(stream: str = "z", scale: Any = 1.0, n: int = 2) -> witness.AskedDraw:
         (played(asked(n=3), m=message(1.0, 2.0)), 0.0, [beside_values.OTHER_DRAWS]),
         (played(asked(scale=1.1), m=message(1.0, 2.0)), 0.0, ['the scale of the noise on "z"']),
         (played(asked(scale=1.1), m=message(1.0, 2.0)), 0.2, []),
+        (played(asked(scale=1 + 1e-9), m=message(1.0, 2.0)), 0.0, ["the scale of the noise"]),
         (played(asked(scale=vector(1.0)), m=message(1.0, 2.0)), 0.0, ["the scale of the noise"]),
         (played(asked(), m=message(1.0, 2.0, to=2)), 0.0, ["which messages are sent"]),
         (played(asked(), m=message(1.0)), 0.0, ["which messages are sent"]),

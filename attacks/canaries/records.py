@@ -289,7 +289,7 @@ def _presence(
     """
     n, model = len(labels), derived.model
     each = gradients.clipped_sum(
-        model.expand(n, -1), inputs[:, None], labels[:, None], clip_norm or inf,
+        model.expand(n, -1), inputs[:, None], labels[:, None], clip_norm,
         holders=torch.arange(n, device=labels.device),
     ).double()  # fmt: skip
     overlaps = each @ each.T

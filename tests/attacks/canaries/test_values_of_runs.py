@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import dpaudit.attack as da
+import dpaudit.defense as dp
 from dpaudit.attacks.canaries import attack, bound, channels, records
 from dpaudit.attacks.canaries.attack import Canaries
 from dpaudit.attacks.canaries.bound import Guessing, Summed
@@ -447,6 +448,33 @@ def test_each_canary_is_read_on_its_own_coordinate(monkeypatch: pytest.MonkeyPat
     )
     assert channels.channel_sizes(adversary).tolist() == [5.0, 2.0]
     assert Channels._fields == ("seen", "sizes")
+
+
+def test_canaries_are_in_every_trial() -> None:
+    """Of models [trials, agents, d] as of models [agents, d]."""
+
+    class Real(dp.Gradient):
+        batch_size = 4
+
+        def __call__(self, X: Tensor, holders: Any = None) -> Tensor:
+            return 2 * X
+
+        def clipped_sum(
+            self, X: Tensor, clip_norm: float, holders: Any = None, norm: int = 2
+        ) -> Tensor:
+            return 3 * X
+
+        def per_record(self, X: Tensor, holders: Any = None, own: bool = False) -> Tensor:
+            return X.unsqueeze(-2).expand(*X.shape[:-1], 2, X.shape[-1])
+
+    drawn = torch.tensor([1.0, 0.0])
+    X = torch.arange(24.0).view(2, 3, 4)
+    oracle = channels.WithCanaries(Real(), 2, 1, 8.0, drawn, 4)
+    for one, many in (
+        (oracle(X[1]), oracle(X)), (oracle.clipped_sum(X[1], 5.0), oracle.clipped_sum(X, 5.0)),
+        (oracle.per_record(X[1]), oracle.per_record(X)),
+    ):  # fmt: skip
+        assert torch.equal(many[1], one)
 
 
 class Random:

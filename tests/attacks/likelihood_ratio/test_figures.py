@@ -71,6 +71,7 @@ def test_the_noise_of_two_rounds_is_tested_twice() -> None:
     p = noise_p_value(*counts, DECLARED, "add-remove")
     assert 0 < p < 0.01
     assert found.metrics[Name.P_VALUE].value == pytest.approx(2 * p, rel=1e-12)
+    assert found.metrics[Name.P_VALUE].n == bound.n0 + bound.n1
     factor = noise_factor_bound(*counts, 1e-5, DIFFERENT / 2, DECLARED, "add-remove").noise_factor
     assert found.metrics[Name.NOISE_FACTOR].value == pytest.approx(factor, rel=1e-12)
     assert "batch of round 4 for certain" in found.notes[1]

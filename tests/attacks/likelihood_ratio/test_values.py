@@ -50,8 +50,7 @@ def test_a_step_is_tried_with_the_record_in_every_batch(monkeypatch, raises: boo
     adversary = (Played(), own.threat_model, 7)
     drawn = Played(sampling_rate=1.0)
     assert tried == [
-        (adversary, question.FOLLOWED, "followed", game)
-        for game in (drawn, replace(drawn, noise=False))
+        (adversary, 50, "followed", game) for game in (drawn, replace(drawn, noise=False))
     ]
     assert found == (None if raises else adversary)
 

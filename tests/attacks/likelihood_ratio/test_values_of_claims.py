@@ -14,6 +14,7 @@ from torch import Tensor
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.releases import Release
 from dpaudit.attacks.likelihood_ratio import agents, attack, bound, exact, plan, runs
+from dpaudit.attacks.likelihood_ratio import question as question_
 from dpaudit.attacks.likelihood_ratio.attack import LikelihoodRatio
 from dpaudit.attacks.likelihood_ratio.exact import LeakEnds
 from dpaudit.attacks.likelihood_ratio.runs import CountedScores, Score
@@ -155,9 +156,11 @@ def test_findings_are_in_the_order_of_claims(monkeypatch: pytest.MonkeyPatch) ->
         game: Any = None
 
     def question(self: Any, asking: Any, claim: Any) -> Any:
+        asked.append(claim)
         return asking, None if claim is None else Question(claim)
 
     stages: list[Any] = []
+    asked: list[Any] = []
     monkeypatch.setattr(attack, "Player", Player)
     monkeypatch.setattr(attack, "_claimed", lambda asking: claims)
     monkeypatch.setattr(
@@ -189,6 +192,7 @@ def test_findings_are_in_the_order_of_claims(monkeypatch: pytest.MonkeyPatch) ->
     assert all(f.of[0] is claims[f.claim] and f.of[2] == (7000, 1400) for f in found)
     assert steps == [(1, 12), (4, 12), (5, 12), (8, 12)]
     assert stages == [(9, "0"), (9, "1")]
+    assert [one for one in asked if one is not None] == [CLAIM, other]
 
 
 @pytest.mark.parametrize(
@@ -303,10 +307,10 @@ def apart(n: int, m: int, shift: float) -> tuple[Any, Any]:
 
 def test_a_control_is_held_against_the_fewer_of_its_runs() -> None:
     """Of an odd number of runs the smaller half comes first."""
-    scores = CountedScores(Score(apart(9, 9, 1.0), None), apart(601, 9, 1.0), apart(400, 200, 9.0))
+    scores = CountedScores(Score(apart(9, 9, 1.0), None), apart(603, 9, 1.0), apart(400, 200, 9.0))
     null, positive = bound.controls(question(), scores, Streams(0))
     counts = [null.metrics[n].n for n in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES)]
-    assert counts == [270, 271]  # and a tenth of 300 and of 301 choose the threshold
+    assert counts == [271, 272]  # and a tenth of 301 and of 302 choose the threshold
     sizes = [positive.metrics[n].n for n in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES)]
     assert sizes[0] > sizes[1]
     assert positive.metrics[Name.CEILING].value == pytest.approx(ceiling(sizes[1], 1e-5, 0.05))
@@ -564,6 +568,57 @@ def test_noise_on_top_of_enough_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked == [(f"without {i}", 7, "without draws", 2) for i in range(3)]
     differing |= {"without 2"}
     assert runs._without_further_noise(own, 7, player, alarm) is None
+
+
+@pytest.mark.parametrize(("in_round", "of", "stage"), [(None, 7, "name"), (3, 3, "name, round 3")])
+def test_runs_of_a_kind_have_streams_of_their_own(monkeypatch, in_round, of, stage) -> None:
+    """With the record in the round of the question, unless it is another one."""
+    asked: list[Any] = []
+    monkeypatch.setattr(runs, "play", lambda *of, **how: asked.append((of, how)))
+    own: Any = SimpleNamespace(adversary="adversary", in_round=7, game="game")
+    streams: Any = SimpleNamespace(child=lambda *of: of)
+    saved: Any = SimpleNamespace(stage=lambda name: name)
+    player = runs.Player(own, streams, NOTHING, saved, 40, 1000)
+    player.play("name", 9, in_round=in_round)
+    child = ("name",) if in_round is None else ("name", 3)
+    [(given, how)] = asked
+    assert given == ("adversary", 9, child, of, "game", NOTHING)
+    assert how == {"checkpoint": stage, "enough": None}
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "scope", "expected"),
+    [
+        ("add-remove", "run", {}),
+        ("agent-identity", "run", {"sampling_rate": 1.0, "sampling": "none", "cycle": 1}),
+        ("add-remove", "round", {"in_one_round": True, "cycle": 1}),
+    ],
+)
+def test_a_game_is_about_what_is_claimed(monkeypatch, adjacency, scope, expected) -> None:
+    """Of a step that one coordinate does not play, a projection reads one round or all."""
+    monkeypatch.setattr(question_, "replace", lambda game, **of: {**game, **of})
+    monkeypatch.setattr(question_, "worst_off", lambda *_: 2)
+    monkeypatch.setattr(question_, "Game", SimpleNamespace(of=lambda *_: {}))
+    monkeypatch.setattr(question_.layers, "in_layers", lambda game: game)
+    context: Any = SimpleNamespace(
+        defense=None, setting=None, streams=SimpleNamespace(child=lambda name: None)
+    )
+    own = question_.Asking(context, VIEW, 10, None, 0.05, False)
+    claim: Any = SimpleNamespace(adjacency=adjacency, scope=scope)
+    assert own._game_of(claim) == expected
+    game = SimpleNamespace(in_one_round=scope == "round", played=3)
+    monkeypatch.setattr(question_, "replace", lambda game, **of: game)
+    monkeypatch.setattr(question_, "ProjectionAdversary", lambda game, view, n: n)
+    monkeypatch.setattr(question_, "defined", lambda game: game)
+    monkeypatch.setattr(question_.Asking, "rounds", lambda self, coordinates: 10 * coordinates)
+    monkeypatch.setattr(
+        question_.Asking, "_about", lambda self, claim, game, reads, **known: (reads, known)
+    )
+    nonlinear: Any = SimpleNamespace(fewest=1)
+    reads, known = own._projected(claim, game, nonlinear)  # type: ignore[misc,arg-type]
+    revealed = known["revealed"]
+    assert reads == (1 if scope == "round" else 30)
+    assert revealed == ((1, 1, False) if scope == "round" else None)
 
 
 def test_runs_with_the_record_are_of_rounds_without_an_algebra(monkeypatch: Any) -> None:

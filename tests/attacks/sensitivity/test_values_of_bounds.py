@@ -209,7 +209,7 @@ def test_noise_that_reaches_a_message_is_seen_draw_by_draw(monkeypatch: Any) -> 
         return {
             "x": 3 * a - b, "y": a.abs(), "of both": a + a.flip(0), "still": 1 + Z,
             "short": (a + b)[:, :4], "first": first, "secret": a, "spilt": a.roll(1, dims=1),
-            "twice": a + 1e-6 * a * b,
+            "twice": a + 1e-6 * a * b, "half": torch.cat([a, 0 * a[:1]]),
         }  # fmt: skip
 
     found = declared.reaching(world_of(send))
@@ -369,6 +369,20 @@ def test_messages_with_a_number_for_each_draw_are_looked_at(
         assert asked == [([[3.0, 3.0], [13.0, 13.0]], shape, 1, span, cdf)]
     draws.append(draw)
     assert edges.beyond_the_noise(coupled) is None
+
+
+@pytest.mark.parametrize(
+    ("beside", "again", "said"), [((1, 1), (1, 2), False), ((1, 2), (1, 2), True)]
+)
+def test_what_a_step_does_beside_is_compared_once(monkeypatch, beside, again, said) -> None:
+    """Where the worlds differ in it alone once noise is moved, the move has done that."""
+    monkeypatch.setattr(beside_values, "dependent", lambda one, other, rounding=0.0: {"x": True})
+    one, other = (SimpleNamespace(played=SimpleNamespace(beside=b)) for b in again)
+    replayed = SimpleNamespace(here=one, there=other, moved=1.0)
+    monkeypatch.setattr(beside_values, "replay", lambda *_: replayed)
+    worlds: Any = [SimpleNamespace(noisy=SimpleNamespace(beside=b)) for b in beside]
+    found, open_ = beside_values.compare(*worlds, "add-remove")
+    assert (found, open_ == [beside_values.BESIDE]) == ({"x": True}, said)
 
 
 def test_messages_spread_alike_where_no_law_is_another(monkeypatch: Any) -> None:

@@ -154,6 +154,8 @@ def test_gradients_are_waved_at_the_victim_alone() -> None:
     assert each[:, 3, 1].tolist() == pytest.approx([1.0, -1.0, 1.0])
     fickle.note(X, torch.tensor([1, 0, 1]), 2)
     assert fickle._factors.tolist() == pytest.approx([-1.0, 1.0, 1.0])
+    fickle.note(torch.tensor([[1.0, 1 / 3]]), torch.tensor([1]), 2)
+    assert fickle.changed(torch.tensor([[6.0, 2.0]])).tolist() == [pytest.approx([3.0, 1.0])]
     asked = few._Asked(NOTHING, 1)
     asked.note(X, None, 2)
     asked.note(X, torch.tensor([1, 0, 1]), 0)

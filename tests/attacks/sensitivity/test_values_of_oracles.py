@@ -144,6 +144,10 @@ def test_an_ascent_is_that_of_adam_within_the_range(steps: int) -> None:
     assert ends.item() == 7.0
     low, _ = ascent(lambda z: -9 * z[:, 0], torch.tensor([[-0.5]]).double(), (-1.0, 7.0), 2)
     assert low.item() == -1.0
+    flat, _ = ascent(
+        lambda z: z[:, 0].clamp(max=1.0), torch.tensor([[0.2]]).double(), (0.0, 10.0), 3
+    )
+    assert flat.item() == pytest.approx(1.2)  # the first of those that are as good
     ids = torch.tensor([[3], [4]])
     same, of_ids = ascent(lambda z: z[:, 0] * 2.0, ids, (0, 9), 2)
     assert (same is ids, of_ids.tolist()) == (True, [6.0, 8.0])
@@ -235,6 +239,8 @@ def test_noise_that_is_kept_is_more_than_was_sent() -> None:
     assert kept._new_numbers(twice, None, 3).tolist() == [2, 4, 0]
     trials = sent([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]] * 3)
     assert kept._new_numbers(trials, None, 3).tolist() == [6, 12, 0]
+    last = sent([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]] * 2 + [[[1.0, 2.0], [9.0, 4.0], [5.0, 6.0]]])
+    assert kept._new_numbers(last, trials, 3).tolist() == [0, 12, 0]  # of one trial alone
     run = NoiseKept("start", torch.zeros(3, dtype=torch.long))
     run.note("after 1", 3, {"x": one})
     assert (run.state, run.drawn, run.sent.tolist()) == ("after 1", 3, [2, 4, 0])

@@ -282,6 +282,10 @@ def test_rows_have_the_largest_move_of_each_kind(
     [row] = one.judged(2, worlds, "add-remove", 2)
     assert (row.message, row.round, row.norm, row.stated) == ("x", 2, *bound)
     assert row.moved == {"kind 0": 7.0 if bound[0] == 1 else 5.0, "kind 1": inf}
+    near, close = judged_pairs({"x": [0.5, 0.0]}, {"x": [0.25, 0.0]}, size=2.0)
+    near._first = {}
+    [least] = near.judged(2, close, "add-remove", 2)
+    assert least.tolerance == near.tolerance(2.0, max(bound[1] or 0.0, 0.5))
     assert (row.by_releases, row.noiseless, row.processed) == (by_releases, False, False)
     [bare] = one.judged(2, worlds, "add-remove", 2, frozenset({"x"}))
     assert bare.noiseless

@@ -87,6 +87,18 @@ def test_later_noise_is_moved_after_what_earlier_noise_did() -> None:
     assert one.moves[-1] == shift
 
 
+def test_a_draw_of_one_world_alone_is_not_moved() -> None:
+    class Other(World):
+        def watched(self, moves: Any) -> Watched:
+            found = super().watched(moves)
+            del found.values[1, "w"]
+            return found
+
+    one: Any = World(1.0)
+    other: Any = Other(3.0)
+    assert list(replay.replay(one, other, "add-remove").moves) == [(1, "z")]
+
+
 def test_sums_are_tried_until_all_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -372,9 +384,10 @@ def test_agents_that_move_most_are_looked_at(monkeypatch, moves, noises, over, c
         here.lag = 0
         monkeypatch.setattr(others, "STATED_OF", 4)
         assert others._most_moved(coupled, 2, "add-remove", worlds) == [0]
-    monkeypatch.setattr(others, "_by_sender", lambda *_: {"x": torch.arange(12.0)[:5] ** 3 + 1})
+    sizes["moved", "noisy"], sizes["noisy", "quiet"] = [9.0, 1.0, 8.0, 1.0, 7.0], [1.0] * 5
+    coupled.setting.holders, here.lag = (0, 1, 2, 3, 4, 3, 3, 3), 1  # of median 1
     monkeypatch.setattr(others, "MOST", 2)
-    assert len(others._most_moved(coupled, 2, "add-remove", worlds)) <= 2
+    assert others._most_moved(coupled, 2, "add-remove", worlds) == [0, 2]
 
 
 def test_moves_over_stated_bounds_are_in_l2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,3 +540,9 @@ def test_what_speaks_against_another_agent_is_noted(monkeypatch: pytest.MonkeyPa
     first = own._of[2]
     list(own.record("state", 3, "add-remove"))
     assert own._of[2] is first
+
+
+def test_another_agent_is_looked_at_without_alignments() -> None:
+    coupled: Any = SimpleNamespace(looking_at=lambda agent: f"at {agent}")
+    alone: Any = Others(SimpleNamespace(coupled=coupled))._at(3)  # type: ignore[arg-type]
+    assert (alone.coupled, alone.restarts, alone.steps, alone.aligns) == ("at 3", 0, 0, False)

@@ -8,7 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity import attack, examination, few, laws, lengths, unlikely
+from dpaudit.attacks.sensitivity import (
+    attack,
+    beside,
+    examination,
+    few,
+    laws,
+    lengths,
+    stand_in,
+    unlikely,
+    worlds,
+)
 from dpaudit.attacks.sensitivity.attack import Sensitivity
 from dpaudit.attacks.sensitivity.examination import Examination, Pair
 from dpaudit.attacks.sensitivity.kept import KeptAnswers
@@ -501,6 +511,61 @@ def test_an_unlikely_draw_is_bent_near_or_far(monkeypatch, n_rounds: int, lags: 
     assert unlikely._said({"a": -5.5}) == 'the draw "a" is -5.5 times its scale'
 
 
+def test_a_draw_of_one_number_is_tried_at_any_distance(tmp_path: Any) -> None:
+    """By the last axis of a draw; what a step writes is read up to ten million bytes."""
+    draw = SimpleNamespace(stream="a", family="gaussian", shape=(3, 5, 1))
+    world: Any = SimpleNamespace(noisy=SimpleNamespace(draws=[draw]))
+    assert len(list(unlikely._levels(world))) == 22
+    draw.shape = (3, 1, 5)
+    assert len(list(unlikely._levels(world))) == 2
+    path = tmp_path / "log"
+    seen = beside.Beside()
+    seen.note("open", (str(path), "w", 1))
+    path.write_text("a line of more than ten numbers")
+    assert seen.texts() == (f"{path}: b'a line of more than ten numbers'",)
+
+
+def test_a_record_counts_once_whatever_stood_in_its_place(monkeypatch: Any) -> None:
+    monkeypatch.setattr(worlds, "replace", lambda one, batch: SimpleNamespace(batch=batch))
+    weights = torch.tensor([[0.5, 1.0], [0.0, 1.0]])
+    oracle: Any = SimpleNamespace(batch=Batch(torch.zeros(2, 2, 1), torch.zeros(2, 2), weights))
+    record = Record(torch.tensor([3.0]), torch.tensor(7.0))
+    batch = worlds.placed(oracle, 1, record).batch
+    assert batch.weights is not None
+    assert batch.weights.tolist() == [[0.5, 1.0], [1.0, 1.0]]
+    assert (float(batch.inputs[1, 0]), float(batch.labels[1, 0])) == (3.0, 7.0)
+    none = worlds.placed(oracle, 0, None, alone=True).batch
+    assert none.weights is not None
+    assert none.weights.tolist() == [[0.0, 0.0], [0.0, 1.0]]
+
+
+def test_a_world_is_moved_where_any_message_is_another() -> None:
+    """By the noise that carries its name; without a scale there is none."""
+    asked: list[Any] = []
+
+    class Coupled(worlds.Coupled):
+        def play(self, state: Any, k: int, oracle: Any, **of: Any) -> Any:
+            moves = of.get("moves") or {}
+            asked.append({name: move.tolist() for (_, name), move in moves.items()})
+            sent = {
+                name: SimpleNamespace(payload=vector(1.0) + moves.get((k, name), 0.0))
+                for name in ("x", "y", "u")
+            }
+            draws = [SimpleNamespace(stream=n, scale=s) for n, s in (("x", 1.0), ("y", 1.0), ("u", 0.0))]  # fmt: skip
+            return SimpleNamespace(sent=sent, draws=draws, state="after")
+
+    own: Any = object.__new__(Coupled)
+
+    def observed(**of: float) -> Any:
+        return {name: SimpleNamespace(payload=vector(x)) for name, x in of.items()}
+
+    assert own.replayed("state", 2, None, observed(x=3.0, y=1.0, u=1.0)) == "after"
+    assert asked == [{}, {"x": [2.0], "y": [0.0]}]
+    assert own.replayed("state", 2, None, observed(x=1.0, y=1.0, u=1.0)) == "after"
+    assert len(asked) == 3
+    assert own.replayed("state", 2, None, observed(x=3.0, y=1.0, u=2.0)) is None
+
+
 def test_batches_of_local_steps_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     batch = Batch(torch.zeros(2, 3, 1), torch.zeros(2, 3))
@@ -547,6 +612,12 @@ def test_notes_say_how_a_message_moves_and_why_it_counts() -> None:
     clear = own._finding([row({"natural": 9.0})], "add-remove", False, 0)
     assert [any("nothing hides it" in n for n in f.notes) for f in (hidden, clear)] == [True, False]
     assert Sensitivity.per_threat_model is False
+    short = Row("x", 1, 2, {"natural": 1.0}, None, 0.0)
+    assert not short.counts
+    assert short._replace(noiseless=True).counts
+    for more, is_clear in ((0.0, False), (1e-9, True)):
+        measured = 2.0 * (1 + 1e-6) + more
+        assert stand_in._is_clear(row({"natural": measured}, tolerance=0.0)) is is_clear
 
 
 def test_rounds_without_an_alignment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

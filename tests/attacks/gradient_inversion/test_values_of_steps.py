@@ -601,6 +601,56 @@ def test_orders_are_by_their_losses_the_best_one_first(monkeypatch: pytest.Monke
     assert found[:, 0].tolist() == [[6, 5], [7, 8]]
 
 
+def test_labels_are_counted_by_impact_and_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record takes 1.5 / 4 from its entry, of which others leave 1/2: three, one and none."""
+    g = torch.tensor([[0.5 - 3 * 0.375, 0.5 - 0.375, 0.5]])
+    monkeypatch.setattr(labels, "last_parameters", lambda *_: "bias")
+    monkeypatch.setattr(labels, "parameters_of", lambda module, vector: {"bias": vector})
+    monkeypatch.setattr(labels, "_answers", lambda *_: 0.5 - 1.5 * torch.eye(3)[None])
+    seen: Any = SimpleNamespace(
+        gradients=g, batch_size=4, secrets=None, by_secret=lambda entries: entries
+    )
+    task: Any = SimpleNamespace(gradients=SimpleNamespace(module=None), n_classes=3)
+    assert labels.infer_labels(seen, task, NOTHING).tolist() == [[0, 0, 0, 1]]
+
+
+def test_one_record_alone_is_read_off_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the range; a batch is separated at the first layer."""
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        exact, "image_of_patches", lambda task, g: (asked.append("patches"), found)[1]
+    )
+    monkeypatch.setattr(exact, "label_of", lambda task, g, model, image: torch.tensor([7]))
+    monkeypatch.setattr(exact, "front", lambda *_: SimpleNamespace(augmented=vector(1, 2, 3)[None]))
+    monkeypatch.setattr(exact, "input_of_linear", lambda ahead: "signal")
+    monkeypatch.setattr(exact, "image_before", lambda ahead, signal: vector(0.5, 9.0))
+    monkeypatch.setattr(exact, "_require_first_with_relu", lambda *_: asked.append("relu"))
+    monkeypatch.setattr(
+        exact, "separate", lambda ahead, b, generator: (vector(-9.0, 0.5, 0.25, 2.0), "slopes")
+    )
+    monkeypatch.setattr(
+        exact, "_labels", lambda task, model, ahead, images, slopes: slopes if slopes == "slopes" else slopes.tolist()
+    )  # fmt: skip
+    task: Any = SimpleNamespace(value_range=(-1.0, 1.0), shape=(1, 1, 2))
+    g = torch.zeros(3)
+
+    def recover(b: int) -> Any:
+        return exact._recover(b, task, g, g, lambda *_: NOTHING)  # type: ignore[arg-type,return-value]
+
+    found: Any = torch.tensor([[[[3.0, 0.5]]]])
+    assert [part.flatten().tolist() for part in recover(1)] == [[1.0, 0.5], [7]]
+    found = None
+    one = recover(1)
+    assert (one.images.flatten().tolist(), one.labels) == ([0.5, 1.0], [[3.0]])
+    asked.clear()
+    two = recover(2)
+    assert (two.images.shape, two.images.flatten().tolist()) == (
+        (2, 1, 1, 2), [-1.0, 0.5, 0.25, 1.0],
+    )  # fmt: skip
+    assert (two.labels, asked) == ("slopes", ["relu"])
+    assert two.images.dtype == torch.float32
+
+
 def test_labels_fill_a_batch_by_what_is_left_over() -> None:
     g = torch.tensor([[-3.0, -1.0, -2.0, 0.5]])
     expected = torch.tensor([[0.2, 1.9, 1.2, 0.0]])

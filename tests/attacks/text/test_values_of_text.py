@@ -353,6 +353,23 @@ def test_a_full_span_holds_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tested[-1] == 5
 
 
+def test_directions_beside_what_is_common_make_a_span() -> None:
+    """Of rows in four directions the first is common; a gradient has two of the other three."""
+    e = torch.eye(4).double()
+    rows = torch.cat([e, e + e[:1]])[:, None]
+    G = torch.stack([9 * e[0] + e[1], 3 * e[2], e[1] + e[2], 2 * e[1]], dim=1)
+    found = span._span(G, rows, e[:, :1], None)
+    assert (found.rank, found.d, found.is_exact) == (2, 3, True)
+    torch.testing.assert_close(found.basis @ found.basis.mT, torch.diag(vector(0, 1, 1, 0)))
+    whole = span._span(G, rows, e[:, :0], None)
+    assert (whole.rank, whole.d) == (3, 4)
+    noisy = span._span(G, rows, e[:, :1], 1e-3)
+    assert (noisy.rank, noisy.is_exact) == (2, False)
+    S = vector(*[1.0] * 11, 1e-6)  # the last one is less than noise leaves
+    assert span._rank_in_noise(S, 12, 100, None) == 12
+    assert span._rank_in_noise(vector(*[1.0] * 12), 12, 100, None) == 0
+
+
 def test_a_token_is_found_below_the_level_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three tokens at two positions: under noise by the least p-value, 0.05 of six."""
     monkeypatch.setattr(span, "_TOKENS", 2)
@@ -492,6 +509,8 @@ def test_a_sequence_is_tested_by_its_slopes_and_label() -> None:
     assert [y for y, *_ in asked[1:]] == [1, 2]
     last = vector(1.0, 3.0, 2.0)
     assert own.test()(torch.tensor([0, 0])) is None  # its label is not tried
+    last, own = vector(9.0, 1.0, 2.0), own._replace(n=2)
+    assert own._labels().tolist() == [1, 2, 0]  # four of two records, of three that there are
     last = vector(1.0, 2.0)
     every = a_peeling(front=Parts(), vector=vector(0.0), n=1)
     assert every._labels().tolist() == [0, 1, 2]
@@ -508,7 +527,8 @@ class Step(NamedTuple):
         ([[1], [2]], True, True, [[1, 1], [2, 2]], []),
         ([[1], []], True, True, [[1, 1]], [2, 1]),
         ([[1, 2]], True, True, [[1, 1], [2, 2]], []),
-        ([[1]], False, True, [], []),
+        ([[1]], "first", True, [], []),
+        ([[1]], "second", True, [], []),
         ([[1]], True, False, [], []),
     ],
 )
@@ -522,7 +542,7 @@ def test_sequences_are_taken_off_one_after_another(
     def spans(front: Any, block: str, vector: Tensor, std: Any) -> Any:
         if block == "first":
             vectors.append(vector.tolist())
-        return SimpleNamespace(is_exact=exact), "test"
+        return SimpleNamespace(is_exact=exact in (True, block)), "test"
 
     def found(self: Peeling, step: Any) -> list[Found]:
         counts.append(self.n)

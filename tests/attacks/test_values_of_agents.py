@@ -13,7 +13,9 @@ import dpaudit.attack as da
 from dpaudit.attacks import membership, reacting_gradient, weather, who_learns_what
 from dpaudit.attacks.membership import Membership, _Batch
 from dpaudit.attacks.reacting_gradient import ReactingGradient
+from dpaudit.attacks.shadow_models import scores as shadow_scores
 from dpaudit.attacks.shadow_models import shadows
+from dpaudit.attacks.shadow_models.attack import ShadowModels
 from dpaudit.attacks.shadow_models.attack import _Scored as ScoredRuns
 from dpaudit.attacks.shadow_models.shadows import Dealt
 from dpaudit.attacks.topology import ranking, scores
@@ -425,6 +427,18 @@ def test_candidates_and_records_that_nobody_holds_are_enough() -> None:
     assert [refused(n) for n in (39, 40)] == [True, False]
     assert [refused(40, c) for c in (2, 41, 42)] == [False, False, True]
     assert Membership(rounds=(1,)).victims == 8
+
+
+def test_a_record_alone_has_no_direction_of_others() -> None:
+    """Of two statistics of a single record, whose members are no direction to look along."""
+    rng = np.random.default_rng(0)
+    included = np.array([[True], [True], [False], [False], [False]])
+    references = shadow_scores.References(rng.normal(size=(5, 1, 2)), included)
+    found = shadow_scores.lira_offline(rng.normal(size=(3, 1, 2)), references)
+    assert found.tolist() == [[0.0]] * 3
+    invalid = [option for option, _ in ShadowModels(rounds=(3, 11)).validate_options(10, 4)]
+    assert len(invalid) == 1
+    assert not list(ShadowModels().validate_options(10, 4))
 
 
 def test_half_of_attacked_runs_choose_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:

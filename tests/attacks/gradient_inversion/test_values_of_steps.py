@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import dpaudit.attack as da
-from dpaudit.attacks.gradient_inversion import attack, exact, labels, local, objective, search
+from dpaudit.attacks.gradient_inversion import (
+    attack,
+    exact,
+    labels,
+    local,
+    objective,
+    patches,
+    search,
+)
 from dpaudit.attacks.gradient_inversion.attack import Attempt, GradientInversion
 from dpaudit.attacks.gradient_inversion.exact import _Pool, _Problem
 from dpaudit.attacks.gradient_inversion.objective import Objective
@@ -599,6 +607,47 @@ def test_orders_are_by_their_losses_the_best_one_first(monkeypatch: pytest.Monke
     monkeypatch.setattr(local, "_TRIED", 1)  # then pairs are exchanged while the loss falls
     found = local.likely_orders(labels_, images, [1, 1], loss)
     assert found[:, 0].tolist() == [[6, 5], [7, 8]]
+
+
+@pytest.mark.parametrize(("plans", "steps"), [(True, 120), (False, 50)])
+def test_a_search_that_plans_its_end_is_not_given_up(plans: bool, steps: int) -> None:
+    """Where nothing is gained in fifty steps, any other one is."""
+
+    class Still:
+        plans_its_end = plans
+
+        def memory(self, start: Tensor) -> tuple[Tensor, ...]:
+            return ()
+
+        def step(self, problems: Problems, now: Iterate, k: int, n_steps: int) -> Iterate:
+            taken.append(k)
+            return now
+
+    taken: list[int] = []
+    own = Problems(lambda x, p: 1 + 0 * x[:, 0], torch.zeros(1, 1), (-1.0, 1.0), 0.0)
+    method: Any = Still()
+    search.minimise(own, method, 120, lambda *_: None)
+    assert taken == list(range(1, steps + 1))
+
+
+def test_patches_follow_from_the_gradient_of_their_positions(monkeypatch: Any) -> None:
+    """Of two parameters of that shape it is the one whose rows add up to the bias's gradient."""
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(1, 1, 4, 4, generator=generator)
+    dz = torch.randn(4, 4, generator=generator)  # of four patches, in four channels
+    P = nn.functional.unfold(image, 2, stride=2)[0].mT
+    parts = {
+        "decoy": dz + 0.1 * dz.sum(0), "place": dz, "0.bias": dz.sum(0),
+        "0.weight": (dz.mT @ P).view(4, 1, 2, 2),
+    }  # fmt: skip
+    monkeypatch.setattr(patches, "parameters_of", lambda module, gradient: parts)
+    module = nn.Sequential(nn.Conv2d(1, 4, 2, stride=2))
+    task: Any = SimpleNamespace(gradients=SimpleNamespace(module=module), shape=(1, 4, 4))
+    found = patches.image_of_patches(task, NOTHING)
+    assert found is not None
+    torch.testing.assert_close(found.float(), image, atol=1e-4, rtol=1e-4)
+    del parts["place"]
+    assert patches.image_of_patches(task, NOTHING) is None
 
 
 def test_labels_are_counted_by_impact_and_offset(monkeypatch: pytest.MonkeyPatch) -> None:

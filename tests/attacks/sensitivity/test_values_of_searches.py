@@ -551,7 +551,7 @@ def test_a_world_is_moved_where_any_message_is_another() -> None:
                 name: SimpleNamespace(payload=vector(1.0) + moves.get((k, name), 0.0))
                 for name in ("x", "y", "u")
             }
-            draws = [SimpleNamespace(stream=n, scale=s) for n, s in (("x", 1.0), ("y", 1.0), ("u", 0.0))]  # fmt: skip
+            draws = [SimpleNamespace(stream=n, scale=s) for n, s in (("x", 1.0), ("y", 1.0), ("u", vector(1.0, 0.0)))]  # fmt: skip
             return SimpleNamespace(sent=sent, draws=draws, state="after")
 
     own: Any = object.__new__(Coupled)
@@ -611,6 +611,10 @@ def test_notes_say_how_a_message_moves_and_why_it_counts() -> None:
     hidden = own._finding([row({"natural": 1.0}, noiseless=True)], "add-remove", False, 0)
     clear = own._finding([row({"natural": 9.0})], "add-remove", False, 0)
     assert [any("nothing hides it" in n for n in f.notes) for f in (hidden, clear)] == [True, False]
+    noisy = own._finding(
+        [row({"natural": 1.0}, noiseless=True, processed=True)], "add-remove", False, 0
+    )
+    assert not any("nothing hides it" in note for note in noisy.notes)
     assert Sensitivity.per_threat_model is False
     short = Row("x", 1, 2, {"natural": 1.0}, None, 0.0)
     assert not short.counts

@@ -42,12 +42,13 @@ class Problems(NamedTuple):
         return width if math.isfinite(width) else 1.0
 
     def slopes(self, points: Tensor, problems: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses [k] and gradients [k, D]; a loss that is no number counts as infinite."""
+        """Losses [k] and gradients [k, D]; one that is not finite counts as infinite."""
         points = points.detach().requires_grad_()
         with sdpa_kernel(SDPBackend.MATH):  # other attention has no second derivatives
             losses = self.objective(points, problems)
             (gradients,) = torch.autograd.grad(losses.sum(), points)
-        return losses.detach().nan_to_num(nan=torch.inf), gradients.nan_to_num(0.0, 0.0, 0.0)
+        losses = losses.detach()
+        return losses.where(losses.isfinite(), torch.inf), gradients.nan_to_num(0.0, 0.0, 0.0)
 
 
 class Iterate(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 OnStep = Callable[[int, int], None]  # steps done, steps in all
-OnProgress = Callable[[str, int, int], None]  # what, steps done, steps in all: 0 while it is ahead
+OnProgress = Callable[[str, int, int], None]  # what, steps done, in all: 0 while nobody knows
 
 
 def silent(done: int, total: int) -> None:

@@ -193,7 +193,7 @@ def _counter(on_progress: OnProgress, what: str, total: int) -> Callable[[], Non
 
     def one_more() -> None:
         done = next(numbers)
-        on_progress(what, done, max(total, done))
+        on_progress(what, done, max(total, done) if total else 0)  # 0: nobody knows
 
     return one_more
 

@@ -35,6 +35,21 @@ TargetEpsilon = Annotated[
 ]
 EventFile = Annotated[Path | None, Option(help="Account a DpEvent of dp-accounting, a JSON file.")]
 Rounds = Annotated[str, Option(help="The number of rounds, as 1000 or 1e3; several with commas.")]
+
+
+def _share(given: object) -> float:
+    """A number, or one over another. Raises ValueError."""
+    part, over, whole = str(given).partition("/")
+    try:
+        return float(part) / float(whole if over else 1)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"expected a number, or one over another, got {given}") from None
+
+
+Rate = Annotated[
+    float,
+    Option(parser=_share, help="The share of the records in a batch, as 0.01 or 256/60000."),
+]
 Drawn = Annotated[
     Sampling | None,
     Option(help="How batches are drawn; default: poisson, or none where the rate is 1."),
@@ -52,7 +67,7 @@ def epsilon(
     noise_multiplier: NoiseMultiplier = None,
     target_epsilon: TargetEpsilon = None,
     event: EventFile = None,
-    rate: Annotated[float, Option(help="The share of the records that is in a batch.")] = 1.0,
+    rate: Rate = 1.0,
     rounds: Rounds = "1",
     delta: Annotated[float, Option(help="The delta; 0 only for Laplace noise.")] = 1e-5,
     sampling: Drawn = None,
@@ -180,9 +195,11 @@ def _refuse(
     """Raises ConfigError, with a line for each option that cannot be meant."""
     problems = []
     if sum(given is not None for given in (noise_multiplier, target, event)) != 1:
-        problems.append("expected one of --noise-multiplier, --target-epsilon and --event")
+        problems.append("expected exactly one of --noise-multiplier, --target-epsilon and --event")
     if noise_multiplier is not None and not 0 <= noise_multiplier < math.inf:
-        problems.append(f"--noise-multiplier: expected at least 0, got {noise_multiplier:g}")
+        problems.append(
+            f"--noise-multiplier: expected a finite number, 0 or more, got {noise_multiplier:g}"
+        )
     if target is not None and not 0 < target < math.inf:
         problems.append(f"--target-epsilon: expected above 0, got {target:g}")
     if not 0 < rate <= 1:

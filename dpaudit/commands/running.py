@@ -179,17 +179,19 @@ class Tally:
 
     def line(self) -> str:
         """What is not done yet, how long it takes at its pace so far, and what comes next."""
-        running = [self._of(what) for what, job in list(self._jobs.items()) if job.done < job.total]
-        following = self._following()
+        jobs, following = list(self._jobs.items()), self._following()
+        running = [self._of(what) for what, job in jobs if job.done < job.total]
+        running += filter(None, [self._so_far()])
         if running and following:
             running.append(f"then {following}")
         return f"{self._after()}: {'; '.join(running) or self._prepared(following)}"
 
     def ahead(self) -> str:
         """What comes next, beside a list of what is running."""
-        following = self._following()
-        if any(job.done < job.total for job in list(self._jobs.values())):
-            return f"{self._after()}{following and f', then {following}'}"
+        following, so_far = self._following(), self._so_far()
+        if so_far or any(job.done < job.total for job in list(self._jobs.values())):
+            now = f": {so_far}" if so_far else ""
+            return f"{self._after()}{now}{following and f', then {following}'}"
         return f"{self._after()}: {self._prepared(following)}"
 
     def _after(self) -> str:
@@ -198,10 +200,21 @@ class Tally:
     def _following(self) -> str:
         """What is ahead of all that has begun; "" if that is not known."""
         jobs = list(self._jobs.items())
-        begun = max((i for i, (_, job) in enumerate(jobs) if job.total), default=-1)
+        begun = self._begun(jobs)
         names = [what for what, _ in jobs[begun + 1 :]]
         more = f" and {len(names) - 1} more" if names[1:] else ""
         return f"{names[0]}{more}" if names else ""
+
+    def _so_far(self) -> str:
+        """What has begun last, if nobody knows how many steps it has."""
+        jobs = list(self._jobs.items())
+        what, job = jobs[self._begun(jobs)] if jobs else ("", None)
+        return f"{what}, {job.done} so far" if job is not None and job.done > job.total else ""
+
+    @staticmethod
+    def _begun(jobs: Sequence[tuple[str, _Counted]]) -> int:
+        """The place of the last one that has begun; -1: none has."""
+        return max((i for i, (_, job) in enumerate(jobs) if job.total or job.done), default=-1)
 
     @staticmethod
     def _prepared(following: str) -> str:

@@ -12,7 +12,7 @@ from dpaudit.errors import RunError
 from dpaudit.files import documents
 from dpaudit.progress import one_step
 
-from .options import AuditJson, DataRoot, Device, runtime_of
+from .options import DataRoot, Device, runtime_of
 from .running import progress_bars
 from .terminal import complain, say, say_json
 
@@ -35,7 +35,7 @@ def verify(
             metavar="DIR|FILE", help="A run directory, its audit.json, a certificate, or a ledger."
         ),
     ],
-    as_json: AuditJson = False,
+    as_json: Annotated[bool, Option("--json", help="Print the answer as JSON.")] = False,
     replay: Annotated[
         int | None,
         Option(min=1, metavar="K", help="Play K of the recorded rounds again, and compare."),

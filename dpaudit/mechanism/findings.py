@@ -25,6 +25,7 @@ from .search import ALPHA, Move, Played, Search
 from .shifts import Noise
 
 MECHANISM = "mechanism"  # the attack of a test that counts calls
+NO_PURE = "Gaussian noise has no finite epsilon at delta 0: claim one at a delta above 0"
 SLACK = 1e-3  # relative, of noise: to which it is measured; figures are in favour of the function
 LEVELS = 64  # of different sizes of Laplace releases
 LEVEL = 1e-6  # of a false alarm about the independence of calls
@@ -133,6 +134,7 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
         f"calls compose as releases do, here {calls} of them: {source} draws anew in each",
         f"in {compared.calls:,} calls the output was a fixed value plus {_said(noise)}",
         f"{search.n_pairs} pairs of inputs were tried; others may be further apart",
+        *([NO_PURE] if family == "gaussian" and delta == 0 else []),
     )
     low = high = 0.0 if move.size == 0 else inf
     least, largest = _releases(search, move, np.min), _releases(search, move, np.max)

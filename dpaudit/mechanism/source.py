@@ -298,10 +298,11 @@ def _values(options: MechanismOptions) -> str:
 def _notes(search: Search) -> Iterator[Note]:
     """What to know before any number."""
     options = search.function.options
+    pairs = "one pair" if search.n_pairs == 1 else f"{search.n_pairs} pairs"
     times = "one call" if options.calls == 1 else f"{options.calls} calls"
     yield Note(
         "DPA135",
-        f"A function was audited alone, on {search.n_pairs} pairs of inputs, for {times} with "
+        f"A function was audited alone, on {pairs} of inputs, for {times} with "
         "one value. Its surroundings were not: who calls it how often, and what is sent beside "
         "its output.",
     )

@@ -155,6 +155,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
     return Premise(name=name, status=status, says=says, findings=tuple(i for i, _ in cited))
 
 
+TOO_FAR = "clipping is missing or too weak, or the noise too small"
 UNMOVED = "no record that was tried moves a message"
 Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
 
@@ -201,7 +202,7 @@ def _failure(finding: Finding) -> str:
         far = f"{ratio:.3g} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
         moves = f'"{finding.message}" moves {far} its stated bound'
         of_record = finding.adjacency in (None, "add-remove", "replace-one")
-        return f"{moves}: clipping is missing or too weak" if of_record else moves
+        return f"{moves}: {TOO_FAR}" if of_record else moves
     metric = finding.metrics.get(Name.EPSILON)
     return finding.title if metric is None else f"{finding.title}: epsilon {metric.ends[0]:.3g}"
 

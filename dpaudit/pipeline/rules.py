@@ -193,6 +193,8 @@ def epsilon_size(metric: Metric, claimed: float = 0.0) -> str:
     An end above what is claimed is written so that it reads otherwise.
     """
     low, high = float(metric.low or 0), float(metric.high or 0)
+    if low == inf:
+        return "infinite"
     least, most = (apart(end, claimed) if end > claimed else f"{end:.3g}" for end in (low, high))
     if high == inf > low:
         return f"at least {least}"

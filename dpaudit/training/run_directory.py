@@ -26,6 +26,14 @@ from dpaudit.progress import OnProgress
 from .held_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
 
+NAMED = 5  # things that differ from a run that is to go on
+OF_FILES = {  # what a hash of code is of
+    "code.dpaudit": "the code of dpaudit",
+    "code.plug-ins": "the code of a plug-in",
+    "code.program": "the Python files in the program's folder",
+    "code.weights": "the weights",
+}
+
 _ROUND = re.compile(r"round-(\d{6,18})")  # of a transcript, at the batch size of training
 
 
@@ -58,13 +66,12 @@ class RunDirectory(Folder):
                 run.write_text("config.toml", config_text)
                 run.write_json("run.json", fingerprint)
             recorded, doubt = run.recorded(), None
-            if resume and recorded != json.loads(json.dumps(fingerprint)):
-                doubt = (
-                    "config, seed, device, data or the code of dpaudit differ from the run that is "
-                    "in it"
-                )
-            elif resume:
-                doubt = Inputs.of_log(self.path).doubt()
+            if resume:
+                differing = [*_differing(recorded, json.loads(json.dumps(fingerprint)))]
+                if differing:
+                    doubt = f"not as in the run that is in it: {', '.join(differing[:NAMED])}"
+                else:
+                    doubt = Inputs.of_log(self.path).doubt()
             if doubt is not None:
                 remedy = "give another --out, or run without --resume"
                 raise RunError("DPA017", f"{self.path}: cannot resume: {doubt}", remedy)
@@ -110,7 +117,7 @@ class RunDirectory(Folder):
             nonlocal written
             with one_at_a_time:
                 jobs[what] = [done, total]
-                if total and (time.monotonic() - written > 1 or done == total):
+                if (total or done) and (time.monotonic() - written > 1 or done == total):
                     self.write_json("progress.json", jobs)
                     written = time.monotonic()
             on_progress(what, done, total)
@@ -206,3 +213,16 @@ class _Stored(Mapping[int, Messages]):
 def _capture_name(world: str, round: int, batch_size: int | None) -> str:
     batch = "" if batch_size is None else f"-batch-{batch_size}"
     return f"transcript/{world}/round-{round:06d}{batch}.safetensors"
+
+
+def _differing(one: Any, other: Any, at: str = "") -> Iterator[str]:
+    """Where two documents differ, such as ``config.claim[1].epsilon``."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys((*one, *other)):
+            below = f"{at}.{key}" if at else key
+            yield from _differing(one.get(key), other.get(key), below)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for i, pair in enumerate(zip(one, other, strict=True), start=1):
+            yield from _differing(*pair, f"{at}[{i}]")
+    elif one != other:
+        yield OF_FILES.get(at, at)

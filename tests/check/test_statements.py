@@ -108,7 +108,7 @@ def test_a_claim_is_said_with_range_and_missing_premise() -> None:
 
 
 def test_the_failed_premise_is_named_first_with_what_to_do() -> None:
-    says = '"x" moves 4 times its stated bound: clipping is missing or too weak'
+    says = '"x" moves 4 times its stated bound: clipping is missing or too weak, or the noise too small'
     failed = Premise(name="distance", status="failed", says=says)
     [said] = statements(file_of(), {"c": accounted(Verdict.UNSUPPORTED, HELD, MISSING, failed)})
     assert said.message.startswith(f'{says}. "DPDL, Theorem 1')

@@ -11,6 +11,7 @@ from dp_accounting.pld import pld_privacy_accountant
 from typer.testing import CliRunner
 
 from dpaudit.accounting import Release, epsilon, gaussian_epsilon, gaussian_mu
+from dpaudit.commands import calculator
 from dpaudit.commands.cli import app
 from dpaudit.commands.terminal import answer
 from tests.said import without_help
@@ -82,12 +83,16 @@ def test_no_noise_has_none() -> None:
 @pytest.mark.parametrize(
     "arguments, expected",
     [
+        (["--rate", "600/60"], "error: --rate: expected above 0 and at most 1, got 10"),
         (["--rate", "2"], "error: --rate: expected above 0 and at most 1, got 2"),
         (["--rate", "nan"], "error: --rate: expected above 0 and at most 1, got nan"),
         (["--rate", "0.5", "--sampling", "none"], "error: --rate: expected 1 with --sampling none"),
         (["--delta", "1"], "error: --delta: expected at least 0 and below 1, got 1"),
         (["--delta", "0"], "error: Gaussian noise has no epsilon at delta = 0"),
-        (["--noise-multiplier", "inf"], "error: --noise-multiplier: expected at least 0, got inf"),
+        (
+            ["--noise-multiplier", "inf"],
+            "error: --noise-multiplier: expected a finite number, 0 or more, got inf",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(arguments: list[str], expected: str) -> None:
@@ -95,6 +100,14 @@ def test_what_cannot_be_meant_is_one_line(arguments: list[str], expected: str) -
     assert code == 2
     assert line.startswith(expected)
     assert "\n" not in line
+
+
+def test_a_rate_may_be_a_fraction() -> None:
+    assert calculator._share("256/60000") == 256 / 60000
+    assert [calculator._share(given) for given in (1.0, "0.25", "1e-2")] == [1.0, 0.25, 0.01]
+    for wrong in ("1/0", "6/", "a/2", "1/2/3", ""):
+        with pytest.raises(ValueError, match="expected a number, or one over another, got "):
+            calculator._share(wrong)
 
 
 def test_accounting_needs_no_torch() -> None:
@@ -191,4 +204,4 @@ def test_an_event_that_is_none_is_refused(content: str, expected: str, tmp_path)
 def test_one_of_noise_target_and_event_is_given(arguments) -> None:
     code, line = said(*arguments)
     assert code == 2
-    assert line == "error: expected one of --noise-multiplier, --target-epsilon and --event"
+    assert line == "error: expected exactly one of --noise-multiplier, --target-epsilon and --event"

@@ -56,6 +56,20 @@ def test_a_line_names_what_comes_next() -> None:
     assert tally.line() == "after 20 s: preparing the report"
 
 
+def test_steps_of_unknown_number_are_counted_until_others_begin() -> None:
+    tally = Tally(Clock())
+    for what in ("runs", "tests", "the report"):
+        tally(what, 0, 0)
+    tally("runs", 3, 0)
+    assert tally.line() == "after 0 s: runs, 3 so far; then tests and 1 more"
+    assert tally.ahead() == "after 0 s: runs, 3 so far, then tests and 1 more"
+    tally("tests", 0, 1)
+    tally("the report", 0, 0)
+    assert tally.line() == "after 0 s: tests, for 0 s; then the report"
+    tally("tests", 1, 1)
+    assert tally.line() == "after 0 s: preparing the report"
+
+
 def test_what_has_no_steps_says_how_long_it_has_run() -> None:
     clock = Clock()
     tally = Tally(clock)

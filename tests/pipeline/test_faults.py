@@ -376,7 +376,10 @@ def test_another_code_is_not_gone_on_with(folder, monkeypatch) -> None:
     monkeypatch.setattr("dpaudit.pipeline.provenance.own_source", lambda: ())
     code, error = audit("--resume")
     assert (code, error.count("\n")) == (2, 1), error
-    assert "cannot resume: config, seed, device, data or the code of dpaudit differ" in error
+    assert "cannot resume: not as in the run that is in it: the code of dpaudit\n" in f"{error}\n"
+    _, text = (folder / "audit.toml").read_text().split("\n", 1)
+    (folder / "audit.toml").write_text(f"seed = 77\n{text}")
+    assert "is in it: config.seed, the code of dpaudit" in audit("--resume")[1]
 
 
 EACH, SECONDS = 5, 12.0  # kills of one audit before it is let finish, each within this time

@@ -199,7 +199,7 @@ def test_accounting_above_the_claim_contradicts_no_composition() -> None:
 
 @pytest.mark.parametrize(
     "adjacency, cause",
-    [("add-remove", ": clipping is missing or too weak"), ("function", "")],
+    [("add-remove", ": clipping is missing or too weak, or the noise too small"), ("function", "")],
 )
 def test_a_failed_distance_blames_clipping_of_records_alone(adjacency: str, cause: str) -> None:
     ratio = {**MOVED, Name.MEASURED_OVER_STATED: Metric(value=4.0)}

@@ -316,7 +316,7 @@ def failed(ratio: float | None, **more: Any) -> str:
 def test_what_fails_a_premise_is_said_by_how_far_it_moves() -> None:
     hidden = 'no noise of the round hides how "x" moves'
     assert failed(None) == failed(1.0) == failed(1 + 9e-7) == hidden
-    cause = "clipping is missing or too weak"
+    cause = "clipping is missing or too weak, or the noise too small"
     assert failed(1.0029) == f'"x" moves 0.29% further than its stated bound: {cause}'
     assert failed(1 + 2e-6) == f'"x" moves 0.0002% further than its stated bound: {cause}'
     assert failed(2.0, adjacency="function") == '"x" moves 2 times its stated bound'

@@ -19,8 +19,9 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
 
-from .measured import RoundLeak
+from .measured import NO_LEAK, RoundLeak
 from .other_draws import drawn_beside
+from .runs import MessageId
 from .worlds import MeasuredRuns, Pair
 
 SLACK = 1e-3  # relative, of what is measured in single precision
@@ -44,13 +45,20 @@ class VictimLeaks:
             pair, found = neighbours.worst(victim, model, self._adjacency)
             self.by_round[k] = pair, self._unless_drawn(found)
         sure = [leak for _, leak in self.by_round.values() if not leak.upper]
-        self.noiseless = next((leak.noiseless for leak in sure if leak.noiseless is not None), None)
+        bare = next((leak for leak in sure if leak.noiseless is not None), NO_LEAK)
+        self.noiseless = None if bare.noiseless is None else self._named(bare.noiseless, bare)
         together = self._together()
         self.together = max(together, key=lambda one: _size(one[1]))[0]
         self.mu = max(hypot(*[leak.mu for leak in leaks]) for _, leaks in together)
         apart = [((k,), [leak]) for k, (_, leak) in self.by_round.items() if not leak.upper]
         self._parts = together if claim.scope == "run" else apart
         self.least = self._least(claim)
+
+    def _named(self, message: MessageId, leak: RoundLeak) -> str:
+        """A message that moves without noise, with those of its tensors that do."""
+        where = leak.filters.get(message)
+        tensors = "" if where is None else self._worlds.base.tensors_with(message, where.places)
+        return f"{tensors} of {message}" if tensors else str(message)
 
     def _unless_drawn(self, found: RoundLeak) -> RoundLeak:
         """What a round shows without noise is an upper end where noise may be that nobody named."""
@@ -208,7 +216,7 @@ def measured_accounting(
         claim=index,
         attack=CAPTURED,
         threat_model=model.name,
-        message=ends.message if worst.noiseless is None else str(worst.noiseless),
+        message=ends.message if worst.noiseless is None else worst.noiseless,
         adjacency=claim.adjacency,
         rounds=tuple(worst.by_round),
         metrics={

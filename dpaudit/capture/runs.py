@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from safetensors.torch import save_file
 from torch import Tensor, view_as_real
 
-from dpaudit.accounting.privacy_loss import Array, NoiseFamily
+from dpaudit.accounting.privacy_loss import Array, Integers, NoiseFamily
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.recorded import Batch, Draw, Event, SentTensor
@@ -25,6 +26,7 @@ from .simulated import Counting, with_counted_rounds
 
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 BYTES = {"uint8"}
+NAMED = 3  # tensors of a message
 SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
 
 
@@ -154,6 +156,16 @@ class ProgramRun:
     def messages(self) -> dict[MessageId, Array]:
         """Contents, flat and in float64, in the order in which they were sent."""
         return {message: self._content(event) for message, event in self._ids.items()}
+
+    def tensors_with(self, message: MessageId, places: Integers) -> str:
+        """The tensors of a message that hold numbers at these places; "" if it has but one."""
+        tensors = self._ids[message].tensors
+        sizes = [prod(t.shape) * (2 if t.dtype.startswith("complex") else 1) for t in tensors]
+        if len(tensors) < 2 or sum(sizes) != len(self.messages[message]):
+            return ""
+        of = np.unique(np.searchsorted(np.cumsum(sizes), places, side="right"))
+        names = [f'"{tensors[i].name}"' for i in of]
+        return ", ".join(names) if len(names) <= NAMED else f"{len(names)} tensors"
 
     def span(self, agent: int, k: int) -> tuple[int, int]:
         """When an agent sent its last message before round k, and its last one of it; -1: none."""

@@ -470,3 +470,34 @@ def test_a_complex_number_is_two() -> None:
     content = torch.tensor([[1 + 2j, 3 - 4j]])
     assert numbers(content).tolist() == [1, 2, 3, -4]
     assert numbers(content.conj()).tolist() == [1, -2, 3, 4]
+
+
+def test_tensors_of_a_message_are_named_by_their_numbers() -> None:
+    def tensor(name: str, *shape: int, dtype: str = "float32") -> Any:
+        return SimpleNamespace(name=name, shape=shape, dtype=dtype)
+
+    one, parts = (
+        MessageId(0, (1,), "x", 1),
+        (tensor("w", 2, 2), tensor("b"), tensor("c", 1, dtype="complex64")),
+    )
+    of: Any = SimpleNamespace(
+        _ids={one: SimpleNamespace(tensors=parts)}, messages={one: np.zeros(7)}
+    )
+
+    def named(*places: int) -> str:
+        return ProgramRun.tensors_with(of, one, np.array(places))
+
+    assert [named(0, 3), named(4), named(5), named(6), named(6, 3)] == [
+        '"w"',
+        '"b"',
+        '"c"',
+        '"c"',
+        '"w", "c"',
+    ]
+    of.messages[one] = np.zeros(4)  # its own row of a stack
+    assert named(0) == ""
+    of._ids[one].tensors = parts[:1]
+    assert named(0) == ""
+    of._ids[one].tensors = tuple(map(tensor, "abcd"))
+    assert named(0, 1, 2) == '"a", "b", "c"'
+    assert named(0, 1, 2, 3) == "4 tensors"

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "docs" / "results").glob("*.json"))
 OF_TABLES = (
     "frameworks",
+    "leaderboard-decentralized-full",
     "leaderboard-decentralized-quick",
     "leaderboard-equal-epsilon-full",
     "leaderboard-equal-epsilon-quick",

@@ -66,7 +66,7 @@ def test_quick_has_every_claiming_defense_at_every_budget() -> None:
         assert all(budgets == {2.0} for budgets in graphs.values()), name
 
 
-def test_full_has_what_quick_has_on_a_ring_but_for_what_does_not_learn() -> None:
+def test_full_has_on_a_ring_what_quick_has_and_learns() -> None:
     quick, full = by_defense("quick"), by_defense("full")
     assert quick.pop(UNDEFENDED)
     assert full.pop(UNDEFENDED) == {"ring": {0.5}}

@@ -192,6 +192,9 @@ class Player:
 
     def send(self, source: int, destinations: tuple[int, ...], name: str, value: Any) -> None:
         """A message."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main and not self._log.count("threads"):
+            self._log.note("threads", "agents send in threads")
         to = sorted(set(destinations) - {source})
         contents = [one for within, part in parts_of(value) for one in _shown(part, within)]
         with self._log.lock:

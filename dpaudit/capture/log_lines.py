@@ -47,7 +47,7 @@ class ProcessLine(TypedDict):
 class NoteLine(TypedDict):
     """What a process says about itself."""
 
-    kind: Literal["unseen", "refused", "failed", "over", "left", "full"]
+    kind: Literal["unseen", "refused", "failed", "over", "left", "full", "threads"]
     text: NotRequired[str]
     time: NotRequired[float]
 

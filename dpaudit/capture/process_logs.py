@@ -92,6 +92,11 @@ def first_failure(processes: Sequence[Process]) -> str | None:
     return None if not own else one_line(min(own, key=lambda r: float(r["time"]))["text"])
 
 
+def in_threads(processes: Iterable[Process]) -> bool:
+    """Whether agents of a simulation send in other threads than the main one."""
+    return any(process.of_kind("threads") for process in processes)
+
+
 def unseen_by(processes: Iterable[Process]) -> tuple[str, ...]:
     """What the recorder could not hook, as it says it, once each."""
     notes = [note for process in processes for note in process.of_kind("unseen")]

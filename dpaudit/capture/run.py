@@ -42,6 +42,7 @@ from .process_logs import (
     batches_of,
     draws_of,
     first_failure,
+    in_threads,
     processes_in,
     unseen_by,
 )
@@ -99,7 +100,8 @@ def capture(command: Sequence[str], out: Path, options: Options = Options()) -> 
         taken = batches_of(processes)
         children = _children(processes)
         if is_simulation(sent, children) and options.round_starts_at is None:
-            sent, drawn = with_counted_rounds(sent, drawn, taken, Counting.of(sent, taken))
+            counting = Counting.of(sent, taken, in_threads(processes))
+            sent, drawn = with_counted_rounds(sent, drawn, taken, counting)
         else:
             rounds = rounds_of(sent, drawn, options.round_starts_at)
             sent, drawn = numbered(sent, rounds), numbered(drawn, rounds)

@@ -20,7 +20,15 @@ from dpaudit.files.world import TAPE, Change, How, World, draw_key
 from dpaudit.recorder.player import RAW
 
 from .channels import routed
-from .process_logs import Record, batches_of, draws_of, events_of, processes_in, unseen_by
+from .process_logs import (
+    Record,
+    batches_of,
+    draws_of,
+    events_of,
+    in_threads,
+    processes_in,
+    unseen_by,
+)
 from .rounds import RoundsFound, numbered, rounds_of
 from .simulated import Counting, with_counted_rounds
 
@@ -87,11 +95,12 @@ class RoundNumbers:
         draws: Sequence[Draw],
         batches: Sequence[Batch],
         first: bool,
+        threads: bool,
     ) -> tuple[list[Event], list[Draw]]:
         """Those of a run with their rounds."""
         if self._counted:
             if first or self._counting is None:
-                self._counting = Counting.of(events, batches)
+                self._counting = Counting.of(events, batches, threads)
             return with_counted_rounds(events, draws, batches, self._counting)
         found = self._found(events, draws, first)
         return numbered(events, found), numbered(draws, found)
@@ -135,7 +144,8 @@ class ProgramRun:
         events, draws = events_of(self._processes, _described), draws_of(self._processes)
         self.taken = batches_of(self._processes)
         first = world.tape is None
-        self._all, self.all_draws = rounds.numbered(events, draws, self.taken, first)
+        threads = in_threads(self._processes)
+        self._all, self.all_draws = rounds.numbered(events, draws, self.taken, first, threads)
         self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)

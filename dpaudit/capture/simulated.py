@@ -4,8 +4,8 @@ An agent begins a round of its own with the first batch after it has sent. One w
 when it sends the same again, by name and receivers, and so do all where nobody takes another batch
 after it has sent. A round of the program ends when an agent that has a part in it begins another.
 So an agent has one part at most in each round, whatever is sent in a round was sent before anything
-of the next one, and agents may miss rounds. Where all agents begin as many rounds of their own, no
-agent misses one: these are the rounds, and threads may act in any order.
+of the next one, and agents may miss rounds. Threads act in any order: where agents are threads, and
+all begin as many rounds of their own, these are the rounds.
 """
 
 from collections import defaultdict
@@ -23,16 +23,16 @@ class Counting(NamedTuple):
     """How the rounds of a program are counted, which a run to its end shows."""
 
     by_batch: bool  # batches begin rounds: an agent takes one after it has sent
-    alike: bool  # all agents begin as many
+    alike: bool  # agents are threads that begin as many, each of which counts its own
 
     @classmethod
-    def of(cls, events: Sequence[Event], batches: Sequence[Batch]) -> "Counting":
+    def of(cls, events: Sequence[Event], batches: Sequence[Batch], threads: bool) -> "Counting":
         first: dict[int, int] = {}  # message of each agent
         for event in events:
             first.setdefault(event.source, event.sequence)
         by_batch = any(b.sequence > first.get(b.agent, b.sequence) for b in batches)
         last = {agent: k for _, agent, k in _own_rounds(events, batches, by_batch)}
-        return cls(by_batch, len({*last.values()}) == 1)
+        return cls(by_batch, threads and len({*last.values()}) == 1)
 
 
 def is_simulation(events: Sequence[Event], children: Collection[int] = ()) -> bool:

@@ -14,7 +14,9 @@ from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 
 
-def counted(calls: str) -> tuple[list[int | None], list[tuple[str, int | None, int | None]]]:
+def counted(
+    calls: str, threads: bool = False
+) -> tuple[list[int | None], list[tuple[str, int | None, int | None]]]:
     """Rounds of messages; lines, agents and rounds of draws.
 
     Args:
@@ -36,7 +38,9 @@ def counted(calls: str) -> tuple[list[int | None], list[tuple[str, int | None, i
             about = {"operator": "tap", "rank": agent, "source": agent, "destinations": to}
             more = {"group": (0, 1), "tag": None, "tensors": (), "inconsistent": False}
             events.append(Event(**at, **about, **more))
-    found, drawn = with_counted_rounds(events, draws, batches, Counting.of(events, batches))
+    found, drawn = with_counted_rounds(
+        events, draws, batches, Counting.of(events, batches, threads)
+    )
     return [e.round for e in found], [(d.call_site, d.rank, d.round) for d in drawn]
 
 
@@ -52,11 +56,17 @@ def counted(calls: str) -> tuple[list[int | None], list[tuple[str, int | None, i
         ("b0 s01 b0 s02 b0 s01", [1, 2, 3]),  # a peer by chance
         ("b0 b0 s01 b0 b0 s01", [1, 2]),  # local steps
         ("b0 s01 b1 s10 b1 s10 b0 s01 b0 s01 b1 s10", [1, 1, 2, 2, 3, 3]),
-        ("b0 s01 b0 s01 b1 s10 b0 s01 b1 s10 b1 s10", [1, 2, 1, 3, 2, 3]),  # threads
+        ("b0 s01 b0 s01 b1 s10 b1 s10", [1, 2, 2, 3]),  # asynchronous
     ],
 )
 def test_rounds_are_counted_by_batches_and_messages(calls: str, expected: list[int]) -> None:
     assert counted(calls)[0] == expected
+
+
+def test_threads_that_begin_as_many_rounds_count_their_own() -> None:
+    calls = "b0 s01 b0 s01 b1 s10 b0 s01 b1 s10 b1 s10"
+    assert counted(calls, threads=True)[0] == [1, 2, 1, 3, 2, 3]
+    assert counted(calls + "b0 s01", threads=True)[0] == counted(calls + "b0 s01")[0]
 
 
 def test_agents_that_miss_rounds_are_in_the_round_of_the_others() -> None:

@@ -439,7 +439,7 @@ def test_rounds_of_a_program_are_those_of_its_first_run(monkeypatch, counted: bo
     monkeypatch.setattr(runs, "numbered", lambda some, rounds: [
         rounds.get((one.process, one.sequence)) for one in some
     ])  # fmt: skip
-    monkeypatch.setattr(runs.Counting, "of", lambda events, batches: batches == ["first"])
+    monkeypatch.setattr(runs.Counting, "of", lambda events, batches, threads: batches == ["first"])
     monkeypatch.setattr(runs, "with_counted_rounds", lambda *given: given)
     options = SimpleNamespace(ignore=("y",), round_starts_at=("", "x")[counted])
     config: Any = SimpleNamespace(
@@ -451,7 +451,7 @@ def test_rounds_of_a_program_are_those_of_its_first_run(monkeypatch, counted: bo
         return [event(s, 0, tag=0, call_site="y" if s == 2 else "x") for s in sequences]
 
     def numbers(events: list[Any], batches: Any, first: bool) -> Any:
-        return of.numbered(events, [], batches, first)
+        return of.numbered(events, [], batches, first, False)
 
     if counted:
         events = sent(1)

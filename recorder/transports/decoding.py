@@ -115,8 +115,9 @@ def collective_in(data: bytes, name: str) -> list[Content]:
         numbers = numbers_in(parts, f"{name}.{i}" if i else name)
         found += numbers
         unnumbered += [] if numbers else [(f"{name}.{i}", encoded)]
-    for told in unnumbered if found else ():
-        _tell_rest(*told)
+    if found:  # else all of it is recorded as bytes
+        for told in unnumbered:
+            _tell_rest(*told)
     return found
 
 

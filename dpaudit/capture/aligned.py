@@ -65,21 +65,6 @@ class Moves(NamedTuple):
         return max((size for sizes in of_round for size in sizes.values()), default=0.0)
 
 
-def played(
-    program: Program, worlds: Iterable[World], use: Callable[[World, ProgramRun], Found]
-) -> list[Found | RunError]:
-    """What ``use`` makes of each run, or why there is none."""
-
-    def one(world: World) -> Found | RunError:
-        try:
-            return program.each([world], partial(use, world))[0]
-        except RunError as error:
-            return error
-
-    with ThreadPoolExecutor(program.workers) as pool:
-        return list(pool.map(one, worlds))
-
-
 @dataclass
 class Alignments:
     """The runs of a program in which each victim's record is changed in every batch.
@@ -112,6 +97,21 @@ class Alignments:
     @property
     def victims(self) -> tuple[int, ...]:
         return self.worlds.config.record.victims
+
+    def played(
+        self, worlds: Iterable[World], use: Callable[[World, ProgramRun], Found]
+    ) -> list[Found | RunError]:
+        """What ``use`` makes of each run, or why there is none."""
+
+        def one(world: World) -> Found | RunError:
+            try:
+                return self.program.each([world], partial(use, world), self.on_run)[0]
+            except RunError as error:
+                self.on_run()
+                return error
+
+        with ThreadPoolExecutor(self.program.workers) as pool:
+            return list(pool.map(one, worlds))
 
     @cached_property
     def stages(self) -> list[tuple[int, tuple[int, ...]]]:
@@ -224,9 +224,8 @@ class Alignments:
         noiseless: tuple[MessageId, Way] | None = None
         for k, victims in self.stages:
             worlds = [self.world(way, moved[way], self.victims) for way in moved]
-            found = played(self.program, worlds, partial(self.changes, k, victims))
+            found = self.played(worlds, partial(self.changes, k, victims))
             for way, changed in zip(moved, found, strict=True):
-                self.on_run()
                 if isinstance(changed, RunError):
                     what = "is left out" if way.how == "absent" else f"becomes {way.how}"
                     raise NotExamined("distance", f"where a record {what}: {in_short(changed)}")
@@ -291,8 +290,7 @@ class Alignments:
             for record in [self.records[victim][number][place]]
         ]
         worlds = [self.worlds.replay.model_copy(update={"changes": (c,)}) for c in changes]
-        for found in played(self.program, worlds, partial(self.changes, k, (victim,))):
-            self.on_run()
+        for found in self.played(worlds, partial(self.changes, k, (victim,))):
             if isinstance(found, RunError):
                 return None
             move = self.make_up(k, victim, found[victim])
@@ -411,7 +409,7 @@ class Alignments:
         """
         moved = moves.units
         worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
-        self.refuse(played(self.program, worlds, self.what_differs), "composition")
+        self.refuse(self.played(worlds, self.what_differs), "composition")
         rounds = {v: self._first_round(v) for v in self.victims}
         firsts = {
             way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v, k in rounds.items()}
@@ -419,7 +417,7 @@ class Alignments:
             if way.how in ("absent", *FAR[:2])
         }
         worlds = [self.world(way, of, self.victims, first=True) for way, of in firsts.items()]
-        self.refuse(played(self.program, worlds, self.what_differs), "state")
+        self.refuse(self.played(worlds, self.what_differs), "state")
 
     def _first_round(self, victim: int) -> int | None:
         """That of the first batch in which its record is changed."""
@@ -437,7 +435,6 @@ class Alignments:
     ) -> None:
         """Raises NotExamined for the first run that is not the same as the base."""
         for one in found:
-            self.on_run()
             if isinstance(one, RunError):
                 raise NotExamined(premise, in_short(one))
             named, why = one

@@ -22,7 +22,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
-from .aligned import PLATEAU, Alignments, Changed, Moves, played
+from .aligned import PLATEAU, Alignments, Changed, Moves
 from .drawn_batches import batches_of
 from .measured import Booleans
 from .traces import NotExamined, in_short
@@ -70,9 +70,8 @@ def _refuse(
         for some, absent in [*((some, False) for some in numbers), (numbers[-1], True)]
     ]
     numbers.append(numbers[-1])
-    found = played(runs.program, worlds, partial(runs.changes, k, victims))
+    found = runs.played(worlds, partial(runs.changes, k, victims))
     for one in found:
-        runs.on_run()
         if isinstance(one, RunError):
             raise NotExamined("distance", f"where other records {HOWS[how]}: {in_short(one)}")
     several = [one for one in found if not isinstance(one, RunError)]
@@ -109,7 +108,7 @@ def _refuse_later(
             for v, by_message in changed.items()
         }
         again.append(runs.with_noise_moved(world, f"others-{k}-{i}", units))
-    runs.refuse(played(runs.program, again, runs.what_differs), "state")
+    runs.refuse(runs.played(again, runs.what_differs), "state")
 
 
 def _world(

@@ -15,7 +15,7 @@ from torch import full_like
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.world import World
 
-from .aligned import LEFT, Alignments, Moves, Units, Way, played
+from .aligned import LEFT, Alignments, Moves, Units, Way
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
 
@@ -38,9 +38,7 @@ def refuse_other_noise_far_out(runs: Alignments, moves: Moves) -> None:
                 _far_out(runs, world, k, victims, sign)
                 for world in (runs.worlds.replay, runs.world(way, moves.units[way], absent))
             ]
-            found = played(runs.program, worlds, partial(_sent, runs, k, victims))
-            for _ in worlds:
-                runs.on_run()
+            found = runs.played(worlds, partial(_sent, runs, k, victims))
             without = [one for one in found if not isinstance(one, dict)]
             pair = [one for one in found if isinstance(one, dict)]
             if without or _is_shown(runs, k, victims, moves.units[way], *pair):

@@ -24,7 +24,6 @@ from .aligned import (
     Units,
     Way,
     below_overflow,
-    played,
 )
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
@@ -72,9 +71,8 @@ def _shown(
     if not victims:
         return
     worlds = [_world(runs, k, way, victims, used) for way in ways]
-    found = played(runs.program, worlds, partial(_changes, runs, k, victims))
+    found = runs.played(worlds, partial(_changes, runs, k, victims))
     for way, one in zip(ways, found, strict=True):
-        runs.on_run()
         if not isinstance(one, RunError):
             yield way, one
         elif len(victims) > 1:

@@ -16,7 +16,7 @@ from dpaudit.capture.measured import Move
 from dpaudit.capture.runs import AgentRound, MessageId
 from dpaudit.capture.traces import NotExamined
 from dpaudit.errors import RunError
-from dpaudit.files.world import FAR, NEARER, OVERFLOWING
+from dpaudit.files.world import FAR, NEARER, OVERFLOWING, Change
 
 from .toy import CLIP, RECORDS, SCALE, Toy, alignments, become
 
@@ -221,7 +221,20 @@ def test_runs_that_end_far_out_show_no_distance(tmp_path: Path, how: str, said: 
         of.moves()
     assert error.value.premise == "distance"
     assert of.apart(0, 1, (Way("scaled", 0), Way(how, 0)), 1) is None  # type: ignore[arg-type]
-    assert aligned.played(of.program, [of.worlds.replay], lambda world, run: 3) == [3]
+
+
+def test_a_run_counts_when_it_ends_and_also_if_it_fails(tmp_path: Path) -> None:
+    of = alignments(Toy(tmp_path), tmp_path)
+    of.program, ended = Fails(tmp_path), counted(of)  # type: ignore[assignment]
+    of.program.workers = 1
+    absent = Change(agent=0, batch=1, how="absent")
+    worlds = [of.worlds.replay, of.worlds.replay.model_copy(update={"changes": (absent,)})]
+    several = [*worlds, *worlds]
+    before: list[int] = []
+    found = of.played(several, lambda world, run: before.append(len(ended)))
+    assert [isinstance(one, RunError) for one in found] == [False, True] * 2
+    assert before == [0, 2]  # the third run begins when two have ended
+    assert len(ended) == 4
 
 
 class Bare(Toy):
@@ -363,9 +376,7 @@ def test_runs_with_moved_noise_must_be_the_same(tmp_path, toy, of, premise, said
 
 def test_what_runs_refuse_is_of_their_premise(tmp_path: Path) -> None:
     of = alignments(Toy(tmp_path), tmp_path)
-    runs = counted(of)
     of.refuse([(None, ""), (None, "")], "state")
-    assert len(runs) == 2
     failed = RunError("DPA058", "it ended")
     for found, premise, named, said in (
         (failed, "state", "state", "it ended"),
@@ -376,7 +387,6 @@ def test_what_runs_refuse_is_of_their_premise(tmp_path: Path) -> None:
         with pytest.raises(NotExamined, match=said) as error:
             of.refuse([(None, ""), found, failed], premise)  # type: ignore[list-item, arg-type]
         assert error.value.premise == named
-    assert len(runs) == 2 + 4 * 2
 
 
 class Breaks(Toy):

@@ -378,6 +378,27 @@ def test_inputs_are_rows_up_to_their_last_entry() -> None:
     assert off.tolist() == [[True, True], [False, True]]
 
 
+@pytest.mark.parametrize(("wrong", "found"), [((0, 1), True), ((0, 3), False), ((3, 3), False)])
+def test_each_record_explains_where_its_units_are_off(monkeypatch, wrong, found) -> None:
+    """Of 100 units, 98 at least; a record that agrees with all does not make up for another."""
+    zero = torch.arange(100) % 2 == torch.tensor([[0], [1]])
+    off = zero.clone()
+    for i, n in enumerate(wrong):
+        off[i, :n] ^= True
+    inputs = torch.tensor([[1.0, 2.0], [3.0, 5.0]]).double()
+    monkeypatch.setattr(exact, "_inputs", lambda problem, q: inputs)
+    monkeypatch.setattr(exact, "_off", lambda front, problem, rows: off)
+    problem: Any = SimpleNamespace(R=torch.zeros(2, 3), is_zero=lambda q: zero)
+    slopes = torch.tensor([[1.0, -2.0], [0.5, 3.0], [0.0, 1.0]]).double()
+    front: Any = SimpleNamespace(augmented=slopes @ torch.cat([inputs, torch.ones(2, 1)], dim=1))
+    pool = _Pool(torch.eye(2).double(), vector(0.5, 0.5))
+    separated = exact._separated(front, problem, pool)
+    assert (separated is not None) == found
+    if separated is not None:
+        torch.testing.assert_close(separated.slopes, slopes)
+    assert exact._separated(front, problem, _Pool(pool.q[:1], vector(0.5))) is None
+
+
 def test_rows_are_made_alike_in_all_directions() -> None:
     """Rows at unit length then have the same mean square along every direction."""
     generator = torch.Generator().manual_seed(0)

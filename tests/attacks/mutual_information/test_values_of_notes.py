@@ -459,6 +459,13 @@ def test_columns_are_reduced_as_it_is_asked(reduction: Any, name: str) -> None:
     assert samples._named("3", _Column(2)) == "3"
 
 
+def test_views_of_other_sizes_are_along_their_own_directions() -> None:
+    private = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).double()
+    recorder = _Recorder(asked("x", reduction="aligned"), a_defense(), NOTHING)
+    recorder._reduced(1, private, private[:, None, :3])
+    assert recorder._names[1].endswith("view 1 x 3")  # as many columns as are kept
+
+
 def test_sides_that_do_not_vary_give_no_round() -> None:
     varied, still = torch.arange(6.0)[:, None], torch.ones(6, 1)
     recorder = _Recorder(asked(), a_defense(), NOTHING)

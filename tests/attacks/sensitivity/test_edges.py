@@ -1,6 +1,7 @@
 """Noise that ends, and what lies beyond its end."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from dpaudit.attacks.sensitivity import attack
 from dpaudit.attacks.sensitivity.attack import _beyond
 from dpaudit.attacks.sensitivity.edges import Beyond, beyond_the_noise
 from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld, all_without_first
@@ -90,6 +92,18 @@ def test_a_cut_shows_a_record_as_often_as_it_cuts_a_number(coupled: Any) -> None
     [finding] = _beyond(run, "add-remove", 1e-5)
     assert finding.verdict == "unsupported"
     assert not list(_beyond(run, "add-remove", 0.1))
+
+
+@pytest.mark.parametrize(("drawing", "rate"), [("cyclic", 1.0), ("poisson", 0.25), ("fixed", 0.25)])
+def test_a_record_is_beyond_where_it_is_in_the_batch(monkeypatch, drawing, rate) -> None:
+    """A record of batches in turn is in one of the first round for certain, as it is counted."""
+    monkeypatch.setattr(attack, "beyond_the_noise", lambda run: Beyond("x", 0.01, 3.0))
+    defense = SimpleNamespace(drawing=drawing, sampling_rate=lambda n: n / 16)
+    setting = SimpleNamespace(sizes=(9, 4))
+    run: Any = SimpleNamespace(defense=defense, setting=setting, victim=VICTIM)
+    [finding] = _beyond(run, "add-remove", 0.01 * rate * (1 - 1e-9))
+    assert f"with probability {0.01 * rate:.2g} a record of agent 1" in finding.notes[0]
+    assert not list(_beyond(run, "add-remove", 0.01 * rate))
 
 
 @pytest.mark.parametrize("defense", [PrivateGossip(), Processed()])

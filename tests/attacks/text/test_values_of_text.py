@@ -403,6 +403,7 @@ def a_peeling(**of: Any) -> Peeling:
         ([[1, 3], [2, 3]], 2, [[1, 3], [2, 3]], []),  # by slopes alone
         ([[1, 3], [2, 3]], 1, [[1, 3]], []),
         ([[0, 9]], 2, [[0, 9]], [0]),  # from starts at the first position
+        ([[0, 9], [7, 7]], 2, [[0, 9], [7, 7]], [0]),
         ([[1, 9]], 2, [[1, 9]], [0, 1]),
         ([], 2, [], [0, 1]),
     ],
@@ -458,6 +459,8 @@ def test_sequences_are_mended_by_exchanges_of_single_tokens(monkeypatch: Any) ->
     assert own._mended(torch.tensor([[1, 4, 6]]), 1).tolist() == []
     monkeypatch.setattr(peeling, "_MENDED", 1)
     assert own._mended(rows, 0).tolist() == [[2, 3, 6]]
+    near |= {(1, 3, 6): 0.6, (1, 4, 5): 0.4, (1, 4, 6): 0.5}  # 4 becomes 3 after 6 became 5 alone
+    assert own._mended(torch.tensor([[1, 4, 6]]), 0).tolist() == [[1, 3, 5]]
 
 
 def test_a_sequence_is_tested_by_its_slopes_and_label() -> None:

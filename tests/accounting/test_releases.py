@@ -169,7 +169,7 @@ def test_deltas_below_rounding_have_the_bound_of_renyi(
 ) -> None:
     """Of Mironov, Talwar and Zhang's divergences, computed apart; orders are not the same."""
     mechanism = [gaussian(noise, count, rate)]
-    orders = np.geomspace(1.02, 2000, 4000)
+    orders = np.geomspace(1.02, 2000, 400)
     before = epsilon(mechanism, 1e-10)
     for small in (1e-12, 1e-14, 1e-16):
         low, high = epsilon(mechanism, small)

@@ -196,13 +196,12 @@ def _legend_once(axes: Axes) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.transforms import blended_transform_factory
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
+    across = blended_transform_factory(axes.figure.transSubfigure, axes.transAxes)
     handles, labels = axes.get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))
     legend = axes.legend(
         list(named.values()), list(named), loc="lower left", bbox_to_anchor=(0.02, 1.0), fontsize=8,
-        bbox_transform=blended_transform_factory(figure.transFigure, axes.transAxes), ncols=2,
+        bbox_transform=across, ncols=2,
     )  # fmt: skip
     for mark in legend.legend_handles:
         if isinstance(mark, Line2D):  # no higher than its name

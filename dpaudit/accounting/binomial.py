@@ -35,7 +35,8 @@ def log_mass(k: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 def quantile(q: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
     """The least k with P(K <= k) >= q, for q between 0 and 1."""
-    k = np.fmax(np.ceil(bdtrik(q, n, p)), 0.0)  # NaN where 0 is enough for any q
+    # Where 0 is enough for any q, some releases of scipy answer NaN, and others n.
+    k = np.where(at_most(0, n, p) >= np.asarray(q), 0.0, np.ceil(bdtrik(q, n, p)))
     one_less = np.maximum(k - 1, 0.0)
     return np.where(at_most(one_less, n, p) >= np.asarray(q), one_less, k)
 

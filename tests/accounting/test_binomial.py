@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from dpaudit.accounting import binomial
 from dpaudit.accounting.binomial import at_most, log_mass, more_than, quantile
 
 P = np.array([0.0, 1e-300, 1e-12, 1e-3, 0.3, 0.5, 0.9, 1 - 1e-9, 1.0])[:, None]
@@ -20,6 +21,12 @@ def test_the_law_is_that_of_scipy(n: int) -> None:
 def test_a_quantile_is_the_least_count_that_reaches_it(n: int) -> None:
     q = (np.arange(64) + 0.5) / 64
     np.testing.assert_array_equal(quantile(q, n, P), binom.ppf(q, n, P))
+
+
+@pytest.mark.parametrize("answer", [np.nan, 7.0])  # of later and of earlier releases of scipy
+def test_what_scipy_answers_without_a_chance_is_not_taken(monkeypatch, answer: float) -> None:
+    monkeypatch.setattr(binomial, "bdtrik", lambda q, n, p: np.full(np.shape(q), answer))
+    assert quantile([0.01, 0.99], 7, 0.0).tolist() == [0.0, 0.0]
 
 
 def test_no_success_reaches_a_quantile_of_0() -> None:

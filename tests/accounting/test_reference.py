@@ -13,6 +13,7 @@ from itertools import product
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy.integrate import trapezoid
 from scipy.optimize import brentq
 
 from dpaudit.accounting.releases import RecordAdjacency, Release, delta, epsilon
@@ -66,7 +67,7 @@ def reference(
 
     def off(e: float) -> float:
         inside = np.exp(moments - z * e) / (z * (z + 1))
-        return float(np.trapezoid(inside.real, z.imag) / np.pi / TARGET - 1)
+        return float(trapezoid(inside.real, z.imag) / np.pi / TARGET - 1)
 
     return float(brentq(off, 0.9 * near, 1.1 * near))
 

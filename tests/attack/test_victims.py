@@ -174,6 +174,7 @@ def test_an_attack_that_forgets_what_is_joined_is_one_line(tmp_path: Path) -> No
         dpdl(tmp_path, join="links", name="tests.attack.test_victims:KeepsEachAlone")
 
 
+@pytest.mark.slow
 def test_gradient_inversion_joins_links_unless_told_otherwise(tmp_path: Path) -> None:
     quick = {"name": "gradient-inversion", "iterations": 1, "rounds": [2], "batch_sizes": [1]}
     for join, joined in ({}, True), ({"join": "nothing"}, False):

@@ -58,6 +58,7 @@ def test_a_batch_of_many_records_relays_more_than_one_record() -> None:
     assert found.metrics["epsilon lower bound"].value > 0
 
 
+@pytest.mark.slow
 def test_what_is_certified_never_exceeds_what_every_link_tells() -> None:
     """Each bound is wrong with probability 5%: two of 12 are in 12% of seeds, three in 2%."""
     found = [

@@ -90,6 +90,7 @@ def test_a_planted_fault_is_found_where_there_is_no_torch(
     assert mu >= max(moved) * (1 - 1e-6) > 1
 
 
+@pytest.mark.slow
 def test_a_right_program_is_measured_at_its_claim(tmp_path: Path, numpy_alone: Path) -> None:
     right = (EXAMPLE / "tapped.py").read_text().replace(OF_THE_BATCH, OF_EACH_RECORD)
     assert OF_EACH_RECORD in right

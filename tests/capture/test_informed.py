@@ -81,6 +81,7 @@ def test_attacks_on_a_message_say_what_it_reveals_of_the_record(tmp_path: Path) 
     assert tests["bare"] == tests[None] > 1 > tests["x"]
 
 
+@pytest.mark.slow
 def test_a_message_that_nobody_sends_is_named_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(DpauditError) as error:
         audited(tmp_path, "one-link", {"name": "likelihood-ratio", "message": "bear"}, runs=8)

@@ -77,6 +77,7 @@ def test_a_noiseless_gradient_gives_the_image_and_its_label(tmp_path: Path, repo
     assert all(f.metrics[Name.SSIM].value > 0.99 for f in held)
 
 
+@pytest.mark.slow
 def test_noise_hides_it_and_without_the_noise_it_is_found(tmp_path: Path) -> None:
     result = audited(tmp_path, "1")
     assert all(f.metrics[Name.SSIM].value < 0.4 for f in inverted(result))

@@ -94,6 +94,7 @@ for agent in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_batch_that_moves_nothing_is_none_of_the_round(tmp_path: Path) -> None:
     """And one draw may be the noise of several messages, in their order."""
     (tmp_path / "evaluated.py").write_text(EVALUATED)
@@ -122,6 +123,7 @@ for agent in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [slow("float64"), "float32"])
 def test_noise_of_some_coordinates_is_measured_once_for_each(tmp_path: Path, dtype: str) -> None:
     """As of random sparsification. The record moves numbers 6 and 7 by 2, and no others."""

@@ -117,6 +117,7 @@ def test_random_batches_give_no_verdict_unless_stated(tmp_path: Path, how: str) 
     assert not [f for f in result.findings if f.role is Role.TEST]
 
 
+@pytest.mark.slow
 def test_stated_poisson_batches_count_by_their_rate(tmp_path: Path) -> None:
     """A claim that is 20 times too small."""
     stated = {"sampling": "poisson", "sampling_rate": 0.25, "rounds": (1,)}
@@ -200,6 +201,7 @@ def test_drawn_batches_count_in_each_round_where_they_are_known(tmp_path: Path, 
     assert {one.answer for one in check(content, tmp_path)} == {"confirmed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "mu", "said"),
     [

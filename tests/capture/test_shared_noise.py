@@ -122,6 +122,7 @@ for k in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", fast_if("reused".__eq__, ["reused", "fresh"]))
 def test_noise_that_is_drawn_once_hides_later_rounds_too(tmp_path: Path, how: str) -> None:
     """In round 2 the first message leaves half of the variance of what was drawn once: mu is

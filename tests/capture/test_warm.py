@@ -105,9 +105,10 @@ def test_forked_worlds_are_those_of_fresh_starts_bit_for_bit(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (
+        pytest.param(
             "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
             "",
+            marks=pytest.mark.slow,
         ),
         ("file = open(__file__ + '.out', 'w+')", "+ file.write('1') + file.tell()"),
         pytest.param(

@@ -57,6 +57,7 @@ def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:
     return Baseline(checks={"c": check_baseline(AUDIT, found)}, ledger=ledger)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_unchanged_code_cries_wolf_in_one_of_200_checks(n: int) -> None:
     """At place 1 of the ledger, which spends most; fails wrongly with probability 1e-9."""

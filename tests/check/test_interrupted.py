@@ -141,6 +141,7 @@ def test_fifty_killed_checks_leave_whole_files(folder) -> None:
     kill_at_random_moments(folder, 50)
 
 
+@pytest.mark.slow
 def test_two_checks_at_once_share_one_audit_and_corrupt_nothing(folder) -> None:
     (folder / "claims.toml").write_text(CLAIMS + SECOND)
     both = [start(folder, "--update-baseline") for _ in range(2)]

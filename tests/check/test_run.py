@@ -173,6 +173,7 @@ def test_audits_that_cannot_be_made_hide_no_other(with_two_more) -> None:
     assert "What to do: mend the stub; see dpaudit explain DPA070." in summary  # said by the audit
 
 
+@pytest.mark.slow
 def test_what_was_made_beside_a_failure_is_not_run_again(with_two_more) -> None:
     check(with_two_more, STUB_FAILS="2")
     (with_two_more / "bad.toml").write_text("seed = 3\nclaim = [{ text = 'a' }]\n")

@@ -37,6 +37,7 @@ def test_an_offset_is_further_noise(how: Any, records: int, who: ThreatModel) ->
     assert {"once"} in left_out(OffsetForTheRun(sampling=how, family="laplace"), who, records)
 
 
+@pytest.mark.slow
 def test_several_offsets_are_further_noise_together() -> None:
     assert {"number", "once"} in left_out(OffsetsOfAll())
     assert {"number", "once", "vector"} in left_out(OffsetsOfAll())

@@ -202,7 +202,14 @@ def test_by_runs_too_only_what_is_declared_alike_counts() -> None:
         assert most_moved(Rounded(noise_multiplier=SIGMA), reader) in taken
 
 
-@pytest.mark.parametrize(("kind", "played"), [(Signs, 64), (Rounded, 1), (PrivateGossip, 1)])
+@pytest.mark.parametrize(
+    ("kind", "played"),
+    [
+        (Signs, 64),
+        pytest.param(Rounded, 1, marks=pytest.mark.slow),
+        (PrivateGossip, 1),
+    ],
+)
 def test_a_record_moves_many_coordinates_where_that_tells_more(kind, played: int) -> None:
     setting = Setting(build_graph("ring", 5), (8,) * 5, d=300)
     game = Game.of(kind(noise_multiplier=0.2), setting, 0, "add-remove")

@@ -88,6 +88,7 @@ def test_a_claim_that_holds_is_supported_by_what_was_measured() -> None:
     assert findings[Role.NULL_CONTROL].value(Name.EPSILON_LOWER_BOUND) == 0
 
 
+@pytest.mark.slow
 def test_noise_that_is_not_recognised_supports_no_claim() -> None:
     def uniform(x: np.ndarray) -> np.ndarray:
         return clipped(x) + np.random.uniform(-1e4, 1e4, x.shape)
@@ -108,6 +109,7 @@ def test_noise_that_sometimes_is_missing_supports_no_claim() -> None:
     assert Role.MEASURED not in findings
 
 
+@pytest.mark.slow
 def test_noise_from_a_pool_is_found() -> None:
     pool = np.random.default_rng(0).normal(0, 4.0, (40, 6))
 

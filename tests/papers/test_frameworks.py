@@ -124,7 +124,7 @@ def _verdict(name: str, function, claim: dict[str, float], **options) -> Verdict
             {},
             marks=pytest.mark.slow,
         ),
-        ("nvflare/twin.py:laplace", {"epsilon": 0.3}, {}),
+        pytest.param("nvflare/twin.py:laplace", {"epsilon": 0.3}, {}, marks=pytest.mark.slow),
         pytest.param(
             "appfl/twin.py:ten_steps",
             {"epsilon": 1.0},

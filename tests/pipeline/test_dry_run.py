@@ -27,6 +27,7 @@ def audit(*attacks: dict) -> AuditConfig:
     return digits_config(*attacks, model="logistic", n_agents=4, defense=DEFENSE)
 
 
+@pytest.mark.slow
 def test_its_power_is_that_of_the_audit_itself(tmp_path: Path) -> None:
     """Not one run is needed to know it: expected bound, ceiling and trials are the same numbers."""
     _, [power] = outlook(audit(ATTACK), Runtime(cores=1))

@@ -145,6 +145,7 @@ LONG = {  # the report at which it is ended, and how many need not be made again
 IN_ATTACKS = {*LONG} - {"gradient-inversion"}  # fast in tests/attacks/test_resume.py
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack, at, kept",
     [

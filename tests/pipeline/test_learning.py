@@ -51,11 +51,13 @@ def test_a_run_that_diverges_in_finite_numbers_is_said_to(tmp_path, report) -> N
     assert "diverged: its test loss went from" in report
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nothing_moves_is_said_to(tmp_path) -> None:
     result = audited(tmp_path, clip_norm=1e-40)
     assert 'Training of "defense" changed nothing' in of_training(result)[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_has_no_warning(tmp_path) -> None:
     assert of_training(audited(tmp_path)) == []
 

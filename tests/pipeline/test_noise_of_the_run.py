@@ -339,6 +339,7 @@ def test_noise_of_one_layer_in_another_is_called_by_its_layers() -> None:
     assert "1.weight, 1.bias" in found.title
 
 
+@pytest.mark.slow
 def test_a_whole_audit_says_which_coordinates_are_bare(tmp_path: Path) -> None:
     config = {
         "seed": 3,
@@ -363,6 +364,7 @@ class LastTenMasked(PrivateGossip):
         return super().noise(like, k, noise) * (torch.arange(like.shape[-1]) < 640)
 
 
+@pytest.mark.slow
 def test_less_noise_on_a_layer_is_found_under_layered_clips() -> None:
     class Less(Noise):
         def __init__(self, noise: Noise) -> None:

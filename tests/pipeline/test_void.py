@@ -160,6 +160,7 @@ def test_less_noise_than_a_bound_needs_voids_the_declared(less_noise: bool) -> N
     assert bool(algebra.void) is not less_noise
 
 
+@pytest.mark.slow
 def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
     result, _ = audited("L2 clip, Laplace for L1")
     (claim,) = result.claims

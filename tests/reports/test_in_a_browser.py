@@ -65,6 +65,7 @@ def test_a_page_has_no_errors_asks_for_nothing_and_is_readable(
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theme", "size"), [("light", PHONE), pytest.param("dark", WIDE, marks=pytest.mark.slow)]
 )

@@ -186,6 +186,7 @@ def test_without_pyarrow_the_line_says_what_to_install(
     assert [path.suffix for path in board.write()] == [".html", ".csv", ".md", ".svg"]
 
 
+@pytest.mark.slow
 def test_the_same_benchmark_gives_the_same_files(board: Leaderboard) -> None:
     before = [path.read_bytes() for path in board.write()]
     again = Leaderboard(board.benchmark, board.folder)

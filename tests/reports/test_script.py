@@ -171,6 +171,7 @@ def test_a_mark_says_its_value_where_a_pointer_rests(page: Any) -> None:
     assert not page.locator(".tip-text").is_visible()
 
 
+@pytest.mark.slow
 def test_a_link_to_a_finding_leads_to_it_whatever_is_hidden(page: Any, result: AuditResult) -> None:
     scored = [i for i, f in enumerate(result.findings) if f.threat_model and f.metrics]
     link = finding_links(result.findings, result.claims)[scored[0]]

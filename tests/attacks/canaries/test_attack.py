@@ -100,6 +100,7 @@ def test_half_of_the_noise_shows_in_the_bound_on_it(context_of) -> None:
     assert mu_from_ranked_guesses(1000, 100, right, 0.01) > told.leak.by_round.item()
 
 
+@pytest.mark.slow
 def test_the_real_model_trains_as_it_would_alone(context_of) -> None:
     """Without noise, and with canaries nobody drew, messages on the model's coordinates agree.
 

@@ -104,6 +104,7 @@ def test_pure_noise_gives_no_better_than_a_blind_guess(digits) -> None:
     assert ours < score(images, guess, digits.value_range).ssim.mean()
 
 
+@pytest.mark.slow
 def test_the_restart_is_chosen_by_the_attackers_own_loss(digits) -> None:
     task = task_of(digits, "lenet")
     observed, _, _ = observe(task, digits, m=3, batch_size=1)
@@ -165,6 +166,7 @@ def test_every_problem_stops_at_rounding(digits) -> None:
     assert score(images, found.images, digits.value_range).ssim > 0.99
 
 
+@pytest.mark.slow
 def test_labels_the_last_layer_hides_are_searched_too(digits) -> None:
     torch.manual_seed(3)
     module = torch.nn.Sequential(torch.nn.Conv2d(1, 10, 8), torch.nn.Flatten())
@@ -330,6 +332,7 @@ def test_a_loss_that_is_no_number_does_not_win() -> None:
     assert (found.points[:, 0] >= 0.5).all()
 
 
+@pytest.mark.slow
 def test_the_same_streams_give_the_same_images(digits) -> None:
     task = task_of(digits, "mlp")
     observed, _, _ = observe(task, digits, m=2, batch_size=2)

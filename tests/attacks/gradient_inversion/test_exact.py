@@ -281,6 +281,7 @@ def test_the_attack_takes_the_exact_batch_where_there_is_one() -> None:
     assert (optimised - images).abs().max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_attack_takes_what_explains_a_victim_better() -> None:
     """The second of two victims sends noise, in which no batch is found."""
     observed, task, *_ = send(perceptron(), 4, m=2)

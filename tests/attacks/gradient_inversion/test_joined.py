@@ -145,6 +145,7 @@ def test_an_exact_attack_takes_the_least_noisy_gradient(digits: Dataset) -> None
     assert score(images, found.images, digits.value_range).psnr.min() > 55
 
 
+@pytest.mark.slow
 def test_labels_of_a_batch_are_counted_over_all_its_gradients(digits: Dataset) -> None:
     """Noise as large as the bias's entries hides labels from one gradient, not from sixteen."""
     task = task_of("mlp")

@@ -115,6 +115,7 @@ def test_the_prior_weighs_what_bayes_rule_says() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [pytest.param("lenet", marks=pytest.mark.slow), "mlp"])
 def test_known_noise_is_worth_more_than_unknown_noise(network) -> None:
     """The same noisy gradients: the likelihood and its prior against the L1 mismatch.
@@ -268,6 +269,7 @@ def test_local_steps_are_searched_without_signs() -> None:
     assert plan(observed, TASK).signed
 
 
+@pytest.mark.slow
 def test_a_batch_of_32_is_nearer_than_the_mean_of_public_images() -> None:
     """Optimised, on one draw of a perceptron. The mean gives 11.3 dB, and every label is told."""
     task, observed, images, labels = scene(build_network("mlp", (1, 8, 8), 10), 1, 32, 0.0)

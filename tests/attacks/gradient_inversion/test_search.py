@@ -102,7 +102,7 @@ def test_a_search_that_was_cut_remembers_the_same(method) -> None:
         assert torch.equal(again.track.losses, whole.track.losses)
 
 
-@pytest.mark.parametrize("kinks", [True, False])
+@pytest.mark.parametrize("kinks", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_trace_ends_at_what_is_handed_back(kinks: bool) -> None:
     """L-BFGS on the smooth network is too short to solve it: later attempts win for some."""
     task, observed, _, _ = scene(lenet() if kinks else smooth((1, 8, 8), 10), 6, 2, 0.0)

@@ -185,6 +185,7 @@ class ScaleMixture(Processed):
         return super().noise(S, k, noise) * (1 + noise.gaussian("scale", 1.0, S).abs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [BoxMuller, pytest.param(ScaleMixture, marks=pytest.mark.slow)])
 def test_noise_of_a_nonlinear_step_is_not_held_against_draws(
     defense: Callable[..., Processed],
@@ -224,6 +225,7 @@ class Decaying(Rounded):
         return self.processed(step * S + noise.gaussian("x", std, S))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [LaterDrawn, pytest.param(LaterAsked, marks=pytest.mark.slow)])
 def test_too_little_noise_in_later_rounds_alone_is_found(
     defense: Callable[..., Processed],

@@ -93,6 +93,7 @@ def test_every_claim_gets_an_exact_leak_a_bound_and_controls() -> None:
     assert found[Role.NOISE].verdict is None
 
 
+@pytest.mark.slow
 def test_a_partial_view_leaks_between_own_and_every_link() -> None:
     """Agents two links away may relay more than the algebra of given gradients says."""
     options: dict[str, Any] = {"trials": 40, "records": 40, "d": 100}
@@ -214,6 +215,7 @@ def test_half_of_the_noise_leaves_a_true_claim_unsupported() -> None:
     assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED
 
 
+@pytest.mark.slow
 def test_a_far_agent_learns_less_than_an_eavesdropper() -> None:
     defense = dp_dpsgd(1.0, n_rounds=4)
     bounds = [

@@ -84,6 +84,7 @@ class OneNoiseForAllLinks(DPDL):
 OPTIONS = {"noise_multiplier": 2.0, "n_rounds": 2, "batch_size": 8, "sampling": "poisson"}
 
 
+@pytest.mark.slow
 def test_the_same_noise_on_two_links_is_subtracted() -> None:
     """The links carry gradients at two models, which differ: their difference has no noise."""
     found = exact(OneNoiseForAllLinks(**OPTIONS), 8.0)
@@ -173,6 +174,7 @@ class StepsUnderOneNoise(TwoRoundsABatch):
         return Round(State(graph.mix(X), state.S), {"g": broadcast(graph, X)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "adjacency"),
     [
@@ -200,6 +202,7 @@ def test_local_steps_whose_noise_is_drawn_once(sampling: str, adjacency: str) ->
     assert right.metrics["epsilon"].low < claimed
 
 
+@pytest.mark.slow
 def test_batches_that_meet_are_expected_to_certify_as_they_do() -> None:
     """Runs play one direction. Of what batches tell one by one, next to nothing was expected.
 

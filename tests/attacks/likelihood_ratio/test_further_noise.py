@@ -27,7 +27,9 @@ def named(defense: Defense) -> str:
 
 
 @pytest.mark.parametrize("trials", [0, 400])
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "adjacency", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 def test_an_offset_for_the_run_is_no_fault(trials: int, adjacency: str) -> None:
     generous = claim(100.0, adjacency=adjacency)
     noise = findings(OffsetForTheRun(), generous, records=40, trials=trials)[Role.NOISE]
@@ -39,7 +41,13 @@ def test_an_offset_for_the_run_is_no_fault(trials: int, adjacency: str) -> None:
 
 @pytest.mark.parametrize(
     "correct",
-    [OffsetOfAllCoordinates(), OffsetWithSuchNames(), RandomWalk(), OffsetsOfAll()],
+    [
+        OffsetOfAllCoordinates(),
+        *(
+            pytest.param(made, marks=pytest.mark.slow)
+            for made in (OffsetWithSuchNames(), RandomWalk(), OffsetsOfAll())
+        ),
+    ],
     ids=named,
 )
 def test_further_noise_is_no_fault(correct: Defense) -> None:
@@ -55,7 +63,12 @@ def test_an_offset_is_no_fault_for_claims_on_a_part(scope: str) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [HalfAndOffset(), HalfAndOffset(kept=0.99), OffsetTakenBack(), SeededOnceAndOffset()],
+    [
+        HalfAndOffset(),
+        pytest.param(HalfAndOffset(kept=0.99), marks=pytest.mark.slow),
+        OffsetTakenBack(),
+        pytest.param(SeededOnceAndOffset(), marks=pytest.mark.slow),
+    ],
     ids=named,
 )
 def test_an_offset_beside_too_little_noise_is_found(fault: Defense) -> None:

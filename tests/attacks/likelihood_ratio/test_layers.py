@@ -53,6 +53,7 @@ def test_the_exact_leak_is_what_accounting_says(sampling: str) -> None:
     assert any("moves all 4 to the end of its clip, 2 times" in note for note in leak.notes)
 
 
+@pytest.mark.slow
 def test_half_of_the_noise_is_found() -> None:
     accounted, found = audited(HalfOfTheNoise, 40, noise_multiplier=5.0, sampling="poisson")
     assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED

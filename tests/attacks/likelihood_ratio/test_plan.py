@@ -56,6 +56,7 @@ def small_work(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "WORK", 1_000 * MESSAGES * 16)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_work")
 def test_no_other_number_of_rounds_promises_more() -> None:
     context = context_of(16)
@@ -73,6 +74,7 @@ def test_rounds_that_were_asked_for_are_played() -> None:
     assert plan_of(context_of(16), n_rounds=5)[:2] == (3_200, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_work")
 def test_matching_has_as_many_runs_as_it_needs() -> None:
     assert plan_of(context_of(16), least=8_000)[0] >= 8_000

@@ -69,6 +69,7 @@ def test_runs_that_stop_have_no_more_runs_beside_them() -> None:
     assert "1000 other runs of each chose" in test.notes[0]
 
 
+@pytest.mark.slow
 def test_a_true_claim_has_all_of_its_runs() -> None:
     """Refuted all the same in 1 of 20 seeds, of which one is fixed."""
     [found] = found_of(claim(MU_1), stop_early=True)
@@ -77,6 +78,7 @@ def test_a_true_claim_has_all_of_its_runs() -> None:
     assert found.metrics["epsilon lower bound"].value < MU_1
 
 
+@pytest.mark.slow
 def test_shared_runs_go_on_until_all_claims_are_decided() -> None:
     [false, true] = found_of(claim(0.5), claim(MU_1), stop_early=True)
     assert false.metrics["log wealth"].n == true.metrics["log wealth"].n == TRIALS

@@ -51,6 +51,7 @@ def measured(defense: type[Defense], folder: Path, **own: Any) -> Finding:
     return next(f for f in found if f.world == "defense" and "round" in f.series)
 
 
+@pytest.mark.slow
 def test_an_estimate_keeps_to_the_limit_of_its_channel(tmp_path: Path) -> None:
     """A normal number of power 1 under noise of std 2; the interval lies above by chance in 2.5%
     of seeds."""

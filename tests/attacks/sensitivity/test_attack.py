@@ -242,9 +242,21 @@ def test_a_problem_that_divides_by_the_records_drawn_is_caught(measured) -> None
     ("defense", "sampling", "said"),
     [
         (faulty(FirstRecordTwice), "fixed", "depends on the order of the records"),
-        (NoiseOfTheGradientsScale, "fixed", 'scale of the noise on "other" depends on the data'),
-        (SkipsNoiseForAnEmptyBatch, "poisson", "which noise is drawn depends on the data"),
-        (FinerIfOdd, "fixed", "which messages are sent, in which precision, or to whom, depends"),
+        pytest.param(
+            *(NoiseOfTheGradientsScale, "fixed"),
+            'scale of the noise on "other" depends on the data',
+            marks=SLOW,
+        ),
+        pytest.param(
+            *(SkipsNoiseForAnEmptyBatch, "poisson"),
+            "which noise is drawn depends on the data",
+            marks=SLOW,
+        ),
+        pytest.param(
+            *(FinerIfOdd, "fixed"),
+            "which messages are sent, in which precision, or to whom, depends",
+            marks=SLOW,
+        ),
         (Beside, "fixed", 'the signs of zeros in "flag" depend on the data'),
     ],
 )
@@ -272,6 +284,7 @@ def test_a_message_that_no_noise_hides_is_caught(measured) -> None:
     assert any("nothing hides it" in note for note in found["norm"].notes)
 
 
+@pytest.mark.slow
 def test_the_wrong_alpha_is_caught(measured) -> None:
     options = {"n_rounds": 6, "batch_size": 3, "allow_outside_theory": True}
     right = measured(SensitivityReduced(**options), "function")
@@ -302,11 +315,11 @@ def test_the_wrong_alpha_is_caught(measured) -> None:
             marks=SLOW,
         ),
         (SensitivityReduced(n_rounds=6, batch_size=3, allow_outside_theory=True), "function"),
-        (DPDGD(n_rounds=6, batch_size=3), "function"),
+        pytest.param(DPDGD(n_rounds=6, batch_size=3), "function", marks=SLOW),
         pytest.param(
             *(DPDGD(n_rounds=6, batch_size=3, variant="true-consensus"), "function"), marks=SLOW
         ),
-        (DPPS(n_rounds=6, batch_size=3), "agent-identity"),
+        pytest.param(DPPS(n_rounds=6, batch_size=3), "agent-identity", marks=SLOW),
         (PartPSP(n_rounds=6, batch_size=3), "agent-identity"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,

@@ -205,10 +205,11 @@ def found(setting_of, streams):
     "defense",
     [
         EachCoordinateClipped,
-        ClippedOverRecords,
-        NoiseOfOneNorm,
-        TwoStepsOnOneBatch,
         NoiseHalved,
+        *(
+            pytest.param(fault, marks=pytest.mark.slow)
+            for fault in (ClippedOverRecords, NoiseOfOneNorm, TwoStepsOnOneBatch)
+        ),
     ],
 )
 def test_a_record_that_moves_more_than_its_noise_is_made_for(found, defense, adjacency) -> None:
@@ -236,7 +237,14 @@ def test_a_fault_of_rounds_that_are_not_measured_is_found(found) -> None:
     assert "worst in round 2" in against.notes[1]
 
 
-@pytest.mark.parametrize("defense", [SumClipped(), LargestSent(), Centred(sampling="poisson")])
+@pytest.mark.parametrize(
+    "defense",
+    [
+        SumClipped(),
+        pytest.param(LargestSent(), marks=pytest.mark.slow),
+        pytest.param(Centred(sampling="poisson"), marks=pytest.mark.slow),
+    ],
+)
 def test_what_other_records_make_of_it(found, defense) -> None:
     """Alone a record moves its sum by C at most; beside others it turns them around."""
     x, _ = found(defense)
@@ -256,13 +264,12 @@ def test_a_clip_of_sums_lets_a_record_turn_them_around(found) -> None:
     "defense",
     [
         Plain,
-        Loose,
-        Normalised,
-        NoiseInParts,
-        Momentum,
-        TwoReleases,
         SumClippedAsDeclared,
         NoisyClamped,
+        *(
+            pytest.param(right, marks=pytest.mark.slow)
+            for right in (Loose, Normalised, NoiseInParts, Momentum, TwoReleases)
+        ),
         SentEverySecondRound,
     ],
 )
@@ -305,6 +312,7 @@ class ClipOfTheLastSum(Plain):
         return Round(after, {"x": broadcast(graph, sent)})
 
 
+@pytest.mark.slow
 def test_noise_that_follows_the_data_of_the_round_before(found) -> None:
     """The scale of the next round's noise tells of a record, unless the noise of this hides it."""
     _, beside = found(ClipOfTheLastSum())
@@ -334,7 +342,9 @@ class ScaledByTheSum(Plain):
         return super().noised(S, noise) * (1 + S.norm(dim=-1, keepdim=True))
 
 
-@pytest.mark.parametrize("defense", [DividedUnderNoise, ScaledByTheSum])
+@pytest.mark.parametrize(
+    "defense", [DividedUnderNoise, pytest.param(ScaledByTheSum, marks=pytest.mark.slow)]
+)
 def test_noise_whose_size_tells_of_the_record(found, defense) -> None:
     """The scale that is asked is public; what becomes of it is not."""
     _, beside = found(defense(sampling="poisson"))
@@ -429,6 +439,7 @@ def test_a_record_that_a_coin_counts_twice(found, defense, times) -> None:
     assert ratio == pytest.approx(times, rel=1e-6) if times else 1.2 < ratio < 2
 
 
+@pytest.mark.slow
 def test_a_coin_in_the_first_round(found) -> None:
     """The same of seed 20240611, with 9 coins of each pair."""
     first = Sensitivity(rounds=(1,), steps=0)

@@ -126,6 +126,7 @@ def test_coins_that_no_order_makes_the_same_are_not_accused(setting_of, streams)
     assert unclear.startswith(f"whether {ORDER}, which changes it by another amount under each")
 
 
+@pytest.mark.slow
 def test_noise_that_a_record_changes_is_found_elsewhere(setting_of, streams) -> None:
     assert OTHER_DRAWS in examined(NoiseOfThePresent(), setting_of, streams)[0].found
 

@@ -19,6 +19,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.pipeline.rules import CAPTURED
 
+from .coupled import OTHERWISE
 from .measured import NO_LEAK, RoundLeak
 from .other_draws import drawn_beside
 from .runs import MessageId
@@ -41,9 +42,10 @@ class VictimLeaks:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
         self.by_round: dict[int, tuple[Pair, RoundLeak]] = {}
+        adjacency, factor = self._measured_by()
         for k, neighbours in worlds.rounds.items():
-            pair, found = neighbours.worst(victim, model, self._adjacency)
-            self.by_round[k] = pair, self._unless_drawn(found)
+            pair, found = neighbours.worst(victim, model, adjacency)
+            self.by_round[k] = pair, self._unless_drawn(found.times(factor))
         sure = [leak for _, leak in self.by_round.values() if not leak.upper]
         bare = next((leak for leak in sure if leak.noiseless is not None), NO_LEAK)
         self.noiseless = None if bare.noiseless is None else self._named(bare.noiseless, bare)
@@ -60,6 +62,16 @@ class VictimLeaks:
         tensors = "" if where is None else self._worlds.base.tensors_with(message, where.places)
         return f"{tensors} of {message}" if tensors else str(message)
 
+    def _measured_by(self) -> tuple[RecordAdjacency, float]:
+        """By which pairs of records rounds are measured, and what part of their distance counts.
+
+        A record in the place of another is one that is left out and one that comes in: one of both
+        costs half of that at least.
+        """
+        if self._adjacency == "add-remove" and self._worlds.otherwise:
+            return "replace-one", 0.5
+        return self._adjacency, 1.0
+
     def _unless_drawn(self, found: RoundLeak) -> RoundLeak:
         """What a round shows without noise is an upper end where noise may be that nobody named."""
         return found._replace(upper=True) if _drawn_beside(self._worlds, found) else found
@@ -70,11 +82,12 @@ class VictimLeaks:
         for k, neighbours in self._worlds.rounds.items():
             if self.victim in neighbours.places:
                 rounds[neighbours.places[self.victim].digest or k].append(k)
-        found = []
+        found, (adjacency, factor) = [], self._measured_by()
         for ks in rounds.values():
-            for pair in self._worlds.rounds[ks[0]].pairs(self._adjacency):
+            for pair in self._worlds.rounds[ks[0]].pairs(adjacency):
                 all_found = [
-                    self._worlds.rounds[k].leak(self.victim, self._model, pair) for k in ks
+                    self._worlds.rounds[k].leak(self.victim, self._model, pair).times(factor)
+                    for k in ks
                 ]
                 leaks = map(self._unless_drawn, all_found)
                 found.append((tuple(ks), [leak for leak in leaks if not leak.upper]))
@@ -259,6 +272,11 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
     for _, leak in worst.by_round.values():
         if drawn := _drawn_beside(worlds, leak):
             yield f"{leak.noiseless} may be hidden by noise that was not named: {drawn}"
+    if worlds.otherwise and claim.adjacency == "add-remove":
+        yield (
+            f"where a record is left out, {OTHERWISE.format(worlds.otherwise)}: two records in one "
+            "place were compared, and half of what they differ by counts"
+        )
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (
             f"rounds {', '.join(map(str, uncounted))} count nothing: this adversary has not read "

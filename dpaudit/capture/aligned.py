@@ -25,11 +25,12 @@ from dpaudit.errors import RunError
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import FAR, NEARER, Change, How, World
 
+from .coupled import OTHERWISE
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .other_draws import drawn_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
-from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short
+from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
@@ -320,6 +321,9 @@ class Alignments:
         self, k: int, victim: int, changes: Mapping[MessageId, Array], move: Move
     ) -> MessageId | None:
         """A message that moves by what no noise makes up for, beyond rounding."""
+        base = self.worlds.base.messages
+        if all(is_same(base[m], base[m] + change) for m, change in changes.items()):
+            return None
         largest = max((np.abs(a).max(initial=0.0) for a in changes.values()), default=0.0)
         furthest = max((np.abs(u).max(initial=0.0) for u in move.units.values()), default=0.0)
         if move.bare > NOTHING * largest:
@@ -335,8 +339,10 @@ class Alignments:
             found[response.places] = True
         return found
 
-    def changes(self, k: int, victims: Sequence[int], _: World, run: ProgramRun) -> Changed:
+    def changes(self, k: int, victims: Sequence[int], world: World, run: ProgramRun) -> Changed:
         """How far the messages of these victims in a round are from those of the base run."""
+        if self.worlds.otherwise and any(change.how == "absent" for change in world.changes):
+            raise RunError("DPA063", OTHERWISE.format(self.worlds.otherwise))
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}
         for victim in victims:
@@ -449,10 +455,9 @@ class Alignments:
         if other is not None:
             return "completeness", f"{other} depends on the record"
         if not any(are_alike(own.printed, printed) for printed in self.equal.printed):
-            return (
-                "completeness",
-                "what the program prints, or sends as text, depends on the record",
-            )
+            line = other_line(own.printed, self.equal.printed[0])
+            said = "what the program prints, or sends as text, depends on the record"
+            return "completeness", f"{said}, as {line}" if line else said
         changes = {
             m: b - a
             for m, a, b in zip(base.ids, base.contents, own.contents, strict=True)
@@ -467,7 +472,7 @@ class Alignments:
                     return "composition", f"{later} from agent {victim}"
         for m, a, b in zip(base.ids, base.contents, own.contents, strict=True):
             noised = np.zeros(len(a), bool) if m is None else self.hidden(m)
-            if not _is_same(a[~noised], b[~noised], np.abs(a).max(initial=0.0)):
+            if not is_same(a[~noised], b[~noised], np.abs(a).max(initial=0.0)):
                 what = "a message before round 1" if m is None else str(m)
                 return "composition", f"{what} depends on the record, with no noise of its own"
         return None, ""
@@ -480,7 +485,7 @@ def below_overflow(changes: Mapping[MessageId, Array]) -> dict[MessageId, Array]
     return {message: change * factor for message, change in changes.items()}
 
 
-def _is_same(one: Array, other: Array, size: float = 0.0) -> bool:
+def is_same(one: Array, other: Array, size: float = 0.0) -> bool:
     """Whether two contents are the same but for rounding, relative to the largest number."""
     size = max(size, float(np.abs(one).max(initial=0.0)))
     return one.shape == other.shape and bool((np.abs(one - other) <= SAME * size).all())

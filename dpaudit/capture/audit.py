@@ -29,11 +29,13 @@ from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import Ends, measured_accounting
-from .examined import Examination, FileState, files_below
+from .coupled import with_other_draws
+from .examined import Examination
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
 from .worlds import MeasuredRuns, measured_worlds
+from .written import FileState, files_below
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
 NOTE = Note(
@@ -116,7 +118,7 @@ class ProgramSource:
         with self.program.running() as program:
             counter = partial(_counter, on_progress)
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
-            worlds = measured_worlds(config, runs)
+            worlds = with_other_draws(measured_worlds(config, runs), runs)
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         left_out += [worlds.not_measured] if worlds.not_measured else []

@@ -6,10 +6,8 @@ messages is bounded by runs in which records far out are hidden by moving the no
 examined is said, and makes a support impossible.
 """
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +23,6 @@ from dpaudit.files.result import PremiseName
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import FAR, NEARER, World
 from dpaudit.pipeline.rules import CAPTURED
-from dpaudit.source import below
 
 from .accounted import NOISELESS, Ends, Least, least, released
 from .aligned import (
@@ -38,16 +35,17 @@ from .among_others import refuse_bare_numbers, refuse_otherwise_among_others
 from .drawn import drawn_noise, runs_needed
 from .drawn_batches import batches_of, drawn_rate, runs_for_rate
 from .far_draws import refuse_other_noise_far_out
-from .far_records import refuse_unbounded, with_overflowing
+from .far_records import refuse_unbounded, refuse_whole_numbers, with_overflowing
 from .other_draws import other_draws
+from .over_rounds import RunCost, costs_of_runs, least_of_run
 from .program import Program
 from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
 from .traces import EqualRuns, NotExamined, in_short
 from .worlds import MeasuredRuns, OnRun
+from .written import FileState, files_below
 
-FileState = tuple[int, int]  # when it was written, in ns, and its size
 PRECISION = 1e-5  # relative: to which the moves of noise are measured, in favour of the program
 FAMILIES: tuple[NoiseFamily, ...] = "gaussian", "laplace"
 ASSUMED = (
@@ -56,6 +54,8 @@ ASSUMED = (
     "no record moves a message further than those far out that were tried",
     "records hold finite numbers",
     "times, files outside of its folder and programs that it starts tell nothing",
+    "noise has its stated law beyond 3 standard deviations, too",
+    "what is smaller than 1e-4 of the noise tells nothing",
 )
 COINS = "the numbers by which batches are drawn decide nothing else"
 
@@ -86,6 +86,7 @@ class Examination:
     blocked: str = ""  # why none is that rests on moving noise
     moves: Moves | None = None
     costs: Sequence["Cost"] = ()
+    of_runs: Sequence[RunCost] = ()  # what it costs where later rounds remember it
     unseen: Sequence[str] = ()  # factors of inputs whose messages are no finite numbers
     aligned: bool = False  # the runs are the same when noise is moved, and bound all records
     runs: Sequence[ProgramRun] = ()  # with seeds of their own
@@ -195,9 +196,12 @@ class Examination:
             raise NotExamined("composition", "a batch that is drawn moves noise of two families")
         adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in asked)
         self.costs = list(self._costs(runs, moves, adjacencies))
+        if not self.worlds.sampling.amplifies and any(one.claim.scope == "run" for one in asked):
+            self.of_runs = list(costs_of_runs(runs, moves, adjacencies))
         if moves.noiseless is not None:
             why = f"{moves.noiseless[0]} moves with a record by what no noise hides"
             raise NotExamined("composition", why)
+        refuse_whole_numbers(runs, self.used)
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
         refuse_otherwise_among_others(runs, moves, self.used)
@@ -359,6 +363,15 @@ class Examination:
         if shown is not None:
             return NOISELESS, str(shown)
         delta, sampling = claimed_delta(claim), self.worlds.sampling
+        adjacency = record_adjacency(claim)
+        run = [
+            cost
+            for cost in self.of_runs
+            if cost.adjacency == adjacency and cost.victim not in model.agents
+        ]
+        of_run, remembered = least_of_run(run if claim.scope == "run" else (), delta)
+        if remembered is not None:
+            return of_run, remembered
         if sampling.amplifies and record_adjacency(claim) != "add-remove":
             return Least(0.0), None  # what a batch has without both records is not known
         found = [
@@ -367,7 +380,7 @@ class Examination:
             for family, size in cost.sizes.items()
             if size > 0 and (family == "gaussian" or delta == 0)  # where L1 is all that counts
         ]
-        return max(found, key=lambda one: one.epsilon, default=Least(0.0)), None
+        return max([*found, of_run], key=lambda one: one.epsilon), None
 
     def findings(self, asked: Sequence[ClaimAgainst]) -> Iterator[Finding]:
         """The evidence on each premise, what was not examined with why."""
@@ -470,30 +483,3 @@ def _releases(family: NoiseFamily, sizes: Sequence[float], rate: float) -> Itera
         left = left[len(alike) :]
         one = released(family, alike[0], rate, clipped="records", slack=PRECISION)
         yield one.model_copy(update={"count": len(alike)})
-
-
-def files_below(folder: Path, out: Path) -> dict[Path, FileState]:
-    """When files of the program's folder were written, and their sizes.
-
-    Those of run directories are left out, and those that this process prints to.
-    """
-    found, printed = {}, {*_printed_to()}
-    for path in below(folder, "", hidden=True):
-        parents = [*path.parents][: len(path.parts) - len(folder.parts)]
-        if out in parents or any((parent / "run.json").exists() for parent in parents):
-            continue
-        try:
-            status = os.stat(path)
-        except OSError:
-            continue
-        if (status.st_dev, status.st_ino) not in printed:
-            found[path] = status.st_mtime_ns, status.st_size
-    return found
-
-
-def _printed_to() -> Iterator[tuple[int, int]]:
-    """The device and the number of the file behind each standard stream."""
-    for stream in (1, 2):
-        with suppress(OSError):  # it is closed
-            status = os.fstat(stream)
-            yield status.st_dev, status.st_ino

@@ -111,6 +111,27 @@ def _changes(runs: Alignments, k: int, victims: Sequence[int], _: World, run: Pr
     return Shown(found, frozenset(unseen))
 
 
+def refuse_whole_numbers(runs: Alignments, used: Used) -> None:
+    """Raises NotExamined where records are whole numbers, which no change puts far out.
+
+    As images of bytes, and tokens. The part of a batch with most numbers is what a model is given.
+    """
+    kept = runs.worlds.replay.model_copy(update={"keeps_records": True})
+    [records] = runs.program.each([kept], lambda run: run.records, lambda: None)
+    runs.on_run()
+    for victim, of_rounds in used.items():
+        for number in of_rounds.values():
+            parts = records.get((victim, number), [])
+            largest = max(parts, key=lambda part: part.numel(), default=None)
+            if largest is not None and not largest.is_floating_point():
+                kind = str(largest.dtype).removeprefix("torch.")
+                raise NotExamined(
+                    "distance",
+                    f"the records of agent {victim} are whole numbers ({kind}), so that none was "
+                    "put far out; images are shown to tap.batch as floating point",
+                )
+
+
 def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
     """Raises NotExamined where records far out do not all move a round by one length.
 

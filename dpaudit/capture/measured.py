@@ -84,6 +84,11 @@ class RoundLeak(NamedTuple):
         """By which the worst of several records is chosen."""
         return self.mu + self.epsilon
 
+    def times(self, factor: float) -> "RoundLeak":
+        """A part of it; of the noise the score is the same."""
+        parts = tuple(factor * part for part in self.laplace)
+        return self._replace(mu=factor * self.mu, epsilon=factor * self.epsilon, laplace=parts)
+
 
 NO_LEAK = RoundLeak(0.0, 0.0)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, shortened
 from dpaudit.files.recorded import Event
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import World
 from dpaudit.recorder.player import SAID
+from dpaudit.text import one_line
 
 from .program import Program
 from .runs import MessageId, ProgramRun
@@ -23,10 +24,11 @@ WARNED = re.compile(  # of numbers that are not finite, with the line of the pro
     r".*:\d+: RuntimeWarning: (?:overflow|underflow|invalid value|divide by zero)"
 )
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-CLOCK = re.compile(  # dates and times of day, and durations
-    r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?\b"
-    rf"|{NUMBER.pattern} ?(?:[mnuµ]?s|secs?|seconds?|minutes?|(?:it|s)/(?:it|s))\b"
+CLOCK = re.compile(  # dates and times of day, durations, and rates as of samples/s
+    r"(?:\d{4}-\d\d-\d\d[T ])?(?:\d+:)?\d?\d:\d\d(?:[.,]\d+)?\b"
+    rf"|{NUMBER.pattern} ?(?:[A-Za-z]+/)?(?:[mnuµ]?s|secs?|seconds?|minutes?)(?:/[A-Za-z]+)?\b"
 )
+LONGEST = 80  # of a line that is quoted
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
 Ordered = Literal["all", "source", "link"]
 EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
@@ -138,6 +140,15 @@ def are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return len(one) == len(other) and all(map(_is_alike, one, other))
 
 
+def other_line(one: tuple[str, ...], other: tuple[str, ...]) -> str:
+    """A line of one run that the other has not printed, or of the other, quoted; or ""."""
+    for here, there in ((one, other), (other, one)):
+        for line in here:
+            if not any(_is_alike(line, of) for of in there):
+                return f'"{shortened(one_line(line), LONGEST)}"'
+    return ""
+
+
 def _is_alike(one: str, other: str) -> bool:
     if one == other:
         return True
@@ -171,7 +182,8 @@ class EqualRuns(NamedTuple):
             least, *more = sorted(printed, key=len)
             forked = is_simulation and len(more) == 1 and {*least} < {*more[0]}
             if more and not forked:  # at the first tap, and what is printed before is printed once
+                line = other_line(least, more[0])
                 why = "what is printed or sent as text differs between equal runs"
-                raise NotExamined("completeness", why)
+                raise NotExamined("completeness", f"{why}, as {line}" if line else why)
             return cls(same[0], tuple(printed))
         raise NotExamined("state", "the order of messages differs between equal runs")

@@ -137,6 +137,7 @@ class MeasuredRuns(NamedTuple):
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
     not_measured: str = ""  # a round, with why
+    otherwise: str = ""  # a line that draws other numbers beside noise without the record
 
     @property
     def unmeasured(self) -> dict[MessageId, NotMeasured]:
@@ -317,7 +318,7 @@ def _neighbours(
         signed = list(zip(one_way, other_way, strict=True))
         noised[victim], not_linear = noise_of(rest, base, silent, signed)
         unmeasured[victim] |= not_linear
-    hiding = _hiding_before(base, sites, k)
+    hiding = hiding_before(base, sites, k)
     silent_ones = hiding - {m.source for m in earlier}
     hidden = [v for v in places if v in hiding]
     if silent_ones or (hiding and (replay.same or len(together) > 1)):
@@ -377,7 +378,7 @@ def _of_records(
     return found
 
 
-def _hiding_before(base: ProgramRun, sites: Sequence[str], k: int) -> frozenset[int]:
+def hiding_before(base: ProgramRun, sites: Sequence[str], k: int) -> frozenset[int]:
     """Agents that have drawn more numbers of noise before a round than they have sent.
 
     What is not determined then may hide messages of the round too, as noise that is drawn once and

@@ -65,6 +65,10 @@ NUMPY = {
         name: Law(name)
         for name in ("standard_gamma", "standard_t", "multivariate_normal", "vonmises", "wald")
     },
+    **{name: Law(name) for name in ("bytes", "f", "hypergeometric", "logseries", "multinomial")},
+    **{name: Law(name) for name in ("multivariate_hypergeometric", "negative_binomial", "pareto")},
+    **{name: Law(name) for name in ("noncentral_chisquare", "noncentral_f", "power", "tomaxint")},
+    **{name: Law(name) for name in ("triangular", "weibull", "zipf")},
 }
 PYTHON = {
     "gauss": Law(NORMAL, (("mu", 0.0), ("sigma", 1.0))),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,7 @@ from dpaudit.files.verdict import Verdict
 DELTA = 1e-5
 SPY = ThreatModel(name="spy")
 KNOWN = Sampling("none", 1.0, "unknown")
-PAIRS = ("absent", "present"), ("absent", "scaled")
+PAIRS, TWO = (("absent", "present"), ("absent", "scaled")), ("present", "scaled")
 SHOWN = MessageId(0, (1,), "x", 1)
 
 
@@ -43,19 +43,25 @@ class Round:
 
     records: Mapping[int, str]
     leaks: Mapping[int, tuple[RoundLeak, RoundLeak]]
+    apart: RoundLeak = RoundLeak(0.0, 0.0)  # what two records in one place leak
 
     @property
     def places(self) -> dict[int, Any]:
         return {v: SimpleNamespace(digest=digest) for v, digest in self.records.items()}
 
     def pairs(self, adjacency: str) -> list[tuple[str, str]]:
-        return list(PAIRS)
+        return [TWO] if self.apart.mu and adjacency == "replace-one" else list(PAIRS)
 
     def leak(self, victim: int, model: ThreatModel, pair: tuple[str, str]) -> RoundLeak:
+        if pair == TWO:
+            return self.apart
         return self.leaks.get(victim, (RoundLeak(0.0, 0.0),) * 2)[PAIRS.index(pair)]
 
     def worst(self, victim: int, model: ThreatModel, adjacency: str) -> Any:
-        return max(((p, self.leak(victim, model, p)) for p in PAIRS), key=lambda one: one[1].size)
+        return max(
+            ((p, self.leak(victim, model, p)) for p in self.pairs(adjacency)),
+            key=lambda one: one[1].size,
+        )
 
 
 def of_record(digest: str, mu: float, other: float = 0.0, victim: int = 0, **more: Any) -> Round:
@@ -80,6 +86,7 @@ def both_of(
     model: ThreatModel = SPY,
     ends: Any = None,
     drawn: int = 0,
+    otherwise: str = "",
     **claim: Any,
 ) -> tuple[Finding, Any]:
     """What rounds leak; so many numbers are drawn before ``SHOWN`` that nobody named as noise."""
@@ -97,6 +104,7 @@ def both_of(
     )
     worlds: Any = SimpleNamespace(
         unmeasured={},
+        otherwise=otherwise,
         config=SimpleNamespace(record=record, noise=SimpleNamespace(sites=())),
         plain=plain,
         sampling=sampling,
@@ -104,6 +112,24 @@ def both_of(
     )
     given = Claim.model_validate({"text": "c", "epsilon": 50.0, "delta": DELTA, **claim})
     return measured_accounting(worlds, 0, given, model, ends or Ends())
+
+
+def test_half_counts_of_two_records_where_dropout_changes() -> None:
+    """Where one record less changes the dropout of all others, the runs without it say nothing."""
+    one = Round({0: "a"}, {0: (RoundLeak(9.0, 0.0),) * 2}, RoundLeak(3.0, 0.0))
+    line = {"otherwise": "train.py:5"}
+    found = accounted(one, one, **line)
+    assert found.metrics[Name.EPSILON].low == low_of(1.5 * sqrt(2))
+    assert accounted(one, scope="round", **line).metrics[Name.EPSILON].low == low_of(1.5)
+    [note] = [note for note in found.notes if "train.py:5 draws other numbers" in note]
+    assert note.endswith(
+        "two records in one place were compared, and half of what they differ by counts"
+    )
+    replaced = accounted(one, scope="round", adjacency="replace-one", **line)
+    assert replaced.metrics[Name.EPSILON].low == pytest.approx(
+        epsilon([released("gaussian", 3.0)], DELTA, "replace-one").low
+    )
+    assert accounted(one, scope="round").metrics[Name.EPSILON].low == low_of(9.0)
 
 
 def low_of(mu: float) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.runs import MessageId, NamedDraw
-from dpaudit.capture.worlds import _hiding_before, is_noise
+from dpaudit.capture.worlds import hiding_before, is_noise
 
 
 def draw(key: str, agent: int, sequence: int, name: str = "z") -> NamedDraw:
@@ -52,19 +52,19 @@ def test_who_drew_more_noise_than_it_sent_may_hide_messages(
 ) -> None:
     messages = {sent(0, 1): [1.0, 2.0], sent(0, 2): [5.0, 6.0, 7.0]}
     base = run([(draw("0/0", 0, sequence), drawn)], messages, {0: ends}, window)
-    assert (_hiding_before(base, (), 2) == {0}) is hides
+    assert (hiding_before(base, (), 2) == {0}) is hides
 
 
 def test_what_several_get_counts_once() -> None:
     same = {sent(0, 1, (1,)): [1.0, 2.0], sent(0, 1, (2,), 1): [1.0, 2.0]}
     draws = [(draw("0/0", 0, 1), 2), (draw("0/1", 0, 2), 1)]
-    assert _hiding_before(run(draws, same, {0: (5, 9)}), (), 2) == {0}
+    assert hiding_before(run(draws, same, {0: (5, 9)}), (), 2) == {0}
     other = {**same, sent(0, 1, (2,), 2): [1.0, 3.0]}
-    assert _hiding_before(run(draws, other, {0: (5, 9)}), (), 2) == frozenset()
+    assert hiding_before(run(draws, other, {0: (5, 9)}), (), 2) == frozenset()
     named = [(draw("0/0", 0, 1), 2), (draw("0/1", 0, 2, "order"), 1)]
-    assert _hiding_before(run(named, same, {0: (5, 9)}), ("z",), 2) == frozenset()
+    assert hiding_before(run(named, same, {0: (5, 9)}), ("z",), 2) == frozenset()
     two = [*draws, (draw("1/0", 1, 1), 1)]
-    assert _hiding_before(run(two, same, {0: (5, 9), 1: (5, 9)}), (), 2) == {0, 1}
+    assert hiding_before(run(two, same, {0: (5, 9), 1: (5, 9)}), (), 2) == {0, 1}
     assert [is_noise(draw("k", 0, 1), sites) for sites in ((), ("z",), ("y",))] == [
         True,
         True,

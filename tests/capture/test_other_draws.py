@@ -63,6 +63,10 @@ ROUND = (BATCH, NORMAL, NOISE)
         (BATCH, draw("numpy.normal", 10), NOISE, NOISE),  # of two agents at once
         (BATCH, draw("normal_", 2), draw("normal_", 3), NOISE),  # by layers
         (BATCH, *[draw("random.normal", 1)] * 5, NOISE),
+        (BATCH, draw("normal.Tensor_float", 5), NOISE),
+        (BATCH, draw("uniform_", 5), NOISE),  # by quantiles
+        (BATCH, draw("os.bytes", 5), NOISE),
+        (BATCH, draw("numpy.exponential", 5), draw("laplace", 5, "noise")),
         (BATCH, draw("numpy.permutation", 40), NORMAL, NOISE),
         (BATCH, draw("numpy.choice", 8), NORMAL, NOISE),
         (BATCH, draw("bernoulli_", 90, purpose="model"), NORMAL, NOISE),
@@ -83,6 +87,8 @@ def test_what_is_shown_as_noise_is_all_that_is_drawn(events: Any) -> None:
         ((draw("numpy.normal", 10), BATCH, COIN_DRAW, NOISE, BATCH, NOISE), "a.py:1 draws"),
         ((BATCH, NOISE), f"5 {UNSEEN}"),
         ((draw("numpy.normal", 3), BATCH, NOISE), f"2 {UNSEEN}"),
+        ((BATCH, draw("numpy.standard_t", 5), NOISE), "a.py:1 draws it by numpy.standard_t"),
+        ((BATCH, draw("cauchy_", 3), NORMAL, draw("laplace", 8, "z")), '"z" is noise of another'),
     ],
 )
 def test_a_number_beside_the_noise_is_named(events: Any, said: str) -> None:
@@ -99,6 +105,7 @@ def test_a_line_of_noise_needs_no_other_draw() -> None:
     ("events", "said"),
     [
         ((BATCH, draw("numpy.gumbel", 2)), "a.py:1 draws numbers that are not shown as noise"),
+        ((BATCH, NOISE, draw("numpy.gumbel", 2)), "a.py:1 draws numbers"),  # noise was not seen
         ((BATCH, NORMAL, NOISE, COIN_DRAW, COIN_DRAW), COIN),
         ((BATCH, NORMAL, NOISE, COIN_DRAW), ""),  # one number does not hide two
         (ROUND, ""),

@@ -15,10 +15,10 @@ from dpaudit.capture import worlds
 from dpaudit.capture.aligned import Moves
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
-from dpaudit.capture.examined import files_below
 from dpaudit.capture.far_records import refuse_unbounded
 from dpaudit.capture.runs import NamedDraw
 from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, in_short, printed
+from dpaudit.capture.written import files_below
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -216,6 +216,11 @@ FAULTS = {
     "one-seed": "noise",
     "scale-of-data": "completeness",
     "remembered": "state",
+    "mean-of-round-before": "composition",
+    "kept-weight": "distance",
+    "whole-numbers": "distance",  # of which none is put far out
+    "t-noise": "noise",
+    "dropout": "distance",  # a right one, in which one record less changes all others
     "mean-of-unsent": "composition",
     "in-turn-unsent": "composition",
     "second-message": "composition",
@@ -256,6 +261,22 @@ def test_no_fault_is_supported(tmp_path: Path, variant: str, premise: str) -> No
         assert claim.range is None or claim.range.measured == inf
     content = result.model_dump(mode="json")
     assert {one.answer for one in check(content, tmp_path)} == {"confirmed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["mean-of-round-before", "kept-weight", "remembered"])
+def test_what_a_later_round_remembers_counts(tmp_path: Path, variant: str) -> None:
+    """Of a run; a record of one round alone moves that round as far as is claimed."""
+    run, one_round = audited(tmp_path, variant, CLAIMS[:2]).claims
+    assert (run.verdict, one_round.verdict) == (Verdict.UNSUPPORTED, Verdict.UNDERPOWERED)
+
+
+@pytest.mark.slow
+def test_dropout_of_other_records_accuses_nobody(tmp_path: Path) -> None:
+    result = audited(tmp_path, "dropout")
+    assert {claim.verdict for claim in result.claims} == {Verdict.UNDERPOWERED}
+    assert "premises.py:" in result.claims[0].reason
+    assert "draws other numbers beside noise" in result.claims[0].reason
 
 
 class Run(NamedTuple):
@@ -413,6 +434,9 @@ def test_what_is_printed_is_compared_but_for_rounding(tmp_path: Path) -> None:
         ("2/6 [00:01<00:02, 3.4it/s]", "2/6 [00:03<00:02, 3.1it/s]", True),
         ("epoch 3 took 0.31 s", "epoch 3 took 1.2e-1 s", True),
         ("epoch 3 took 0.31 s, loss 0.3", "epoch 3 took 0.31 s, loss 0.4", False),
+        ("round 1: 812.4 samples/s, 3.1 ms/step", "round 1: 9 samples/s, 12 ms/step", True),
+        ("[1/2] 0:00:01.003456", "[1/2] 0:00:00.9", True),
+        ("loss 0.3 in 1:02:03", "loss 0.4 in 1:02:03", False),
         ("3 steps", "4 steps", False),
         ("0.3 min", "0.4 min", False),
     ],

@@ -323,9 +323,9 @@ def test_changes_are_shortened_below_overflow() -> None:
 def test_contents_are_the_same_up_to_rounding() -> None:
     same, one = aligned.SAME, np.array([1.0, 100.0])
     for step, size, alike in ((90, 0.0, True), (110, 0.0, False), (110, 200.0, True)):
-        assert aligned._is_same(one, one + np.array([step * same, 0.0]), size) is alike
-    assert not aligned._is_same(one, np.array([1.0]))
-    assert not aligned._is_same(np.zeros(1), np.array([1e-30]))
+        assert aligned.is_same(one, one + np.array([step * same, 0.0]), size) is alike
+    assert not aligned.is_same(one, np.array([1.0]))
+    assert not aligned.is_same(np.zeros(1), np.array([1e-30]))
 
 
 def test_two_moves_are_apart_by_a_norm() -> None:
@@ -342,7 +342,9 @@ def test_two_moves_are_apart_by_a_norm() -> None:
 
 
 def test_a_message_shows_what_noise_does_not_make_up_for() -> None:
-    runs: Any = SimpleNamespace(hidden=lambda m: np.array([True, False]))
+    base = {A: np.array([9.0, 9.0]), B: np.array([9.0, 9.0])}
+    worlds = SimpleNamespace(base=SimpleNamespace(messages=base))
+    runs: Any = SimpleNamespace(hidden=lambda m: np.array([True, False]), worlds=worlds)
     changes = {A: np.array([5.0, 1.0]), B: np.array([0.0, -2.0])}
 
     def shown(move: Move) -> MessageId | None:
@@ -355,6 +357,12 @@ def test_a_message_shows_what_noise_does_not_make_up_for() -> None:
     assert shown(Move(units, left=9e-3)) is None
     assert shown(Move(units, left=1.1e-2)) == A
     assert shown(Move({}, left=1.1e-3)) == A
+    changes = {A: np.array([0.0, 8e-6]), B: np.array([0.0, -8.9e-6])}
+    assert (
+        shown(Move({}, bare=8.9e-6)) is None
+    )  # rounding of what was sent, in a round without noise
+    changes = {A: np.array([0.0, 8e-6]), B: np.array([0.0, -1e-5])}
+    assert shown(Move({}, bare=1e-5)) == B
 
 
 def test_noise_far_out_is_held_against_the_move_of_a_record() -> None:

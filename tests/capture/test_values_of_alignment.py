@@ -1,6 +1,7 @@
 """Runs whose noise is moved, what they may differ by, and what a record costs, by hand."""
 
 from functools import partial
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import aligned, examined, far_records
-from dpaudit.capture.accounted import NOISELESS, Least
+from dpaudit.capture.accounted import NOISELESS, SLACK, Least
 from dpaudit.capture.aligned import SAME, Alignments, Way
 from dpaudit.capture.examined import Cost, Examination
 from dpaudit.capture.named_models import stored_weights
@@ -125,7 +127,9 @@ def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found)
     sent = [MessageId(0, (1,), "x", 1), MessageId(1, (0,), "x", 1)]
     sent += [MessageId(0, (2,), "x", 1)] if of.get("unread") else []
     base = SimpleNamespace(messages=dict.fromkeys(sent))
-    own: Any = SimpleNamespace(worlds=SimpleNamespace(base=base, sampling=sampling), costs=costs)
+    own: Any = SimpleNamespace(
+        worlds=SimpleNamespace(base=base, sampling=sampling), costs=costs, of_runs=()
+    )
     about = {"text": "c", "epsilon": 1.0, "adjacency": of.get("of", "add-remove")}
     claim = Claim.model_validate({**about, "delta": of.get("delta", 1e-5)})
     view = ThreatModel(name="view", kind="curious", agents=(1,))
@@ -134,6 +138,35 @@ def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found)
     assert least == (NOISELESS if expected == "noiseless" else Least(expected))
     assert shown == what
     assert Cost._fields[:2] == ("victim", "adjacency")
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "of", "found"),
+    [
+        ([cost(0, gaussian=[3.0, 4.0])], {}, 5.0),
+        ([cost(1, gaussian=[9.0])], {}, 2.0),  # of the adversary
+        ([cost(0, "replace-one", gaussian=[9.0])], {}, 2.0),
+        ([cost(0, "replace-one", gaussian=[9.0])], {"adjacency": "replace-one"}, 9.0),
+        ([cost(0, gaussian=[3.0, 4.0])], {"scope": "round"}, 2.0),
+        ([cost(0, gaussian=[1.0])], {}, 2.0),  # one record far out costs more
+        ([cost(0, noiseless="x")], {}, inf),
+        ([cost(1, noiseless="x")], {}, 2.0),
+        ([cost(0, noiseless="x")], {"scope": "round"}, 2.0),
+    ],
+)
+def test_what_rounds_remember_costs_a_run(of_runs: Any, of: Any, found: float) -> None:
+    sampling = SimpleNamespace(unknown=lambda claim: None, amplifies=False, rate=1.0)
+    base = SimpleNamespace(messages={MessageId(0, (1,), "x", 1): None})
+    one = [cost(0, gaussian=2.0), cost(0, "replace-one", gaussian=1.0)]
+    own: Any = SimpleNamespace(
+        worlds=SimpleNamespace(base=base, sampling=sampling), costs=one, of_runs=of_runs
+    )
+    claim = Claim.model_validate({"text": "c", "mu": 1.0, "scope": "run", **of})
+    view = ThreatModel(name="view", kind="curious", agents=(1,))
+    least, shown = Examination._least(own, claim, view)
+    expected = inf if found == inf else gaussian_epsilon(1e-5, found / (1 + SLACK))
+    assert least.epsilon == pytest.approx(expected, rel=1e-4)
+    assert shown == ("x" if found == inf else None)
 
 
 def test_stored_weights_are_those_of_the_model(tmp_path: Path) -> None:

@@ -279,10 +279,10 @@ def test_each_draw_is_left_out_and_signed_for_all_victims() -> None:
 )
 def test_more_noise_than_was_sent_may_hide_a_message(draws, k, hiding) -> None:
     run: Any = Run(TWO, draws)
-    assert worlds._hiding_before(run, ("z",), k) == hiding
+    assert worlds.hiding_before(run, ("z",), k) == hiding
     same = {m: np.zeros(2) for m in TWO}  # one content, which is known after one message
     alike: Any = Run(TWO, [draw(0, 5), draw(0, 15)], contents=same)
-    assert worlds._hiding_before(alike, (), 3) == {0}
+    assert worlds.hiding_before(alike, (), 3) == {0}
 
 
 def neighbours(**of: Any) -> Any:

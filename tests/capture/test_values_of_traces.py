@@ -104,6 +104,21 @@ def test_equal_runs_print_the_same(monkeypatch, said, simulated, printed) -> Non
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "line"),
+    [
+        (("a 1", "b"), ("a 1", "b", "c"), '"c"'),
+        (("a 1", "b"), ("a 2", "b"), '"a 1"'),
+        (("a 1.0000000001", "b"), ("a 1", "d"), '"b"'),
+        (("a", "a"), ("a",), ""),  # as often as not
+        (("x" * 99,), (), f'"{"x" * 37} ... {"x" * 37}"'),
+        (("\x1b[2J",), (), '"\\x1b[2J"'),
+    ],
+)
+def test_a_line_that_differs_is_quoted(one: Any, other: Any, line: str) -> None:
+    assert traces.other_line(one, other) == line
+
+
+@pytest.mark.parametrize(
     ("kind", "right", "wrong"),
     [
         (log_lines._Size, [0, 2**62 - 1], [-1, 2**62]),

@@ -31,6 +31,7 @@ models = [np.zeros(INPUTS) for _ in range(AGENTS)]
 buffers = [np.zeros(INPUTS) for _ in range(AGENTS)]
 kept = [np.zeros(INPUTS) for _ in range(AGENTS)]
 clips = [CLIP] * AGENTS  # that a round chooses for the next one
+heads = [1.0] * AGENTS  # a weight that an agent keeps to itself
 COINS = {  # that fall so once in ten thousand times
     "coin": lambda: source.random() < 1e-4,
     "coin-of-normal": lambda: source.normal() > 3.72,
@@ -48,6 +49,13 @@ def residuals(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if VARIANT == "normalised-by-batch":
         x = x - x.mean(axis=0)
+    if VARIANT == "whole-numbers":
+        x = x / 10
+    if VARIANT == "dropout":
+        x = x * (source.random(x.shape) < 0.8)
+    if VARIANT == "kept-weight":
+        x = heads[i] * x
+        heads[i] += float(np.clip(residuals(w, x, y), -1, 1).sum())
     each = residuals(w, x, y)[:, None] * x
     norms = np.linalg.norm(each, ord=1 if VARIANT == "laplace" else 2, axis=1)
     if VARIANT in ("clip-of-norms-before", "clip-of-message-before"):
@@ -130,6 +138,8 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
         drawn[3] *= 0.5
     if VARIANT == "one-number":
         drawn[:] = drawn[0]
+    if VARIANT == "t-noise":
+        drawn = source.standard_t(30, INPUTS) / (30 / 28) ** 0.5
     if VARIANT == "uniform":
         drawn = source.uniform(-(3**0.5), 3**0.5, INPUTS)
     if VARIANT == "truncated":
@@ -160,6 +170,8 @@ def batch_of(i: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     if VARIANT == "own-order":  # of the generator that draws the noise, which has no seed
         order = source.permutation(RECORDS)
         return tap.batch(i, (X[i, order], Y[i, order]))
+    if VARIANT == "whole-numbers":
+        return tap.batch(i, (np.rint(10 * X[i]).astype(np.int64), Y[i]))
     return tap.batch(i, (X[i], Y[i]))
 
 
@@ -185,6 +197,9 @@ def message_of(i: int, k: int) -> np.ndarray:
         buffers[i] = step = 0.5 * buffers[i] + step
     if VARIANT == "second-message":
         tap.send(i, to, "step", step)
+    if VARIANT == "mean-of-round-before":
+        tap.send(i, to, "mean", kept[i])
+        kept[i] = x.mean(axis=0)
     if VARIANT == "loss-beside":
         tap.send(i, to, "loss", loss)
     if VARIANT == "loss-of-all":

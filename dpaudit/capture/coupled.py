@@ -1,0 +1,65 @@
+"""Whether runs with and without a record draw the same numbers beside noise.
+
+Dropout, and random changes of images, draw numbers for each record of a batch. With one record less
+they draw fewer, and all other records get other ones: messages move by these, too, and how far the
+record alone moves them is not seen. Where another record takes its place, all draws are the same.
+"""
+
+from collections import Counter
+from typing import Any
+
+from dpaudit.files.world import Change, World
+
+from .other_draws import draws_beside
+from .program import KeptRuns
+from .runs import FAMILIES, ProgramRun
+from .worlds import MeasuredRuns
+
+OTHERWISE = (
+    "{} draws other numbers beside noise, as dropout does for one record less, so that all other "
+    "records have other ones, too"
+)
+
+
+def with_other_draws(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
+    """The same, with the line whose draws are others without the records that are left out.
+
+    That takes two runs whose draws are their own, if the program draws numbers beside noise at all.
+    They have another seed than all others, as a simulation is forked where it has drawn some of its
+    numbers, and what it draws is written down only where it is not.
+
+    Raises RunError.
+    """
+    config, plain = worlds.config, worlds.plain
+    if not draws_beside(plain, config.noise.sites):
+        return worlds
+    places = [place for n in worlds.rounds.values() for place in n.places.values()]
+    left_out = [c for place in places for c in place.changes("absent")]
+    changes = dict.fromkeys((c.agent, c.batch) for c in left_out)
+    world = World(out=plain.world.out, seed=(config.seed + 1) % 2**32)
+    without = world.model_copy(
+        update={"changes": tuple(Change(agent=i, batch=n, how="absent") for i, n in changes)}
+    )
+    one, other = runs.loaded([world, without])
+    return worlds._replace(otherwise=_differing(one, other, config.noise.sites))
+
+
+def _differing(one: ProgramRun, other: ProgramRun, sites: tuple[str, ...]) -> str:
+    """A line at which two runs draw numbers of other shapes, or not as often; "" if none."""
+    counts = [_counts(run, sites) for run in (one, other)]
+    differ = (counts[0] - counts[1]) + (counts[1] - counts[0])
+    return min((site for site, *_ in differ), default="")
+
+
+def _counts(run: ProgramRun, sites: tuple[str, ...]) -> Counter[tuple[Any, ...]]:
+    """What is drawn beside noise since the first batch."""
+    first: dict[int, int] = {}
+    for batch in run.taken:
+        first[batch.process] = min(batch.sequence, first.get(batch.process, batch.sequence))
+    return Counter(
+        (d.call_site, d.operator, d.shape)
+        for d in run.all_draws
+        if d.operator not in FAMILIES
+        and d.call_site not in sites
+        and d.sequence > first.get(d.process, d.sequence)
+    )

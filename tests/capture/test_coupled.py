@@ -1,0 +1,85 @@
+"""Which programs draw other numbers beside noise where a record is left out."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dpaudit.capture.aligned import Alignments
+from dpaudit.capture.coupled import with_other_draws
+from dpaudit.capture.traces import NotExamined
+from dpaudit.capture.worlds import MeasuredRuns
+from dpaudit.files.world import Change, World
+
+from .toy import Toy, alignments, config_of
+
+LINE = "toy.py:9"
+
+
+class DropsOut(Toy):
+    """It draws a number for each record, as it takes the batch."""
+
+    line = LINE
+    operator, purpose = "bernoulli_", "model"
+    of_records = True  # and not one for all of them
+    before = False  # the first batch
+
+    def _turn(self, run: Any, clock: Any, agent: int, k: int, *noise: Any) -> None:
+        own = agent, 1 + sum(taken.agent == agent for taken in run.batches)
+        gone = sum((c.agent, c.batch) == own for c in run.world.changes if c.how == "absent")
+        n = len(self.records[agent]) - gone * self.of_records
+        draw = SimpleNamespace(
+            process=0, sequence=-1 if self.before else next(clock) + 0.5, shape=(n,),
+            operator=self.operator, call_site=self.line, purpose=self.purpose,
+        )  # fmt: skip
+        super()._turn(run, clock, agent, k, *noise)
+        run.all_draws.append(draw)
+
+
+def found(
+    toy: Toy, folder: Path, seed: int = 3, sites: Any = ()
+) -> tuple[MeasuredRuns, list[World]]:
+    """What is known of the toy's draws, and the worlds that were played for it."""
+    of = alignments(toy, folder)
+    before = len(toy.worlds)
+    config = config_of(folder, seed=seed, noise={"sites": sites})
+    runs: Any = toy
+    return with_other_draws(of.worlds._replace(config=config), runs), toy.worlds[before:]
+
+
+def test_a_line_that_draws_for_each_record_is_named(tmp_path: Path) -> None:
+    worlds, played = found(DropsOut(tmp_path), tmp_path)
+    assert worlds.otherwise == LINE
+    gone = [Change(agent=i, batch=1, how="absent") for i in (0, 1)]
+    assert [(world.seed, world.tape, [*world.changes]) for world in played] == [
+        (4, None, []), (4, None, gone),
+    ]  # fmt: skip
+    assert found(DropsOut(tmp_path), tmp_path, seed=2**32 - 1)[1][0].seed == 0
+
+
+@pytest.mark.parametrize(
+    ("of", "n_played"),
+    [
+        ({"of_records": False}, 2),
+        ({"before": True}, 0),  # what is drawn before the first batch is no part of a step
+    ],
+)
+def test_the_same_draws_without_a_record_are_no_matter(
+    tmp_path: Path, of: Any, n_played: int
+) -> None:
+    worlds, played = found(DropsOut(tmp_path, **of), tmp_path)
+    assert (worlds.otherwise, len(played)) == ("", n_played)
+    assert found(Toy(tmp_path), tmp_path)[1] == []  # it draws noise alone
+
+
+def test_a_line_of_noise_is_none_beside_noise(tmp_path: Path) -> None:
+    assert found(DropsOut(tmp_path), tmp_path, sites=(LINE, "z"))[0].otherwise == ""
+
+
+def test_runs_without_a_record_are_not_compared_then(tmp_path: Path) -> None:
+    of: Alignments = alignments(Toy(tmp_path), tmp_path)
+    of.worlds = of.worlds._replace(otherwise=LINE)
+    with pytest.raises(NotExamined, match=f"is left out: {LINE} draws other numbers") as error:
+        of.moves()
+    assert error.value.premise == "distance"

@@ -34,6 +34,7 @@ from .examined import Examination
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
+from .sizes import with_sizes
 from .worlds import MeasuredRuns, measured_worlds
 from .written import FileState, files_below
 
@@ -119,6 +120,7 @@ class ProgramSource:
             counter = partial(_counter, on_progress)
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
             worlds = with_other_draws(measured_worlds(config, runs), runs)
+            worlds = with_sizes(worlds, runs)
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         left_out += [worlds.not_measured] if worlds.not_measured else []

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product, repeat
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from .measured import (
     of_other_sizes,
 )
 from .program import KeptRuns
+from .refusals import refuse_absent
 from .runs import (
     AgentRound,
     MessageId,
@@ -53,6 +55,8 @@ class Neighbours:
     others_hid: bool = False  # another agent has drawn noise before, and may not have sent it
     # By victim: messages that are not linear in their noise, or differ in size.
     unmeasured: Mapping[int, Mapping[MessageId, NotMeasured]] = field(default_factory=dict)
+    # By victim: how many numbers a message has, or None, where that depends on its record alone.
+    sizes: Mapping[int, Mapping[MessageId, Mapping[How, int | None]]] = field(default_factory=dict)
 
     def read(self, victim: int, threat_model: ThreatModel, name: str | None) -> list[MessageId]:
         """The victim's messages of this round that an adversary reads; None: of all names."""
@@ -63,7 +67,8 @@ class Neighbours:
         self, victim: int, threat_model: ThreatModel, pair: Pair, name: str | None = None
     ) -> RoundLeak:
         """What an adversary reads of the victim's record in this round."""
-        if not self.read(victim, threat_model, name):
+        own = self.read(victim, threat_model, name)
+        if not own:
             return NO_LEAK
         place, noised = self.places[victim], self.noised[victim]
         without, having = (self.runs[victim][how] for how in pair)
@@ -86,7 +91,10 @@ class Neighbours:
             if m.source in threat_model.agents and m not in moved
             for response in noised.get(m, ())
         }
+        sizes = {m: [of[how] for how in pair] for m, of in self.sizes.get(victim, {}).items()}
+        shown = [m for m in own if m in sizes and sizes[m][0] != sizes[m][1]]
         found = leak(place, noised, read, without, having, known)
+        found = RoundLeak(inf, inf, shown[0]) if shown else found
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
         )
@@ -156,7 +164,7 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     tape = runs.program.scratch / "tape"
     plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
     plain.refuse_agents_of_several_processes()
-    _refuse_absent(config, plain)
+    refuse_absent(config, plain)
     same = same_draws(plain, config.noise.sites, config.record.rounds)
     replay = World(out=tape, seed=config.seed, tape=plain.write_tape(tape), same=same)
     base, again = runs.loaded([replay, replay])
@@ -438,43 +446,6 @@ def perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, 
         yield {"silent": keys}
         yield {"signs": keys, "sign_seed": 0}
         yield {"signs": keys, "sign_seed": 1}
-
-
-def _refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
-    if not plain.messages:
-        begins = config.messages.round_starts_at
-        why = f'"{begins}" sends and draws nothing' if begins else "the messages have no period"
-        raise RunError(
-            "DPA059",
-            f"no rounds were found: {why}",
-            "name the line at which they begin, of a message or a "
-            "draw, by messages.round_starts_at",
-        )
-    for victim in config.record.victims:
-        if victim in plain.seen_by_receivers:
-            raise RunError(
-                "DPA064",
-                f"record.victims: messages of agent {victim} were seen where they are received "
-                "alone, and so not in order with its batches and noise",
-                "show them to tap.send, or serve them by a server that the recorder knows",
-            )
-        if victim not in plain.agents:
-            raise RunError(
-                "DPA064",
-                f"record.victims: agent {victim} sends nothing; there are agents "
-                f"{', '.join(map(str, plain.agents))}",
-            )
-    for k in config.record.rounds:
-        if k > plain.n_rounds:
-            raise RunError("DPA064", f"record.rounds: {k}; the program has {plain.n_rounds} rounds")
-    for site in config.noise.sites:
-        if site not in {draw.name for draw in plain.draws}:
-            names = ", ".join(plain.drawing_lines) or "none"
-            raise RunError("DPA064", f'noise.sites: "{site}" is never reached; drawn were: {names}')
-    if plain.summed and len(config.record.victims) > 1:
-        raise RunError(
-            "DPA005", 'record.victims: expected one with messages.reductions = "sum only"'
-        )
 
 
 def _refuse_difference(message: MessageId | None) -> None:

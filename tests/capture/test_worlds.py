@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dpaudit.capture.process_logs import Process
+from dpaudit.capture.refusals import refuse_absent
 from dpaudit.capture.runs import MessageId, ProgramRun, TakenBatch
-from dpaudit.capture.worlds import _refuse_absent, refuse_other_batches
+from dpaudit.capture.worlds import refuse_other_batches
 from dpaudit.errors import RunError
 
 CONFIG: Any = SimpleNamespace(record=SimpleNamespace(victims=(0,), rounds=(1, 2)))
@@ -83,8 +84,8 @@ def test_what_a_plain_run_lacks_is_refused(changed: Any, code: str, said: str) -
         drawing_lines=of.get("lines", ("u", "z")), summed=of.get("summed", False),
     )  # fmt: skip
     if not code:
-        _refuse_absent(config, plain)
+        refuse_absent(config, plain)
         return
     with pytest.raises(RunError, match=said) as error:
-        _refuse_absent(config, plain)
+        refuse_absent(config, plain)
     assert error.value.problems[0].code == code

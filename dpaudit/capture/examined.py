@@ -54,8 +54,8 @@ ASSUMED = (
     "no record moves a message further than those far out that were tried",
     "records hold finite numbers",
     "times, files outside of its folder and programs that it starts tell nothing",
-    "noise has its stated law beyond 3 standard deviations, too",
-    "what is smaller than 1e-4 of the noise tells nothing",
+    "noise has its stated law beyond three standard deviations, too",
+    "what is smaller than a ten-thousandth of the noise tells nothing",
 )
 COINS = "the numbers by which batches are drawn decide nothing else"
 

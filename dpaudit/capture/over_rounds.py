@@ -7,10 +7,12 @@ moved such that the round sends the same. The adversary has then read the same u
 whose messages show the rest. The moves of all rounds add up to what the run costs, along the
 messages of the base run; a number that no noise moves shows the record.
 
-That holds where the messages until a round determine its agent's noise until then.
+That holds where the messages until a round determine its agent's noise until then. Where batches
+hold different records, the first one of the first batch alone is changed, wherever it is.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from math import hypot
@@ -20,12 +22,13 @@ import numpy as np
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.accounting.releases import RecordAdjacency
-from dpaudit.files.world import World
+from dpaudit.files.world import How, World
 
 from .accounted import NOISELESS, Least, least, released
-from .aligned import LEFT, Alignments, Moves, Way, is_same, played
+from .aligned import LEFT, PLACES, Alignments, Moves, Way, is_same, played
 from .drawn_batches import batches_of
 from .runs import MessageId, ProgramRun
+from .traces import NotExamined
 from .worlds import hiding_before
 
 Pair = tuple[Way, Way]
@@ -44,6 +47,13 @@ def costs_of_runs(
     runs: Alignments, moves: Moves, adjacencies: Collection[RecordAdjacency]
 ) -> Iterator[RunCost]:
     """Of each victim whose records' costs are known: of the pair of records that costs most."""
+    places = range(len(PLACES))
+    if not any(_is_one_record(runs, v, place) for v in runs.victims for place in places):
+        try:
+            runs = _of_first_record(runs, moves)
+            moves = runs.moves()
+        except NotExamined:
+            return
     shown = None if moves.noiseless is None else moves.noiseless[0]
     last = runs.worlds.base.n_rounds if shown is None else shown.round
     if last == 1 or hiding_before(runs.worlds.base, runs.worlds.config.noise.sites, last):
@@ -55,6 +65,38 @@ def costs_of_runs(
                 continue
             sizes = {} if shown is not None else _sizes(runs, moves, victim, pair)
             yield RunCost(victim, adjacency, sizes, shown)
+
+
+@dataclass
+class OfOneRecord(Alignments):
+    """The same runs with few ways to change a record, which batches hold or do not."""
+
+    chosen: tuple[Way, ...] = ()
+
+    @property
+    def ways(self) -> list[Way]:
+        return [*self.chosen]
+
+
+def _of_first_record(runs: Alignments, moves: Moves) -> OfOneRecord:
+    """Runs in which that of the first batch is left out, or is what moved the first round most."""
+    records: dict[int, dict[int, tuple[int, ...]]] = {}
+    for victim, by_batch in runs.records.items():
+        batches, first = batches_of(runs.worlds.plain, victim), min(by_batch, default=1)
+        record = batches[first - 1][by_batch[first][0]] if by_batch else ""
+        holding = [n for n, batch in enumerate(batches, 1) if record in batch]
+        records[victim] = {n: (batches[n - 1].index(record),) for n in holding}
+    sizes: dict[How, float] = {}
+    for (_, k, _), found in moves.sizes.items():
+        if k == min(runs.places):
+            sizes |= {how: max(size, sizes.get(how, 0.0)) for how, size in found.items()}
+    there = [way for way in runs.ways if way.place == 0 and way.how != "absent"]
+    furthest = max(there, key=lambda way: sizes.get(way.how, 0.0), default=None)
+    chosen = (Way("absent", 0), *([] if furthest is None else [furthest]))
+    own = OfOneRecord(runs.worlds, runs.program, records, runs.on_run, runs.equal, chosen)
+    known = ("stages", "sends_on", "places", "noised")
+    vars(own).update({name: vars(runs)[name] for name in known if name in vars(runs)})
+    return own
 
 
 def least_of_run(costs: Sequence[RunCost], delta: float) -> tuple[Least, str | None]:
@@ -107,7 +149,7 @@ def _furthest(
 def _is_one_record(runs: Alignments, victim: int, place: int) -> bool:
     """Whether the same record is changed in all batches that hold it."""
     batches = batches_of(runs.worlds.plain, victim)
-    changed = [batches[n - 1][places[place]] for n, places in runs.records[victim].items()]
+    changed = [batches[n - 1][of[place]] for n, of in runs.records[victim].items()]
     holding = [batch for batch in batches if changed and changed[0] in batch]
     return len({*changed}) == 1 and len(holding) == len(changed)
 

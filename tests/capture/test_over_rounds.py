@@ -13,7 +13,7 @@ from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import aligned
 from dpaudit.capture.accounted import SLACK
 from dpaudit.capture.far_records import refuse_whole_numbers
-from dpaudit.capture.over_rounds import RunCost, costs_of_runs, least_of_run
+from dpaudit.capture.over_rounds import OfOneRecord, RunCost, costs_of_runs, least_of_run
 from dpaudit.capture.runs import MessageId, NamedDraw
 from dpaudit.capture.traces import NotExamined
 from dpaudit.files.world import FAR, World
@@ -89,11 +89,38 @@ def test_noise_that_nothing_shows_may_hide_later_numbers(tmp_path: Path) -> None
     assert costs(Keeps(tmp_path), tmp_path) == []
 
 
-def test_records_of_which_one_batch_has_another_are_no_record(tmp_path: Path) -> None:
+def in_turn(toy: Toy, folder: Path) -> list[RunCost]:
+    """Each round has records of its own, of which those of the second are known by other names."""
+    runs = alignments(toy, folder, record={"rounds": (1,)})
+    batches = runs.worlds.plain.batches
+    batches[2:] = [b._replace(digests=tuple(f"{d}-later" for d in b.digests)) for b in batches[2:]]
+    moves = runs.moves()
+    before = len(toy.worlds)
+    found = list(costs_of_runs(runs, moves, ["add-remove"]))
+    assert all(len(w.changes) <= 2 for w in toy.worlds[before:])  # of two victims in one round
+    return found
+
+
+def test_the_record_of_one_round_counts_in_later_ones(tmp_path: Path) -> None:
+    for part in (0.0, 0.5):
+        found = in_turn(Remembers(tmp_path, part=part), tmp_path)
+        assert [cost.victim for cost in found] == [0, 1]
+        for cost in found:
+            assert cost.sizes["gaussian"] == pytest.approx([MU, part * MU])
+    shown = MessageId(0, (1,), "x", 2)
+    assert in_turn(Shows(tmp_path), tmp_path) == [RunCost(0, "add-remove", {}, shown)]
+
+
+def test_a_first_record_that_ends_runs_has_no_cost(tmp_path: Path, monkeypatch) -> None:
+    def fails(self: Any) -> Any:
+        raise NotExamined("distance", "it ends")
+
     runs = alignments(Remembers(tmp_path), tmp_path, record={"rounds": (1,)})
     moves = runs.moves()
-    assert len(list(costs_of_runs(runs, moves, ["add-remove"]))) == 2
-    runs.records = {0: {1: (0, 0, 0), 2: (1, 1, 1)}, 1: {1: (0, 0, 0)}}  # type: ignore[misc]
+    runs.records = {v: {1: (0, 0, 0), 2: (1, 1, 1)} for v in (0, 1)}  # type: ignore[misc]
+    [cost, _] = costs_of_runs(runs, moves, ["add-remove"])
+    assert cost.sizes["gaussian"] == pytest.approx([MU, MU])  # of one record, in both batches
+    monkeypatch.setattr(OfOneRecord, "moves", fails)
     assert list(costs_of_runs(runs, moves, ["add-remove"])) == []
 
 

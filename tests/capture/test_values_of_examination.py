@@ -1,6 +1,7 @@
 """What an examination finds of a program of known figures, and what it refuses before any run."""
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,6 +132,11 @@ def test_what_was_examined_bounds_a_claim(tmp_path: Path) -> None:
     assert [len(of.assumed), of.assumed[-1]] == [
         8, "no record is so large that its messages are no finite numbers",
     ]  # fmt: skip
+
+
+def test_assumptions_hold_no_figures() -> None:
+    """A figure of a verdict's sentence must be in its evidence, or `dpaudit verify` contradicts."""
+    assert not [text for text in (*examined.ASSUMED, examined.COINS) if re.search(r"\d", text)]
 
 
 @pytest.mark.usefixtures("few_runs")

@@ -20,7 +20,7 @@ from dpaudit import tap
 VARIANT = sys.argv[1] if len(sys.argv) > 1 else "none"
 AGENTS = 3 if VARIANT in ("order", "count") else 2
 INPUTS, RECORDS = 60, 6
-ROUNDS = 8 if VARIANT == "epochs" else 2
+ROUNDS = 8 if VARIANT in ("epochs", "mean-in-epochs") else 2
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
 
 data = np.random.default_rng(1)
@@ -163,7 +163,10 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
 
 
 def batch_of(i: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    if VARIANT == "epochs":  # half of the records a round, in another order in each pass
+    if VARIANT in (
+        "epochs",
+        "mean-in-epochs",
+    ):  # half of the records a round, in another order in each pass
         order = np.random.default_rng([i, k // 2]).permutation(RECORDS)
         half = order[(k % 2) * RECORDS // 2 :][: RECORDS // 2]
         return tap.batch(i, (X[i, half], Y[i, half]))
@@ -197,7 +200,7 @@ def message_of(i: int, k: int) -> np.ndarray:
         buffers[i] = step = 0.5 * buffers[i] + step
     if VARIANT == "second-message":
         tap.send(i, to, "step", step)
-    if VARIANT == "mean-of-round-before":
+    if VARIANT in ("mean-of-round-before", "mean-in-epochs"):
         tap.send(i, to, "mean", kept[i])
         kept[i] = x.mean(axis=0)
     if VARIANT == "loss-beside":

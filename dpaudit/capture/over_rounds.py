@@ -29,7 +29,7 @@ from .aligned import LEFT, PLACES, Alignments, Moves, Way, is_same, played
 from .drawn_batches import batches_of
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
-from .worlds import hiding_before
+from .worlds import hiding_before, is_noise
 
 Pair = tuple[Way, Way]
 
@@ -56,12 +56,12 @@ def costs_of_runs(
             return
     shown = None if moves.noiseless is None else moves.noiseless[0]
     last = runs.worlds.base.n_rounds if shown is None else shown.round
-    if last == 1 or hiding_before(runs.worlds.base, runs.worlds.config.noise.sites, last):
+    if last == 1 or not _is_determined(runs, last):
         return
     for victim in runs.victims if shown is None else (shown.source,):
         for adjacency in adjacencies:
             pair = _furthest(runs, moves, victim, adjacency)
-            if pair is None or not _are_same_before(runs, moves, victim, pair, last):
+            if pair is None or not _are_same_before(runs, moves, victim, pair, last, shown):
                 continue
             sizes = {} if shown is not None else _sizes(runs, moves, victim, pair)
             yield RunCost(victim, adjacency, sizes, shown)
@@ -166,17 +166,66 @@ def _sizes(
     return found
 
 
-def _are_same_before(runs: Alignments, moves: Moves, victim: int, pair: Pair, last: int) -> bool:
-    """Whether both records send the same until a round, once the noise of each is moved."""
+def _is_determined(runs: Alignments, last: int) -> bool:
+    """Whether the messages of earlier rounds tell all noise that was drawn before a round.
+
+    Noise that is drawn in one round and sent in another one may hide what later rounds show.
+    """
+    base, sites = runs.worlds.base, runs.worlds.config.noise.sites
+    told = set[str]()
+    for k, places in runs.places.items():
+        for victim, place in places.items() if k < last else ():
+            for i, draw in enumerate(place.draws):
+                numbers = [
+                    response.number
+                    for responses in runs.noised[k][victim].values()
+                    for response in responses
+                    if response.draw == i
+                ]
+                if len({*np.concatenate([*numbers, []]).tolist()}) == len(base.tape[draw.key]):
+                    told.add(draw.key)
+    before = [d for d in base.draws if is_noise(d, sites) and (d.round is None or d.round < last)]
+    return all(d.key in told for d in before) and not hiding_before(base, sites, last)
+
+
+def _are_same_before(
+    runs: Alignments, moves: Moves, victim: int, pair: Pair, last: int, shown: MessageId | None
+) -> bool:
+    """Whether both records send the same until a round, once the noise of each is moved.
+
+    The message of that round that shows the record then has to move by more than the rounding of
+    all that was sent before may give.
+    """
     ways = [way for way in pair if way.how != "present"]
     worlds = [runs.world(way, moves.units[way], (victim,)) for way in ways]
-    found = played(runs.program, worlds, partial(_is_same_before, runs, last))
+    found = played(runs.program, worlds, partial(_moved, runs, last, shown))
     for _ in worlds:
         runs.on_run()
-    return all(one is True for one in found)
+    sizes = [one for one in found if isinstance(one, float)]
+    return len(sizes) == len(worlds) and (shown is None or max(sizes) > LEFT)
 
 
-def _is_same_before(runs: Alignments, last: int, _: World, run: ProgramRun) -> bool:
+def _moved(
+    runs: Alignments, last: int, shown: MessageId | None, _: World, run: ProgramRun
+) -> float | None:
+    """How far a message moves, relative to all that its agent has sent until then.
+
+    Returns:
+        None where what is sent before its round is not that of the base run.
+    """
+    if not _is_same_before(runs, last, run):
+        return None
+    if shown is None:
+        return 0.0
+    base, content = runs.worlds.base.messages, run.messages.get(shown)
+    if content is None or content.shape != base[shown].shape:
+        return None
+    own = [m for m in base if m.source == shown.source and m.round <= last]
+    size = max(float(np.abs(base[m]).max(initial=0.0)) for m in own)
+    return float(np.abs(content - base[shown]).max(initial=0.0)) / (size or 1.0)
+
+
+def _is_same_before(runs: Alignments, last: int, run: ProgramRun) -> bool:
     base = runs.worlds.base.messages
     sent = {message: run.messages.get(message) for message in base if message.round < last}
     for message, content in sent.items():

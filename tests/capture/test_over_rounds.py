@@ -61,6 +61,28 @@ class Keeps(Shows):
         return run
 
 
+class Late(Toy):
+    """It sends what it has noised in the round before."""
+
+    def content(self, agent: int, k: int, total: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        before = getattr(self.run, f"before_{agent}", 0 * total)
+        setattr(self.run, f"before_{agent}", total + noise)
+        return np.asarray(before)
+
+
+class Rounds(Toy):
+    """Its last round passes on what its first one sent, but for a part of a record."""
+
+    part = 0.0
+    rounds = 3
+
+    def content(self, agent: int, k: int, total: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        if k == 1:
+            setattr(self.run, f"first_{agent}", (total, noise))
+        first, own = getattr(self.run, f"first_{agent}")
+        return first + own + self.part * first if k == self.rounds else total + noise
+
+
 def costs(toy: Toy, folder: Path) -> list[RunCost]:
     runs = alignments(toy, folder, record={"rounds": (1,)})
     return list(costs_of_runs(runs, runs.moves(), ADJACENCIES))
@@ -87,6 +109,19 @@ def test_a_number_of_an_earlier_record_shows_it(tmp_path: Path) -> None:
 
 def test_noise_that_nothing_shows_may_hide_later_numbers(tmp_path: Path) -> None:
     assert costs(Keeps(tmp_path), tmp_path) == []
+
+
+def test_noise_that_is_sent_in_a_later_round_hides_there(tmp_path: Path) -> None:
+    assert costs(Late(tmp_path, rounds=3), tmp_path) == []
+
+
+@pytest.mark.parametrize(("part", "is_shown"), [(0.0, False), (1e-5, False), (1e-2, True)])
+def test_a_later_round_must_show_more_than_rounding(
+    tmp_path: Path, part: float, is_shown: bool
+) -> None:
+    shown = MessageId(0, (1,), "x", 3)
+    found = costs(Rounds(tmp_path, part=part), tmp_path)
+    assert [cost.noiseless for cost in found if cost.noiseless] == [shown] * is_shown
 
 
 def in_turn(toy: Toy, folder: Path) -> list[RunCost]:

@@ -259,11 +259,13 @@ def leak(
     without: ProgramRun,
     having: ProgramRun,
     known: Collection[int] = (),
+    rounding: float = 0.0,
 ) -> RoundLeak:
     """What the messages that are read show of the difference between two runs.
 
     Args:
         known: draws of the place that the adversary knows, by their index.
+        rounding: how far numbers with noise may be off.
     """
     changes = {m: apart(having.messages[m], without.messages[m]) for m in read}
     for message, change in changes.items():
@@ -281,7 +283,7 @@ def leak(
             return RoundLeak(
                 inf, inf, noiseless=message, filters={message: _noiseless(change, shown)}
             )
-    return _together(place, hiding, changes)
+    return _together(place, hiding, changes, rounding)
 
 
 def _noiseless(change: Array, shown: Booleans) -> Filtered:
@@ -385,6 +387,7 @@ def _together(
     place: AgentRound,
     hiding: Mapping[MessageId, Sequence[Response]],
     changes: Mapping[MessageId, Array],
+    rounding: float,
 ) -> RoundLeak:
     """a' (B B')^+ a of all messages, over parts of B that have nothing in common."""
     system = _System.of(hiding, changes)
@@ -399,7 +402,8 @@ def _together(
     for block in _blocks(row, system.column, size, len(a), len(system.draw)):
         moved = a[block.rows]
         x, weights, rank = block.solved(moved)
-        left = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x)) / noise[block.rows]
+        stays = np.abs(moved - np.einsum("nrc,nc->nr", block.B, x))
+        left = (stays - rounding) / noise[block.rows]
         if left.max() > AGREE * largest:
             at = int(block.rows.flat[int(left.argmax())])
             return RoundLeak(

@@ -32,6 +32,7 @@ from .process_logs import (
 from .rounds import RoundsFound, numbered, rounds_of
 from .simulated import Counting, with_counted_rounds
 
+SINGLE = {"float32"}
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 BYTES = {"uint8"}
 NAMED = 3  # tensors of a message
@@ -316,6 +317,11 @@ class ProgramRun:
     def all_sent(self) -> list[tuple[Event, Array]]:
         """Every message, before round 1 and those that are ignored too, with what others see."""
         return [(event, self._content(event)) for event in self._all]
+
+    @cached_property
+    def single(self) -> frozenset[MessageId]:
+        """Messages of numbers in single precision."""
+        return frozenset(m for m, e in self._ids.items() if {t.dtype for t in e.tensors} == SINGLE)
 
     @property
     def id_of(self) -> dict[tuple[int, int], MessageId]:

@@ -41,6 +41,7 @@ from .sampling import Sampling
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
+ROUNDED = 2.0**-20  # of a sum of up to 16 numbers in single precision, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Neighbours:
         }
         sizes = {m: [of[how] for how in pair] for m, of in self.sizes.get(victim, {}).items()}
         shown = [m for m in own if m in sizes and sizes[m][0] != sizes[m][1]]
-        found = leak(place, noised, read, without, having, known)
+        found = leak(place, noised, read, without, having, known, self._rounding(noised, read))
         found = RoundLeak(inf, inf, shown[0]) if shown else found
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
@@ -103,6 +104,14 @@ class Neighbours:
         state_is_known = everything and not hidden
         summed = any(m in self.base.summed for m in place.messages)
         return found if state_is_known and not summed else found._replace(upper=True)
+
+    def _rounding(
+        self, noised: Mapping[MessageId, Sequence[Response]], read: Sequence[MessageId]
+    ) -> float:
+        """How far sums in single precision may be off, of numbers as large as those with noise."""
+        of = [(m, response.places) for m in read if m in self.base.single for response in noised[m]]
+        sizes = [np.abs(self.base.messages[m][places]).max(initial=0.0) for m, places in of]
+        return ROUNDED * max(sizes, default=0.0)
 
     def _before(self, place: AgentRound) -> Iterator[MessageId]:
         """The messages that the victim's own of this round may depend on."""

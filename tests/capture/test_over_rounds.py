@@ -18,7 +18,7 @@ from dpaudit.capture.runs import MessageId, NamedDraw
 from dpaudit.capture.traces import NotExamined
 from dpaudit.files.world import FAR, World
 
-from .toy import CLIP, SCALE, Toy, alignments
+from .toy import CLIP, SCALE, Toy, ToyRun, alignments
 
 MU = CLIP / SCALE  # of one record in one round
 ADJACENCIES: Any = ("add-remove", "replace-one")
@@ -122,6 +122,15 @@ def test_a_later_round_must_show_more_than_rounding(
     shown = MessageId(0, (1,), "x", 3)
     found = costs(Rounds(tmp_path, part=part), tmp_path)
     assert [cost.noiseless for cost in found if cost.noiseless] == [shown] * is_shown
+
+
+def test_messages_of_floats_alone_are_in_single_precision() -> None:
+    run, kinds = ToyRun(World(out=Path(), seed=1)), (["float32"], ["float32", "int64"], ["float64"])
+    run._ids = {
+        MessageId(0, (1,), "x", k): SimpleNamespace(tensors=[SimpleNamespace(dtype=d) for d in of])
+        for k, of in enumerate(kinds)
+    }
+    assert run.single == {MessageId(0, (1,), "x", 0)}
 
 
 def in_turn(toy: Toy, folder: Path) -> list[RunCost]:

@@ -27,7 +27,7 @@ from dpaudit.capture.measured import (
 from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
-from dpaudit.capture.worlds import perturbed
+from dpaudit.capture.worlds import Neighbours, perturbed
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.local_training import LocalTraining
@@ -293,6 +293,27 @@ def test_a_draw_that_is_known_hides_nothing() -> None:
     assert leak(place, noised, [A], *runs).mu == pytest.approx(2.5)
     assert leak(place, noised, [A], *runs, known=[0]).mu == inf
     assert leak(place, noised, [A], runs[0], runs[0]).mu == 0.0
+
+
+def test_what_rounding_may_leave_beside_noise_shows_nothing() -> None:
+    """One draw in two messages, one far smaller: 1e-7 of rounding is 1e-2 of its noise there."""
+    draws = (NamedDraw("0/0/y", "y", 0, 1, 1.0, "gaussian"),)
+    place = AgentRound(0, 1, (A, B), draws, 1)
+    noised = {A: (response(0, [0], [0], [1.0]),), B: (response(0, [0], [0], [1e-5]),)}
+    contents = ({A: [0.0, 9.0], B: [0.0]}, {A: [0.5, 9.0], B: [0.5e-5 + 1e-7]})
+    runs: Any = [
+        SimpleNamespace(messages={m: np.array(x) for m, x in of.items()}) for of in contents
+    ]
+    assert leak(place, noised, [A, B], *runs).noiseless == B
+    assert leak(place, noised, [A, B], *runs, rounding=0.9e-7).noiseless == B
+    assert leak(place, noised, [A, B], *runs, rounding=1e-7).mu == pytest.approx(0.5)
+    base: Any = SimpleNamespace(single={A}, messages=runs[1].messages)
+    of = Neighbours({0: place}, {0: noised}, {}, base)
+    assert of._rounding(noised, [A, B]) == 0.5 * 2.0**-20  # 9.0 has no noise
+    assert of._rounding(noised, [B]) == 0.0  # it is no single
+
+
+def test_a_part_without_noise_is_weighed_by_its_change() -> None:
     found = _noiseless(np.array([0.0, -2.0, 1.0]), np.array([False, True, True]))
     assert found.places.tolist() == [1, 2]
     assert found.size == pytest.approx([2e-3, 2e-3])

@@ -114,7 +114,7 @@ def test_laplace_noise_is_supported_at_pure_epsilon(tmp_path: Path) -> None:
         {"text": "less", "epsilon": ROUNDS * 0.99},
     )
     at, below = audited(tmp_path, "laplace", claims).claims
-    assert (at.verdict, below.verdict) == (Verdict.SUPPORTED, Verdict.UNDERPOWERED)
+    assert (at.verdict, below.verdict) == (Verdict.SUPPORTED, Verdict.UNSUPPORTED)
 
 
 @pytest.mark.slow

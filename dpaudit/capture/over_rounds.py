@@ -25,7 +25,7 @@ from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.files.world import How, World
 
 from .accounted import NOISELESS, Least, least, released
-from .aligned import LEFT, PLACES, Alignments, Moves, Way, is_same, played
+from .aligned import LEFT, PLACES, Alignments, Moves, Way, is_same
 from .drawn_batches import batches_of
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
@@ -198,9 +198,7 @@ def _are_same_before(
     """
     ways = [way for way in pair if way.how != "present"]
     worlds = [runs.world(way, moves.units[way], (victim,)) for way in ways]
-    found = played(runs.program, worlds, partial(_moved, runs, last, shown))
-    for _ in worlds:
-        runs.on_run()
+    found = runs.played(worlds, partial(_moved, runs, last, shown))
     sizes = [one for one in found if isinstance(one, float)]
     return len(sizes) == len(worlds) and (shown is None or max(sizes) > LEFT)
 

@@ -173,8 +173,11 @@ def file_of(function: Callable[..., Any]) -> str | None:
 
 
 def said(error: BaseException) -> str:
-    """One line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """One line, of an exception that may have no text that can be shown."""
+    try:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception:
+        return type(error).__name__
 
 
 class Caller:
@@ -254,7 +257,9 @@ class Caller:
             named[name] = given_generator(name, self._generator)
         try:
             returned = self._function(given if calls.several else given[0], **named)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise Refused("raised", said(error), i) from None
         if calls.watch and any(
             bytes(content_of(now).data) != content.data for now, content in zip(given, value)

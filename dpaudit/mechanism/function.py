@@ -15,7 +15,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -23,10 +23,11 @@ import torch
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.errors import ConfigError, DpauditError, shortened
 from dpaudit.files.mechanism_file import MechanismOptions
+from dpaudit.files.mechanism_values import Dtype
 from dpaudit.recorder.clock import working_seconds
 from dpaudit.recorder.draws.generators import watched
 from dpaudit.recorder.draws.jax_noise import noise_of
-from dpaudit.recorder.mechanism import generator_name, given_generator, within
+from dpaudit.recorder.mechanism import generator_name, given_generator, said, within
 from dpaudit.text import one_line
 
 Value = tuple[np.ndarray, ...]
@@ -102,7 +103,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _said(error: BaseException) -> str:
-    return shortened(one_line(f"{type(error).__name__}: {error}"), LONGEST)
+    return shortened(one_line(said(error)), LONGEST)
 
 
 def source_of(function: Function) -> Path | None:
@@ -276,13 +277,15 @@ class FunctionHere(AuditedFunction):
                 if name is None:
                     return self._function(given)
                 return self._function(given, **{name: given_generator(name, self.generator)})
-        except (Exception, SystemExit) as error:  # whatever the function raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever the function raises
             raise raised(_said(error), given) from None
 
 
-def raised(said: str, given: Any) -> FunctionError:
+def raised(what: str, given: Any) -> FunctionError:
     """What a function raised, and the value for which it did."""
-    return FunctionError("DPA075", f"the function raised {said}; called with {_shown(given)}")
+    return FunctionError("DPA075", f"the function raised {what}; called with {_shown(given)}")
 
 
 def changed(given: Any) -> FunctionError:
@@ -379,7 +382,9 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
             raise FunctionError(
                 "DPA075",
                 f"the function returned {dtype}; expected {expected}",
-                "give output_dtype (--output-dtype), if that is meant",
+                "give output_dtype (--output-dtype), if that is meant"
+                if dtype in get_args(Dtype)
+                else f"return one of {', '.join(get_args(Dtype))}",
             )
         found.append(array.astype(np.float64).ravel())
     joined = found[0] if len(found) == 1 else np.concatenate(found)
@@ -393,17 +398,22 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
 
 def _as_array(part: Any) -> tuple[np.ndarray, str]:
     """As an array, and the name of its dtype. Raises FunctionError: it is no tensor of numbers."""
-    if isinstance(part, torch.Tensor):
-        kept = part.detach().cpu()
-        array = kept.float().numpy() if kept.dtype == torch.bfloat16 else kept.numpy()
-        return array, _name(part.dtype)
-    array = np.asarray(part)
-    if array.dtype.kind not in "fiub":
-        found = str(array.dtype) if array.dtype.kind == "c" else type(part).__name__
-        raise FunctionError(
-            "DPA075", f"the function returned {found}; expected an array of numbers"
-        )
-    return array, _name(array.dtype)
+    found = type(part).__name__
+    try:
+        if isinstance(part, torch.Tensor):
+            kept = part.detach().cpu()
+            array = kept.float().numpy() if kept.dtype == torch.bfloat16 else kept.numpy()
+            dtype = part.dtype
+        else:
+            array = np.asarray(part)
+            dtype = array.dtype
+    except Exception:  # of what holds no array: lists of other lengths, sparse tensors
+        array = None
+    else:
+        if array.dtype.kind in "fiub":
+            return array, _name(dtype)
+        found = str(array.dtype) if array.dtype.kind == "c" else found
+    raise FunctionError("DPA075", f"the function returned {found}; expected an array of numbers")
 
 
 @cache

@@ -26,7 +26,9 @@ from .function import AuditedFunction, Value
 SEEDS = (11, 12, 13, 14)  # that calls share
 ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}  # of the noise
 NUMBERS, MOST_CALLS = 10**6, 1_000  # of outputs that are held at once
-EXACT = 1e-4  # relative: a multiple of a known draw is that to rounding
+EXACT = {"float64": 1e-9, "float32": 1e-5}  # of the noise: a multiple of a draw, but for rounding
+COARSE = 1e-4  # the same of other dtypes
+ALIKE = 1e-4  # relative: scales that differ by less are one
 MOST_REPLAYED = 10**7
 MOST_BLOCKS, MOST_MIXED = 16, 400  # outputs whose draws are summed, and numbers in all
 FITTED = 300_000  # the first seed of calls to which sums are fitted
@@ -100,7 +102,7 @@ class Noise(NamedTuple):
 
     def fits(self, function: AuditedFunction, outputs: Array, drawn: Array, centre: Array) -> Array:
         """Whether each output, [n, n_out], is the centre and the noise that was drawn, [n]."""
-        allowed = 2 * _allowed(function, self.scale, np.abs(outputs))
+        allowed = 2 * _allowed(function, drawn, self.scale, np.abs(outputs))
         off = np.abs(outputs - self.of(drawn) - centre)
         return np.asarray((off <= allowed).all(axis=1))
 
@@ -132,12 +134,12 @@ def _one_by_one(function: AuditedFunction, value: Value) -> Noise | None:
     if not np.abs(ours).max(initial=0.0) > 0:
         return None
     for draw in (*_drawn_here(function), *JAX_DRAWS):
-        theirs = draw.seeded(function, value, SEEDS)
-        if theirs is None:
+        drawn = draw.seeded(function, value, SEEDS)
+        if drawn is None:
             continue
-        theirs = theirs - theirs.mean(axis=0)
+        theirs = drawn - drawn.mean(axis=0)
         scale = (ours * theirs).sum(axis=0) / np.square(theirs).sum(axis=0)
-        allowed = _allowed(function, scale, np.abs(returned).max(axis=0))
+        allowed = _allowed(function, drawn, scale, np.abs(returned).max(axis=0))
         if (np.abs(ours - scale * theirs) <= allowed).all() and (np.abs(scale) > allowed).any():
             return Noise(draw, _alike(np.where(np.abs(scale) > allowed, scale, 0.0)))
     return None
@@ -161,7 +163,7 @@ def _summed(function: AuditedFunction, value: Value) -> Noise | None:
         assert drawn is not None
         theirs = drawn - drawn.mean(axis=0)
         mix = np.linalg.lstsq(theirs, ours, rcond=None)[0].T
-        allowed = _allowed(function, np.linalg.norm(mix, axis=1), size)
+        allowed = _allowed(function, drawn, np.linalg.norm(mix, axis=1), size)
         if (np.abs(ours - theirs @ mix.T) <= allowed).all() and (np.abs(ours) > allowed).any():
             mix = np.where(np.abs(mix) > allowed[:, None], mix, 0.0)
             mix = mix[:, : 1 + np.flatnonzero(mix.any(axis=0))[-1]]
@@ -176,16 +178,22 @@ def _drawn_here(function: AuditedFunction) -> Sequence[Draw]:
     return (*DRAWS, *given, *flat)
 
 
-def _allowed(function: AuditedFunction, scale: Array, size: Array) -> Array:
-    """How far rounding may move a number of this size that carries noise of this scale."""
+def _allowed(function: AuditedFunction, drawn: Array, scale: Array, size: Array) -> Array:
+    """How far rounding may move a number of this size that carries noise of this scale.
+
+    Noise that is rounded itself is no multiple of what was drawn: finer digits of the value beside
+    it have none. What is drawn in less precision than the output has the rounding of its own.
+    """
     dtype = function.options.output_dtype or function.options.dtype
-    return np.asarray(EXACT * np.abs(scale) + ULP.get(dtype, 0.0) * size)
+    precision = "float32" if (drawn == drawn.astype(np.float32)).all() else dtype
+    exact = max(EXACT.get(dtype, COARSE), EXACT.get(precision, COARSE))
+    return np.asarray(exact * np.abs(scale) + ULP.get(dtype, 0.0) * size)
 
 
 def _alike(scale: Array) -> Array:
     """Scales of all numbers; one of all where they differ by rounding alone."""
     middle = float(np.median(scale))
-    same = np.abs(scale - middle) <= EXACT * abs(middle)
+    same = np.abs(scale - middle) <= ALIKE * abs(middle)
     return np.where(same, middle, scale)
 
 

@@ -28,6 +28,10 @@ def noise_cut_to_integers(x):
     return clip(x) + normal(0, SIGMA, x.shape).astype(int)
 
 
+def noise_of_six_decimals(x):
+    return clip(x) + np.round(normal(0, SIGMA, x.shape), 6)
+
+
 def rounded_before_an_integer_noise(x):
     return x + two_geometrics(np.zeros(x.shape))
 
@@ -223,6 +227,7 @@ WRONG = {
         f.__name__: Case(f)
         for f in (
             noise_cut_to_integers,
+            noise_of_six_decimals,
             clipped_by_the_mean,
             noise_of_short_tails,
             for_positive_ones_alone,

@@ -44,6 +44,9 @@ def pairs(tensors):
 def raises(x):
     raise ValueError("too\\nlarge")
 
+def exits(x):
+    sys.exit(3)
+
 def ends(x):
     os._exit(3)
 
@@ -121,6 +124,7 @@ def test_an_audit_there_has_the_figures_of_one_here(file: Path) -> None:
 
 BAD = {
     "raises": ("DPA075", "the function raised ValueError: too large; called with shape (6,)"),
+    "exits": ("DPA075", "the function raised SystemExit: 3; called with shape (6,)"),
     "mutates": ("DPA078", "changes its input in place; called with shape (6,), numbers from 0"),
     "shorter": ("DPA075", "returned shape (2,); expected (6,)"),
     "float32": ("DPA075", "returned float32; expected float64"),

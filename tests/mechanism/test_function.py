@@ -70,11 +70,37 @@ def clipped_from_the_second_call(x: np.ndarray) -> np.ndarray:
     return noise(x / max(1.0, np.linalg.norm(x)) if CALLED["clipped"] > 1 else x)
 
 
+class Unspeakable(BaseException):
+    """No Exception, and without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raises_what_has_no_text(x: np.ndarray) -> np.ndarray:
+    raise Unspeakable
+
+
+def of_a_kind(changed):
+    """Noise of torch, changed into what is no plain tensor."""
+    return lambda x: changed(torch.from_numpy(noise(x)))
+
+
+SPARSE, COMPLEX = of_a_kind(torch.Tensor.to_sparse), of_a_kind(lambda z: z.to(torch.complex64))
+
 BAD = {
     "another shape": (lambda x: noise(x)[:3], "DPA075", "returned shape (3,); expected (6,)"),
     "another dtype": (lambda x: noise(x).astype("float32"), "DPA075", "float32; expected float64"),
     "NaN": (lambda x: noise(x) * np.nan, "DPA075", "NaN or infinity, in 6 numbers"),
     "no numbers": (lambda x: "noised", "DPA075", "returned str; expected an array of numbers"),
+    "lists of other lengths": (
+        lambda x: [[1.0], [1.0, 2.0]],
+        "DPA075",
+        "the function returned list",
+    ),
+    "a sparse tensor": (SPARSE, "DPA075", "returned Tensor; expected an array of numbers"),
+    "a complex tensor": (COMPLEX, "DPA075", "returned complex64; expected an array of numbers"),
+    "no text": (raises_what_has_no_text, "DPA075", "the function raised Unspeakable; called"),
     "complex": (lambda x: x + 1j, "DPA075", "returned complex128; expected an array of numbers"),
     "exits": (lambda x: sys.exit(3), "DPA075", "raised SystemExit: 3"),
     "raises": (raises, "DPA075", "raised RuntimeError: no such"),
@@ -106,6 +132,14 @@ def test_what_cannot_be_audited_is_one_line(name: str) -> None:
     assert error.value.code == code
     assert said in str(error.value)
     assert len(str(error.value).split("\n")) == 1
+
+
+@pytest.mark.parametrize("dtype, advice", [("float32", "give output_dtype"), ("bool", "return ")])
+def test_an_output_dtype_is_advised_if_it_can_be_given(dtype: str, advice: str) -> None:
+    with pytest.raises(DpauditError) as error:
+        mechanism.audit(lambda x: noise(x).astype(dtype), {"epsilon": 1.0}, SHAPE, runs=100)
+    assert f"returned {dtype}; expected float64" in str(error.value)
+    assert error.value.problems[0].help.startswith(advice)
 
 
 @pytest.mark.parametrize(

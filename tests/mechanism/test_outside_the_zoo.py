@@ -11,7 +11,8 @@ from tests.mechanism.outside_the_zoo import RIGHT, WRONG
 
 SUPPORTED = {"rescaled", "smooth_clip", "centred_at_the_value", "always_of_norm_1"}
 SUPPORTED |= {"layers_with_the_root", "rows_of_laplace"}
-MISSED = {"truncated_laplace_pure"}  # one call in 860 shows it
+# One call in 860 shows the first; only the last digits of a number show the second.
+MISSED = {"truncated_laplace_pure", "noise_of_six_decimals"}
 UNRECOGNISED = {"projected_afterwards"}  # it is no value with noise any more
 CLAIM = {"epsilon": 1.0, "delta": 1e-5}
 

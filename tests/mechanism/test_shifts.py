@@ -54,6 +54,27 @@ def test_noise_of_a_known_function_is_recognised(name: str) -> None:
     assert search.noise.exceptions(search.function, search.neighbours.zero, range(50)) == 0
 
 
+@pytest.mark.parametrize("decimals", [3, 5, 7])
+def test_rounded_noise_is_not_recognised(decimals: int) -> None:
+    """The digits of a value beyond those of its noise stand bare: two values are told apart."""
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        return clipped(x) + np.round(np.random.normal(0, 2.0, x.shape), decimals)
+
+    def mixed(x: np.ndarray) -> np.ndarray:
+        return clipped(x) + np.round(np.cumsum(np.random.normal(0, 2.0, x.shape)), decimals)
+
+    assert searched(rounded).noise is None
+    assert searched(mixed, shape=(6,)).noise is None
+
+
+def test_noise_of_half_precision_hides_no_single_one() -> None:
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return clipped(x) + (2 * torch.randn(x.shape)).half().float()
+
+    assert searched(rounded, **TORCH).noise is None
+
+
 RARE = ("normalvariate", "single", "generator")  # found as numpy's and torch's are
 
 

@@ -567,12 +567,16 @@ def test_a_shift_is_the_same_for_every_draw(missing: bool) -> None:
 
 
 def test_rounding_is_allowed_by_the_dtype() -> None:
-    for dtype, ulp in (("float64", 4e-16), ("float32", 4e-7), ("float16", 0.0)):
+    coarse, fine, size = np.array([0.5]), np.array([0.1]), np.array([1e6])
+    rounding = {"float64": (4e-16, 1e-9), "float32": (4e-7, 1e-5), "float16": (0.0, 1e-4)}
+    for dtype, (ulp, exact) in rounding.items():
         function: Any = SimpleNamespace(options=options(dtype=dtype, library="torch"))
-        allowed = _allowed(function, np.array([-2.0]), np.array([1e6]))
-        assert allowed == pytest.approx([2e-4 + ulp * 1e6], rel=1e-12)
+        allowed = _allowed(function, fine, np.array([-2.0]), size)
+        assert allowed == pytest.approx([2 * exact + ulp * 1e6], rel=1e-12)
+        allowed = _allowed(function, coarse, np.array([-2.0]), size)
+        assert allowed == pytest.approx([2 * max(exact, 1e-5) + ulp * 1e6], rel=1e-12)
         function.options = options(dtype="int64", library="torch", output_dtype=dtype)
-        assert _allowed(function, np.array([0.0]), np.array([1.0])) == pytest.approx([ulp])
+        assert _allowed(function, fine, np.array([0.0]), np.ones(1)) == pytest.approx([ulp])
     assert _alike(np.array([1.0, 1.00005, 0.99995])).tolist() == [1.0] * 3
     assert _alike(np.array([1.0, 1.0, 1.0002])).tolist() == [1.0, 1.0, 1.0002]
     assert _alike(np.array([-1.0, -1.00005, -1.0])).tolist() == [-1.0] * 3
@@ -583,8 +587,8 @@ def test_a_call_fits_a_centre_and_the_noise_drawn() -> None:
     drawn, of = np.array([[1.0, -1.0], [0.5, 2.0], [1.0, 1.0]]), noise([2.0, -2.0])
     centre = np.array([5.0, 6.0])
     outputs = centre + of.scale * drawn
-    outputs[1, 1] += 3.9e-4  # twice 1e-4 of the scale, as two calls are rounded
-    outputs[2, 1] -= 4.1e-4
+    outputs[1, 1] += 3.9e-5  # twice 1e-5 of the scale, as two calls are rounded to float32
+    outputs[2, 1] -= 4.1e-5
     assert of.fits(function, outputs, drawn, centre).tolist() == [True, True, False]
 
 

@@ -1,6 +1,7 @@
 """Derives the verdicts of a run again, by a checker that shares no code with the audit."""
 
 import json
+import re
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from dpaudit.verify.verdict import ClaimCheck
 
 CERTIFICATE, DECLARATION = "dpaudit-certificate", "dpaudit-declaration"
+LEDGER = "dpaudit-ledger"
+KINDS = {
+    CERTIFICATE: "a certificate",
+    DECLARATION: "the certificate of a ledger",
+    LEDGER: "a ledger",
+}
+NAMES = {"audit.json": "an audit.json", "certificate.json": KINDS[CERTIFICATE]}
+EXPECTED = "expected an audit.json, a certificate or a ledger"
+_FORMAT = re.compile(r'\{\s*"(format|schema_version)":\s*("[a-z-]*|[0-9])')  # begins what we write
+AGAIN = "get the whole file again: from whoever sent it, or by dpaudit audit or certificate"
 EXIT = {"confirmed": 0, "contradicted": 1, "not checkable": 2}
 
 
@@ -117,8 +128,26 @@ def _text(file: Path) -> str:
         return documents.text_of(file, documents.JSON_BYTES)
     except OSError as error:
         raise RunError("DPA007", f"{file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(file, error.object.decode(errors="replace"), error) from None
     except ValueError as error:
-        raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
+        raise RunError("DPA011", f"{file}: {error}; {EXPECTED}") from None
+
+
+def _unreadable(file: Path, text: str, error: ValueError) -> RunError:
+    """What a file really is that is no JSON: nothing, another kind, or a part of one of ours."""
+    if not text.strip():
+        return RunError("DPA011", f"{file}: empty; {EXPECTED}", AGAIN)
+    kind = NAMES.get(file.name) if text.startswith("{") else None
+    if begun := _FORMAT.match(text):
+        kind = next((KINDS[one] for one in KINDS if one.startswith(begun[2].strip('"'))), None)
+        kind = kind if begun[1] == "format" else NAMES["audit.json"]
+    if kind is None:
+        return RunError("DPA011", f"{file}: {EXPECTED}, found neither ({documents.reason(error)})")
+    at_end = getattr(error, "pos", len(text)) >= len(text.rstrip()) - 1
+    is_cut_off = at_end or not text.rstrip().endswith("}")
+    how = f"is cut off after {len(text.encode()):,} bytes" if is_cut_off else "is damaged"
+    return RunError("DPA011", f"{file}: {kind} that {how} ({documents.reason(error)})", AGAIN)
 
 
 def _ledger(file: Path, text: str, as_json: bool) -> int:
@@ -209,10 +238,10 @@ def _line(flaw: Any) -> str:
 def _content(file: Path, text: str) -> dict[str, Any]:
     try:
         result = documents.json_from(text)
-        if not isinstance(result, dict):
-            raise ValueError(f"expected an object, found {type(result).__name__}")
     except ValueError as error:
-        raise RunError("DPA011", f"{file}: not an audit.json ({error})") from None
+        raise _unreadable(file, text, error) from None
+    if not isinstance(result, dict) or not {"format", "schema_version"} & {*result}:
+        raise RunError("DPA011", f"{file}: {EXPECTED}, found another JSON file")
     if "format" in result:
         found = result["format"], result.get("format_version")
         if found not in ((CERTIFICATE, 1), (DECLARATION, 1)):

@@ -150,6 +150,16 @@ def test_a_hostile_certificate_is_one_line(file: Path, change: dict[str, Any], s
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
+def test_a_cut_off_certificate_is_named_as_one(file: Path, share: float) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    code, shown, error = command("verify", file)
+    assert (code, shown) == (2, "")
+    assert f"{file}: a certificate that is cut off after" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "content, said",
     [

@@ -87,8 +87,15 @@ def test_a_report_of_another_audit_is_contradicted(run: Path) -> None:
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("{", "not an audit.json"),
-        ("{}", "schema_version None; dpaudit verify reads version 3"),
+        ("{", "audit.json: an audit.json that is cut off after 1 bytes"),
+        ("{}", "expected an audit.json, a certificate or a ledger, found another JSON file"),
+        ("[]", "expected an audit.json, a certificate or a ledger, found another JSON file"),
+        ("", "audit.json: empty; expected an audit.json, a certificate or a ledger"),
+        ("seed = 7", "expected an audit.json, a certificate or a ledger, found neither"),
+        ('{"schema_version": 2}', "schema_version 2; dpaudit verify reads version 3"),
+        ('{"schema_version": 3, claims}', "an audit.json that is damaged"),
+        ('{"format": "dpaudit-declaration", "fo', "the certificate of a ledger that is cut off"),
+        ('{"format": "dpaudit-ledger", "vers', "a ledger that is cut off after 34 bytes"),
         ('{"schema_version": 3, "claims": 7}', "not what an audit writes"),
     ],
 )

@@ -41,7 +41,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     """
     _check_mu(mu)
     _check_delta(delta)
-    if mu == np.inf:
+    if mu * mu == np.inf:  # also of a mu whose epsilon no number can hold
         return np.inf
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0

@@ -26,6 +26,7 @@ from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest
 
 LEAST_TAIL = 1e-307  # probability left out, of which a logarithm is taken
 LEAST_NOISE = 1e-6  # noise multiplier below which losses are too large to compose
+MOST_NOISE = 1e100  # above which its square overflows; all that it leaks is lost in rounding
 REMEMBERED = 64  # releases of a mechanism at most whose epsilon is kept
 
 BudgetEpsilon = Annotated[float, Field(ge=1e-6, le=1e6)]  # from which a defense's noise follows
@@ -328,7 +329,7 @@ def _grouped(
     )
     for r in mechanism:
         key = r.family, _kind(r, adjacency, direction, bound), r.sampling_rate
-        groups[key][r.noise_multiplier / _shift(r, adjacency)] += r.count
+        groups[key][min(r.noise_multiplier, MOST_NOISE) / _shift(r, adjacency)] += r.count
     return [
         (
             Pairs(family, kind, np.array(sorted(counts))[:, None], np.full((len(counts), 1), rate)),

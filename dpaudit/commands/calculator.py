@@ -201,7 +201,7 @@ def _refuse(
             f"--noise-multiplier: expected a finite number, 0 or more, got {noise_multiplier:g}"
         )
     if target is not None and not 0 < target < math.inf:
-        problems.append(f"--target-epsilon: expected above 0, got {target:g}")
+        problems.append(f"--target-epsilon: expected a finite number above 0, got {target:g}")
     if not 0 < rate <= 1:
         problems.append(f"--rate: expected above 0 and at most 1, got {rate:g}")
     elif sampling == "none" and rate != 1:

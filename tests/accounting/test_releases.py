@@ -335,6 +335,20 @@ def test_next_to_no_noise_is_no_small_epsilon(noise_multiplier, sampling) -> Non
     assert high == math.inf
 
 
+@pytest.mark.parametrize("noise_multiplier", [1e-300, 1e-155, 1e160, 1e300])
+@pytest.mark.parametrize("sampling, rate", [("none", 1.0), ("fixed", 0.02), ("poisson", 0.02)])
+def test_noise_whose_square_overflows_has_an_epsilon(noise_multiplier, sampling, rate) -> None:
+    release = Release(
+        family="gaussian",
+        noise_multiplier=noise_multiplier,
+        sampling=sampling,
+        sampling_rate=rate,
+        count=3,
+    )
+    low, high = epsilon((release,), 1e-5)
+    assert (low > 1000, high) == (noise_multiplier < 1, math.inf if noise_multiplier < 1 else 0.0)
+
+
 @pytest.mark.parametrize("sampling, rate", [("none", 1.0), ("fixed", 0.1), ("poisson", 0.1)])
 def test_what_is_clipped_whole_moves_as_far_for_any_change(sampling, rate) -> None:
     """By 2C: as clipped records under twice the noise of which one takes another's place."""

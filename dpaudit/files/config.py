@@ -217,7 +217,8 @@ def validated(
     except ValidationError as error:
         return None, [*problems_of(error, AuditConfig, content), *missing]
     config, problems = _with_plugin_defaults(config, defense)
-    problems += extreme_numbers(config.model_dump())
+    named = {key for key, _ in problems}  # each number is refused once
+    problems += [one for one in extreme_numbers(config.model_dump()) if one[0] not in named]
     problems += missing
     problems += _cross_checks(config, defense) if not problems else []
     return _with_drawn_agents(config), problems

@@ -38,6 +38,15 @@ def test_the_range_is_said_and_a_seed_has_none(tmp_path: Path) -> None:
     assert AuditConfig.from_toml(path).seed == 2**63 - 1
 
 
+@pytest.mark.parametrize("number", ["nan", "1e-300", "-1e300"])
+def test_a_number_that_is_wrong_twice_is_refused_once(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(starter("dpdl").replace("clip_norm = 2.0", f"clip_norm = {number}"))
+    with pytest.raises(ConfigError) as refused:
+        AuditConfig.from_toml(path)
+    assert [one.text.count("clip_norm") for one in refused.value.problems] == [1]
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_ends_of_the_range_are_in_it(sign: int) -> None:
     largest = 10**9

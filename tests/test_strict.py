@@ -1,12 +1,18 @@
-"""What every value of an audit file or a plug-in refuses: true as a number, and blank names."""
+"""What every value of an audit file or a plug-in refuses: words as numbers, and blank names."""
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from dpaudit.commands.starter import starter
+from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
+from dpaudit.files.claims_file import Threshold
 from dpaudit.files.config import AuditConfig, DataConfig
+from dpaudit.files.finding import Metric
 from dpaudit.files.options import graph_options
 from dpaudit.files.threat import ThreatModel
 from dpaudit.registry import load_plugin
@@ -26,6 +32,48 @@ def test_true_is_no_number_in_a_plug_in(name: str, options: dict[str, Any]) -> N
     with pytest.raises(ValidationError, match="valid (number|integer)") as refusal:
         load_plugin("defenses", name)(**options)
     assert refusal.value.errors()[0]["loc"][0] == next(reversed(options))
+
+
+@pytest.mark.parametrize(
+    "family, name, options",
+    [
+        ("defenses", "dp-dpsgd", {"epsilon": "0.5"}),
+        ("defenses", "dp-dpsgd", {"epsilon": 1.0, "delta": "1e-5"}),
+        ("defenses", "dp-dpsgd", {"epsilon": 1.0, "n_rounds": "10"}),
+        ("defenses", "dp-dpsgd", {"epsilon": 1.0, "allow_outside_theory": "yes"}),
+        ("defenses", "adp-vrsgp", {"epsilon": [1.0, "2"]}),
+        ("defenses", "adp-vrsgp", {"epsilon": 1.0, "tau": "5"}),
+        ("attacks", "gradient-inversion", {"message": "x", "rounds": ["5"]}),
+        ("attacks", "gradient-inversion", {"message": "x", "rounds": [5], "batch_sizes": ["4"]}),
+    ],
+)
+def test_a_text_is_no_number_in_a_plug_in(family: Any, name: str, options: Any) -> None:
+    with pytest.raises(ValidationError, match="valid (number|integer|boolean)") as refusal:
+        load_plugin(family, name)(**options)
+    assert refusal.value.errors()[0]["loc"][0] == next(reversed(options))
+
+
+@pytest.mark.parametrize("number", ['"2.0"', '" 2"', '"٢"', '"1e1"', '"inf"'])
+def test_a_text_for_a_number_is_one_located_line(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(starter("dpdl").replace("clip_norm = 2.0", f"clip_norm = {number}"))
+    line = path.read_text().split("\n").index(f"clip_norm = {number}") + 1
+    with pytest.raises(ConfigError) as refused:
+        AuditConfig.from_toml(path)
+    [problem] = refused.value.problems
+    shown = number.replace('"', "'")
+    assert problem.code == "DPA003"
+    said = f"{path}:{line}: defense.clip_norm: Input should be a valid number, got {shown}"
+    assert problem.text == said
+
+
+def test_words_stay_where_they_belong() -> None:
+    inversion = load_plugin("attacks", "gradient-inversion")
+    assert inversion(message="x", rounds=[5], batch_sizes=["training", 4]).rounds == (5,)
+    assert load_plugin("defenses", "adp-vrsgp")(epsilon=1, tau="remark-1").tau == "remark-1"
+    assert Threshold(metric="psnr", at_most="claim").at_most == "claim"
+    assert Metric.model_validate({"value": "inf", "low": "-inf", "high": "nan"}).value == math.inf
+    assert DataConfig(path="5").path == Path("5")  # type: ignore[arg-type]
 
 
 def test_true_is_no_number_in_an_audit_file() -> None:

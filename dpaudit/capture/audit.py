@@ -59,9 +59,9 @@ def run_audit_of(
 ) -> AuditResult:
     """The audit of a defense, a program or a function, as the config says: see ``run_audit``."""
     if isinstance(config, CapturedConfig):
-        return run_captured(config, out, runtime.cores, config_text, resume, on_progress)
+        return run_captured(config, out, runtime.cores, config_text, resume, on_progress, say)
     if isinstance(config, MechanismConfig):
-        return run_mechanism(config, out, config_text, resume, on_progress)
+        return run_mechanism(config, out, config_text, resume, on_progress, say=say)
     return run_audit(config, out, runtime, config_text, resume, on_progress, say=say)
 
 
@@ -72,8 +72,11 @@ def run_captured(
     config_text: str = "",
     resume: bool = False,
     on_progress: OnProgress = lambda what, done, total: None,
+    say: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Audit the program of a config; writes the run directory.
+
+    ``say`` is called with a line if the folder has an audit of another config, which is replaced.
 
     Raises:
         DpauditError: the program fails, its runs cannot be compared, or the run directory does not
@@ -82,7 +85,7 @@ def run_captured(
     with recording():
         source = ProgramSource(config, Program(config, out / SCRATCH, cores), known_models(config))
         fingerprint, evidence = source.fingerprint(), partial(source.evidence, on_progress)
-        result = audited(config, out, config_text, resume, fingerprint, evidence)
+        result = audited(config, out, config_text, resume, fingerprint, evidence, say=say)
         with RunDirectory(out).held() as run:
             run.forget(f"{KEPT}/*")
         return result

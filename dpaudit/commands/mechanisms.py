@@ -91,7 +91,9 @@ def mechanism(
 
         config = from_python(content)
         with progress_bars(quiet) as on_progress:
-            result = run_mechanism(config, out, _toml(content), on_progress=on_progress)
+            result = run_mechanism(
+                config, out, _toml(content), on_progress=on_progress, say=complain
+            )
     terminal.print_result(result, out, as_json)
     if result.verdict is Verdict.UNDERPOWERED:
         complain("the claim could not be tested: underpowered", "warning")

@@ -1,7 +1,7 @@
 """A function as a source of an audit: its calls, what they show, and the verdict on its claim."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -146,12 +146,14 @@ def run_mechanism(
     on_progress: OnProgress | None = None,
     function: Function | None = None,
     report: bool = True,
+    say: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Audit the function of a config; writes the run directory.
 
     Args:
         function: in the place of the one that the config names.
         report: whether report.html is written.
+        say: called with a line if the folder has an audit of another config, which is replaced.
 
     Raises:
         DpauditError: the function cannot be loaded or audited, or the run directory does not allow
@@ -161,7 +163,7 @@ def run_mechanism(
         source = FunctionSource(config, *found)
         evidence = partial(source.evidence, on_progress or unreported)
         fingerprint = source.fingerprint()
-        return audited(config, out, config_text, resume, fingerprint, evidence, report)
+        return audited(config, out, config_text, resume, fingerprint, evidence, report, say)
 
 
 @contextmanager

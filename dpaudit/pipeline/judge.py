@@ -206,6 +206,7 @@ def audited(
     fingerprint: Mapping[str, object],
     evidence: Callable[[RunDirectory], Evidence],
     report: bool = True,
+    say: Callable[[str], None] | None = None,
 ) -> AuditResult:
     """Take the evidence of an audit and judge it; writes the run directory.
 
@@ -213,12 +214,13 @@ def audited(
         fingerprint: everything that decides what comes out: no other run is resumed.
         evidence: runs what is audited and attacks it.
         report: whether report.html is written, which takes a third of a small audit's time.
+        say: called with a line if the folder has an audit of another config, which is replaced.
 
     Raises:
         DpauditError: what is audited or the run directory does not allow it.
     """
     load_plugin("reports", "html")  # refused now and not after the last attack
-    with RunDirectory(out).begun(config_text, fingerprint, resume) as run:
+    with RunDirectory(out).begun(config_text, fingerprint, resume, say) as run:
         return concluded(config, run, evidence(run), report)
 
 

@@ -89,8 +89,8 @@ def run_audit(
     """One audit: train, intercept, attack, account, judge; writes the run directory.
 
     ``own`` holds objects of the caller that stand in the place of what the config names; ``say`` is
-    called with a line for all that takes much memory or time, before anything is run. Without
-    ``report`` there is no report.html.
+    called with a line for all that takes much memory or time, before anything is run, and for an
+    audit of another config that is replaced. Without ``report`` there is no report.html.
 
     Raises:
         DpauditError: the config, the data, the run directory or the memory does not allow it.
@@ -105,7 +105,7 @@ def run_audit(
         def evidence(run: RunDirectory) -> Evidence:
             return trained.evidence(run, run.noted(on_progress), say)
 
-        return audited(config, out, config_text, resume, fingerprint, evidence, report)
+        return audited(config, out, config_text, resume, fingerprint, evidence, report, say)
 
 
 def attack_again(

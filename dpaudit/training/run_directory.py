@@ -5,7 +5,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,16 @@ class RunDirectory(Folder):
 
     @contextmanager
     def begun(
-        self, config_text: str, fingerprint: Mapping[str, Any], resume: bool
+        self,
+        config_text: str,
+        fingerprint: Mapping[str, Any],
+        resume: bool,
+        say: Callable[[str], None] | None = None,
     ) -> Iterator["RunDirectory"]:
-        """The folder, held, for a run of one config.
+        """The folder, held, for a run of one config, in the place of the run that is in it.
+
+        Args:
+            say: called with a line if that run is of another config.
 
         Raises:
             RunError: it cannot be written, is in use or holds another run, or ``resume`` is asked
@@ -62,6 +69,8 @@ class RunDirectory(Folder):
             self._refuse_if_foreign(resume)
         with self.held() as run:
             if not resume:
+                if say is not None and (line := run._replaced(fingerprint)):
+                    say(line)
                 run._clear()
                 run.write_text("config.toml", config_text)
                 run.write_json("run.json", fingerprint)
@@ -83,6 +92,21 @@ class RunDirectory(Folder):
         fingerprint = self.read_json("run.json")
         self.binding = bound_to(fingerprint)
         return fingerprint
+
+    def _replaced(self, fingerprint: Mapping[str, Any]) -> str:
+        """A line on a run of another config that a new one takes the place of; "" for none."""
+        if not self.has("run.json"):
+            return ""
+        what = "audit" if self.has("audit.json") else "unfinished audit"
+        try:
+            before = self.read_json("run.json").get("config")
+        except RunError:
+            return f"{self.path}: replaces the {what} in it, whose run.json is damaged"
+        now = json.loads(json.dumps(fingerprint.get("config")))
+        keys = [*_differing(before, now)]
+        more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+        named = f"{', '.join(keys[:NAMED])}{more}"
+        return f"{self.path}: replaces the {what} in it, of another config: {named}" if keys else ""
 
     def _refuse_if_foreign(self, resume: bool) -> None:
         if "\0" in str(self.path):

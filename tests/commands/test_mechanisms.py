@@ -48,6 +48,19 @@ def test_the_command_leaves_a_run_that_audit_repeats(folder: Path) -> None:
     assert again.exit_code == 0, again.output
     second = AuditResult.read(folder / "again" / "audit.json")
     assert (second.claims, second.findings) == (first.claims, first.findings)
+    assert "replaces" not in done.stderr + again.stderr
+
+
+def test_an_audit_of_another_claim_is_replaced_aloud(folder: Path) -> None:
+    arguments = ["mechanism", "ours.py:noised", "--shape", "3", "--runs", "200", "--quiet"]
+    for epsilon in ("3", "2"):
+        done = CliRunner().invoke(app, [*arguments, "--epsilon", epsilon, "--delta", "1e-5"])
+        said = "runs/noised: replaces the audit in it, of another config: claim[1].epsilon\n"
+        assert (said in done.stderr) == (epsilon == "2")
+    other = "runs/noised/config.toml"
+    Path("other.toml").write_text(Path(other).read_text().replace("seed = 0", "seed = 1"))
+    done = CliRunner().invoke(app, ["audit", "other.toml", "--out", "runs/noised", "--quiet"])
+    assert "runs/noised: replaces the audit in it, of another config: seed\n" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,40 @@ def begin(path: Path, resume: bool = False) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    "run_json, said",
+    [
+        ('{"config": {"seed": 1, "claim": [{"epsilon": 2.0}]}}', []),
+        ('{"config": {"seed": 1, "claim": [{"epsilon": 1.0}]}}', ["claim[1].epsilon"]),
+        ('{"config": {"a": 0, "b": 0, "c": 0, "d": 0}}', ["a, b, c, d, seed and 1 more"]),
+        ("{", ["damaged"]),
+        ("[]", ["damaged"]),
+    ],
+)
+@pytest.mark.parametrize("what", ["audit", "unfinished audit"])
+def test_what_is_replaced_is_said_if_it_differs(tmp_path, run_json, said, what) -> None:
+    (tmp_path / "run.json").write_text(run_json)
+    if what == "audit":
+        (tmp_path / "audit.json").write_text("{}")
+    lines: list[str] = []
+    fingerprint = {"config": {"seed": 1, "claim": ({"epsilon": 2.0},)}}
+    with RunDirectory(tmp_path).begun("", fingerprint, False, lines.append) as run:
+        assert not run.has("audit.json")
+    start = f"{tmp_path}: replaces the {what} in it, "
+    other = (
+        "whose run.json is damaged" if "damaged" in said else f"of another config: {''.join(said)}"
+    )
+    assert lines == [start + other] * len(said)
+
+
+def test_a_resumed_run_replaces_nothing(tmp_path) -> None:
+    lines: list[str] = []
+    for resume in (False, True):
+        with RunDirectory(tmp_path).begun("", {"config": 1}, resume, lines.append):
+            pass
+    assert lines == []
+
+
 def test_a_folder_in_use_is_refused_with_its_process(holder, tmp_path) -> None:
     with pytest.raises(RunError) as refused:
         begin(tmp_path / "run")

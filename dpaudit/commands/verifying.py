@@ -87,9 +87,29 @@ def verify(
         raise RunError(
             "DPA011", f"{file}: not what an audit writes ({error!r})", "run the audit again"
         ) from None
+    contradicted = any(one.contradicted for one in (*flaws, *(f for c in checked for f in c.flaws)))
+    if not contradicted:  # which says more than what a key holds
+        _refuse_malformed(file, result)
     if replay is not None:
         flaws += _replayed(run_directory, replay, device, data_root)
     return _answered(file, checked, flaws, as_json)
+
+
+def _refuse_malformed(file: Path, result: dict[str, Any]) -> None:
+    """Raises RunError: a key is unknown, missing or of another type than an audit writes."""
+    from pydantic import ValidationError
+
+    from dpaudit.files.certificate import Certificate
+    from dpaudit.files.file_problems import located, problems_of
+    from dpaudit.files.result import AuditResult
+
+    model = Certificate if "format" in result else AuditResult
+    try:
+        model.model_validate(result)
+    except ValidationError as error:
+        key, problem = next(problems_of(error, model, result))
+        said = located(file, "", key, problem).text
+        raise RunError("DPA011", f"{said}; no audit writes that", AGAIN) from None
 
 
 def _answered(

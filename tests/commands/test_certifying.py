@@ -150,6 +150,32 @@ def test_a_hostile_certificate_is_one_line(file: Path, change: dict[str, Any], s
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "place, value, said",
+    [
+        (("findings", 0, "adjacency"), 0, "findings[1].adjacency: Input should be"),
+        (("findings", 0, "void"), {"a": 1}, "findings[1].void: Input should be a valid string"),
+        (("notes",), True, "notes: Input should be a valid"),
+        (("provenance", "platform"), 5, "provenance.platform: Input should be a valid string"),
+        (("words", "scope"), None, "words.scope: Input should be a valid string"),
+    ],
+)
+def test_a_value_of_another_type_is_not_confirmed(
+    file: Path, place: tuple[str | int, ...], value: Any, said: str
+) -> None:
+    def change(content: dict[str, Any]) -> None:
+        inside: Any = content
+        for key in place[:-1]:
+            inside = inside[key]
+        inside[place[-1]] = value
+
+    changed(file, change)
+    code, shown, error = command("verify", file)
+    assert (code, shown) == (2, "")
+    assert said in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
 def test_a_cut_off_certificate_is_named_as_one(file: Path, share: float) -> None:
     whole = file.read_bytes()

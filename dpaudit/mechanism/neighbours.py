@@ -24,10 +24,11 @@ OTHERS = {  # what the records are that do not change, in units of the one that 
 }
 SCALES = 10.0 ** np.arange(-3.0, 7.0)  # lengths at which a clip is looked for
 # Lengths far beyond these: in between, and where squares overflow in single precision.
-BEYOND = {"float64": (1e12, 1e22, 1e40), "float32": (1e12, 1e22, 1e37)}
+BEYOND = {"float64": (1e12, 1e22, 1e40, 1e160), "float32": (1e12, 1e22, 1e37)}
 NEAR = (0.5, 0.999, 1.001, 2.0)  # times the length at which a function clips
 PLAIN_SCALES = (1.0, 1e3)  # lengths that are tried where no clip can be found
 LARGEST_HALF = 60_000.0  # below the largest number of float16
+SHORT = ("int8", "uint8", "int16")  # integers that data reach the ends of
 TINY = 1e-300
 FAR = 10.0  # distances of entries that no neighbour changes
 
@@ -188,10 +189,22 @@ class Neighbours:
         for name, base in bases.items():
             for direction in self.directions if not name else self.directions[:3]:
                 change = self.at_distance(direction.flat, distance)
+                called = f"{direction.name}{name}, at distance {distance:g}"
                 for shift in (0.0, 0.5):
                     low = self.on_grid(base - shift * change)
-                    called = f"{direction.name}{name}, at distance {distance:g}"
                     yield Pair(called, self.value(low), self.value(low + change))
+        yield from self._at_ends(distance)
+
+    def _at_ends(self, distance: float) -> Iterator[Pair]:
+        """The largest and the least integers of a short dtype, where arithmetic wraps around."""
+        if self.options.dtype not in SHORT:
+            return
+        limits = np.iinfo(self.options.dtype)
+        for direction in self.directions[:3]:
+            change = self.at_distance(direction.flat, distance)
+            for end in (limits.max - np.abs(change), limits.min + np.abs(change)):
+                called = f"{direction.name} of the last integers, at distance {distance:g}"
+                yield Pair(called, self.value(end), self.value(end + change))
 
     @property
     def ranges(self) -> list[tuple[float, float]]:

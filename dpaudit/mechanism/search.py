@@ -143,7 +143,8 @@ class Search:
 
     @property
     def _longest(self) -> float:
-        return max(float(np.linalg.norm(m.moved)) for m in self.moves if m.moved is not None)
+        with np.errstate(over="ignore"):
+            return max(float(np.linalg.norm(m.moved)) for m in self.moves if m.moved is not None)
 
     def _of_lengths(self) -> Iterator[Move]:
         """Pairs of all directions, at lengths of every size and around where outputs stop moving.

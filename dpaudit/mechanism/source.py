@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 
@@ -225,6 +226,13 @@ def examined(
     config: MechanismConfig, called: AuditedFunction, on_progress: OnProgress
 ) -> tuple[Judging, list[Finding], Search]:
     """All evidence on the claim of a config. Raises FunctionError."""
+    with np.errstate(over="ignore", invalid="ignore"):  # moves so far that their square overflows
+        return _examined(config, called, on_progress)
+
+
+def _examined(
+    config: MechanismConfig, called: AuditedFunction, on_progress: OnProgress
+) -> tuple[Judging, list[Finding], Search]:
     (claim,), options = config.claim, config.mechanism
     neighbours = Neighbours(options, claim.adjacency, config.seed)
     n_calls = (3 * options.runs + OVERHEAD) * options.calls

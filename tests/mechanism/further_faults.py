@@ -188,6 +188,18 @@ def far_numbers_are_bare(x):
     return np.where(np.abs(x) > 1e9, x, y)
 
 
+def wrapped_around(x):
+    """One more than 127 is -128."""
+    return (x + np.int8(1)).astype(float) + normal(0, SIGMA, x.shape)
+
+
+def overflowing_in_double_precision(x):
+    """The norm is infinite from 1e155 on, and the clip is left out then."""
+    size = np.sqrt(np.square(x).sum())
+    y = x / max(1.0, size) if np.isfinite(size) else x
+    return y + normal(0, SIGMA, x.shape)
+
+
 def overflowing(x):
     """Of float32 the norm is infinite from 1e20 on, and the clip is left out then."""
     size = np.sqrt(np.square(x.astype(np.float32)).sum())
@@ -248,6 +260,7 @@ WRONG = {
             of_the_largest_coordinate,
             far_numbers_are_bare,
             overflowing,
+            overflowing_in_double_precision,
             half_precision_before,
             uniform_dither,
             median_of_the_scores,
@@ -280,5 +293,9 @@ WRONG = {
         20_000,
     ),
     "sparse_vector_of_one_noise": Case(sparse_vector_of_one_noise, 1.0, 0.0, "replace-one", SCORES),
+    "wrapped_around": Case(
+        wrapped_around,
+        options={"shape": (3,), "sensitivity": 1, "dtype": "int8", "output_dtype": "float64"},
+    ),
     "response_with_a_typo": Case(response_with_a_typo, 1.0, 0.0, "replace-one", BIT),
 }

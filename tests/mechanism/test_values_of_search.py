@@ -235,7 +235,7 @@ def test_lengths_are_of_every_size_and_around_a_clip(monkeypatch: pytest.MonkeyP
     assert lengths(monkeypatch, 1e6) == pytest.approx(powers)
     assert lengths(monkeypatch, 0.0) == [1.0, 1e3]
     assert lengths(monkeypatch, 1e9) == pytest.approx(powers)
-    assert BEYOND == {"float64": (1e12, 1e22, 1e40), "float32": (1e12, 1e22, 1e37)}
+    assert BEYOND == {"float64": (1e12, 1e22, 1e40, 1e160), "float32": (1e12, 1e22, 1e37)}
 
 
 def playing(monkeypatch: pytest.MonkeyPatch, runs: int, **of: Any) -> tuple[Any, list[Any]]:

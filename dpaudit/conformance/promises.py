@@ -353,8 +353,9 @@ class _NotingShares(Noise):
 
     def shared(self, message: str, std: float | Tensor, like: Tensor, known_to: Tensor) -> Tensor:
         self.shares[message] = like.shape[-2], known_to
+        self.known_to[message] = known_to  # whatever it holds: that is what is looked at
         before = set(self.unshared)
-        drawn = super().shared(message, std, like, known_to)
+        drawn = self.gaussian(message, std, like)
         self.unshared = before
         return drawn
 

@@ -1,11 +1,15 @@
 """Gaussian and Laplace noise from named streams: the same name gives the same draws."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from dpaudit.errors import PluginError
 from dpaudit.rng import Streams
 
 Scale = float | Tensor
+_INTEGERS = (torch.int64, torch.int32)
 SIGNED = 16  # draws that have signs of their own; those of more agree in pairs
 
 
@@ -29,7 +33,11 @@ class Noise:
 
         Args:
             known_to: [rows, n], the agents that know each row of ``like``; n = 0: nobody does.
+
+        Raises:
+            PluginError: ``known_to`` has other rows than ``like``, or holds no agents' numbers.
         """
+        _refuse_other_rows(message, known_to, like.shape[-2])
         self.known_to[message] = known_to
         return self.gaussian(message, std, like)
 
@@ -56,6 +64,19 @@ class Noise:
 
     def _stream(self, message: str) -> torch.Generator:
         return self._streams("noise", self._round, message)
+
+
+def _refuse_other_rows(message: str, known_to: Any, rows: int) -> None:
+    is_tensor = isinstance(known_to, Tensor)
+    right = is_tensor and known_to.ndim == 2 and len(known_to) == rows
+    if right and (not known_to.numel() or known_to.dtype in _INTEGERS):
+        return
+    shape = f"{list(known_to.shape)} of {known_to.dtype}" if is_tensor else type(known_to).__name__
+    raise PluginError(
+        "DPA043",
+        f'noise.shared("{message}") is known to {shape}; expected the numbers of agents that know '
+        f"each row, [{rows}, n] of torch.int64",
+    )
 
 
 def turnings(n_draws: int) -> range:

@@ -1,11 +1,14 @@
 """Noise from named streams: scale, repeatability, and the float32 trap of the Laplace tail."""
 
 import math
+from typing import Any
 
+import pytest
 import torch
 from scipy import stats
 
 from dpaudit.defense.noise import Noise, standard_laplace
+from dpaudit.errors import PluginError
 from dpaudit.rng import Streams
 
 FALSE_FAILURE = 1e-9
@@ -70,3 +73,23 @@ def test_laplace_is_the_inverse_of_its_uniform_draw() -> None:
         expected = -u.sign() * torch.log1p(-u.abs().clamp(max=largest).double())
         draws = standard_laplace(like, torch.Generator().manual_seed(5)).double()
         torch.testing.assert_close(draws, expected, rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "known_to, said",
+    [
+        (torch.zeros(3, 1), r"\[3, 1\] of torch.float32"),
+        (torch.ones(3, 3, dtype=torch.bool), r"\[3, 3\] of torch.bool"),
+        (torch.zeros(1, 1, dtype=torch.long), r"\[1, 1\] of torch.int64"),
+        (torch.zeros(3, dtype=torch.long), r"\[3\] of torch.int64"),
+        ([[0], [0], [0]], "list"),
+    ],
+)
+def test_who_knows_shared_noise_is_said_row_by_row(known_to: Any, said: str) -> None:
+    """An adversary was taken to know less: rows that were not named, or a mask's agents."""
+    noise, like = Noise(Streams(3), 1), torch.zeros(2, 3, 4)
+    expected = rf'noise.shared\("v"\) is known to {said}; expected .* \[3, n\] of torch.int64'
+    with pytest.raises(PluginError, match=expected):
+        noise.shared("v", 1.0, like, known_to)
+    for right in (torch.zeros(3, 0), torch.zeros(3, 2, dtype=torch.int32)):
+        assert noise.shared("v", 1.0, like, right).shape == like.shape

@@ -19,11 +19,11 @@ _NUMBERS = {int, float}
 class _Word:
     """Where a number belongs: true, or a text such as "0.5", which pydantic would count as one."""
 
-    def __init__(self, value: bool | str) -> None:
-        self._value = value
+    def __init__(self, value: object) -> None:
+        self._said = value if isinstance(value, str) else str(value).lower()
 
     def __repr__(self) -> str:
-        return repr(self._value if isinstance(self._value, str) else str(self._value).lower())
+        return repr(self._said)
 
 
 class Strict(BaseModel):

@@ -164,10 +164,7 @@ def _unreadable(file: Path, text: str, error: ValueError) -> RunError:
         kind = kind if begun[1] == "format" else NAMES["audit.json"]
     if kind is None:
         return RunError("DPA011", f"{file}: {EXPECTED}, found neither ({documents.reason(error)})")
-    at_end = getattr(error, "pos", len(text)) >= len(text.rstrip()) - 1
-    is_cut_off = at_end or not text.rstrip().endswith("}")
-    how = f"is cut off after {len(text.encode()):,} bytes" if is_cut_off else "is damaged"
-    return RunError("DPA011", f"{file}: {kind} that {how} ({documents.reason(error)})", AGAIN)
+    return RunError("DPA011", f"{file}: {kind} {documents.broken(text, error)}", AGAIN)
 
 
 def _ledger(file: Path, text: str, as_json: bool) -> int:

@@ -72,6 +72,14 @@ def reason(error: OSError | ValueError) -> str:
     return " ".join(text.split())
 
 
+def broken(text: str, error: ValueError) -> str:
+    """What is wrong with the JSON of this text, to follow what the file is: cut off, or damaged."""
+    at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip()) - 1
+    is_cut_off = at_end or not text.rstrip().endswith("}")
+    how = f"is cut off after {len(text.encode()):,} bytes" if is_cut_off else "is damaged"
+    return f"that {how} ({reason(error)})"
+
+
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):

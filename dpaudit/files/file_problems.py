@@ -1,6 +1,7 @@
 """What is wrong with a file's content, one line each: file, line, key, and the nearest name."""
 
 from collections.abc import Callable, Iterable, Iterator
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -9,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dpaudit.errors import MOST_LINES, ConfigError, DpauditError, Problem, nearest, shortened
 
-from .documents import line_of, read_json, reason
+from .documents import broken, line_of, read_json, reason
 
 FileKey = tuple[str | int, ...]
 FileProblem = tuple[FileKey, Problem]
@@ -73,6 +74,11 @@ def read_model(
     except ValidationError as problem:
         key, first = next(problems_of(problem, model, content))
         raise error("DPA011", located(path, "", key, first).text) from None
+    except JSONDecodeError as problem:
+        is_part = problem.doc.lstrip().startswith("{")
+        part, other = f"{name} {broken(problem.doc, problem)}", f"not {name} ({reason(problem)})"
+        said = part if is_part else other
+        raise error("DPA011", f"{path}: {said}") from None
     except ValueError as problem:
         raise error("DPA011", f"{path}: not {name} ({reason(problem)})") from None
 

@@ -398,22 +398,25 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
 
 def _as_array(part: Any) -> tuple[np.ndarray, str]:
     """As an array, and the name of its dtype. Raises FunctionError: it is no tensor of numbers."""
-    found = type(part).__name__
     try:
-        if isinstance(part, torch.Tensor):
-            kept = part.detach().cpu()
-            array = kept.float().numpy() if kept.dtype == torch.bfloat16 else kept.numpy()
-            dtype = part.dtype
-        else:
-            array = np.asarray(part)
-            dtype = array.dtype
+        array = _held(part)
     except Exception:  # of what holds no array: lists of other lengths, sparse tensors
-        array = None
-    else:
-        if array.dtype.kind in "fiub":
-            return array, _name(dtype)
-        found = str(array.dtype) if array.dtype.kind == "c" else found
-    raise FunctionError("DPA075", f"the function returned {found}; expected an array of numbers")
+        raise _no_numbers(type(part).__name__) from None
+    if array.dtype.kind not in "fiub":
+        raise _no_numbers(str(array.dtype) if array.dtype.kind == "c" else type(part).__name__)
+    return array, _name(part.dtype if isinstance(part, torch.Tensor) else array.dtype)
+
+
+def _held(part: Any) -> np.ndarray:
+    if not isinstance(part, torch.Tensor):
+        return np.asarray(part)
+    kept = part.detach().cpu()
+    array: np.ndarray = (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()
+    return array
+
+
+def _no_numbers(found: str) -> FunctionError:
+    return FunctionError("DPA075", f"the function returned {found}; expected an array of numbers")
 
 
 @cache

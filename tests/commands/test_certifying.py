@@ -190,7 +190,7 @@ def test_a_cut_off_certificate_is_named_as_one(file: Path, share: float) -> None
     "content, said",
     [
         (None, "there is no audit.json in it"),
-        ("{", "not an audit.json"),
+        ("{", "an audit.json that is cut off"),
         ('{"schema_version": 9}', "schema_version 9"),
     ],
 )

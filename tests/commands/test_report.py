@@ -123,7 +123,7 @@ def of_another_kind(text: str) -> str:
 @pytest.mark.parametrize(
     "edit, said",
     [
-        (truncated, "not an audit.json"),
+        (truncated, "an audit.json that is cut off after"),
         (newer, "schema_version 4, this dpaudit reads versions 1 to 3"),
         (older, "schema_version 0, this dpaudit reads versions 1 to 3"),
         (misspelt, "verdi"),

@@ -105,7 +105,8 @@ def audit(
                 what = "a program, which does as its command says"
                 what = what if kind is CapturedConfig else "a function, which does as it is written"
                 raise ConfigError("DPA013", f"{option}: {config_file} audits {what}")
-        config = kind.from_toml(config_file, seed, fix_model)
+        with terminal.prints_on_stderr():
+            config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
             say(_runs_of_program(config))
             return 0
@@ -119,7 +120,7 @@ def audit(
             print_outlook(config, runtime)
             return 0
         text = config_file.read_text("utf-8")
-        with progress_bars(quiet) as on_progress:
+        with terminal.prints_on_stderr(), progress_bars(quiet) as on_progress:
             from dpaudit.capture.audit import run_audit_of
 
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
@@ -155,7 +156,7 @@ def attack(
     runtime = options.runtime_of(device, data_root, workers, max_memory)
     from dpaudit.pipeline.run import attack_again
 
-    with progress_bars(quiet) as on_progress:
+    with terminal.prints_on_stderr(), progress_bars(quiet) as on_progress:
         result = attack_again(run_directory, runtime, tuple(attacks or ()), on_progress)
     terminal.print_result(result, run_directory, as_json=False)
     return _exit_code(result, strict=False)

@@ -90,7 +90,7 @@ def mechanism(
         from dpaudit.mechanism.source import from_python, run_mechanism
 
         config = from_python(content)
-        with progress_bars(quiet) as on_progress:
+        with terminal.prints_on_stderr(), progress_bars(quiet) as on_progress:
             result = run_mechanism(
                 config, out, _toml(content), on_progress=on_progress, say=complain
             )

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
 from itertools import zip_longest
 from pathlib import Path
@@ -99,6 +99,26 @@ def _write_nowhere(stream: IO[str]) -> None:
     """What is still to be written to a stream that nobody reads disappears."""
     with suppress(OSError, ValueError):  # a stream without a file of the system
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """What audited code prints, in this process or in one that it starts, is no answer."""
+    try:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except (OSError, AttributeError):  # closed by whoever started this
+        yield
+        return
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def complain(line: str, kind: str = "") -> None:

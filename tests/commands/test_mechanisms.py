@@ -1,5 +1,6 @@
 """dpaudit mechanism, the file that it leaves, and the pytest fixture."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,18 @@ def test_an_audit_of_another_claim_is_replaced_aloud(folder: Path) -> None:
     Path("other.toml").write_text(Path(other).read_text().replace("seed = 0", "seed = 1"))
     done = CliRunner().invoke(app, ["audit", "other.toml", "--out", "runs/noised", "--quiet"])
     assert "runs/noised: replaces the audit in it, of another config: seed\n" in done.stderr
+
+
+def test_what_a_function_prints_is_not_in_the_json(folder: Path) -> None:
+    loud = OURS.replace("    return", "    print('from the function')\n    return")
+    (folder / "loud.py").write_text("print('from the module')\n" + loud)
+    arguments = ["mechanism", "loud.py:noised", *CLAIM, "--shape", "2", "--runs", "200", "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert json.loads(done.stdout)["verdict"] == "supported"
+    for text in ("from the function", "from the module"):
+        assert f"{text}\n" in done.stderr
+    again = CliRunner().invoke(app, ["audit", "runs/noised/config.toml", "--json", "--quiet"])
+    assert json.loads(again.stdout)["verdict"] == "supported"
 
 
 @pytest.mark.parametrize(

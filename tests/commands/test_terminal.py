@@ -279,3 +279,16 @@ def test_too_little_memory_is_a_line_of_its_own(capsys) -> None:
 
     assert exit_code(fail) == 2
     assert without_help(capsys.readouterr().err).startswith("error: out of memory")
+
+
+def test_audited_code_prints_on_stderr_alone(capfd) -> None:
+    """Whatever writes: Python, a file descriptor, or another process."""
+    print("before")
+    with terminal.prints_on_stderr():
+        print("by Python")
+        os.write(1, b"by its number\n")
+        subprocess.run(["echo", "by another process"], check=True)
+    print("after")
+    out, err = capfd.readouterr()
+    assert out == "before\nafter\n"
+    assert sorted(err.split("\n")) == ["", "by Python", "by another process", "by its number"]

@@ -24,7 +24,11 @@ def test_its_frame_is_the_leaderboard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content, said",
-    [(None, "No such file"), ("{", "a benchmark.json that is cut off"), ('{"name": "b"}', "version")],
+    [
+        (None, "No such file"),
+        ("{", "a benchmark.json that is cut off"),
+        ('{"name": "b"}', "version"),
+    ],
 )
 def test_what_is_none_is_said_in_one_line(content: str | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "benchmark.json"

@@ -19,7 +19,7 @@ from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict, Text
 
 from .claim import Claim
-from .config import MOST, read_toml
+from .config import MOST, extreme_numbers, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
 from .local_training import LocalTraining
 from .threat import ThreatModel
@@ -240,7 +240,7 @@ def _attack_problems(config: CapturedConfig) -> Iterator[FileProblem]:
 
 
 def _problems(config: CapturedConfig) -> list[FileProblem]:
-    problems: list[FileProblem] = list(_attack_problems(config))
+    problems = [*extreme_numbers(config.model_dump()), *_attack_problems(config)]
     names = [model.name for model in config.threat_model]
     for i, name in enumerate(names):
         if name in names[:i]:

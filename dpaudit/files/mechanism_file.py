@@ -11,7 +11,7 @@ from dpaudit.errors import Problem
 from dpaudit.strict import Strict, Text
 
 from .claim import Claim
-from .config import read_toml
+from .config import extreme_numbers, read_toml
 from .file_problems import FileKey, FileProblem, problems_of, refusal
 from .mechanism_values import Dtype, Norm
 from .threat import ThreatModel
@@ -133,8 +133,8 @@ class MechanismConfig(Strict):
 
 
 def claim_problems(config: MechanismConfig) -> list[FileProblem]:
-    """What of the claim no function can be audited for."""
-    problems: list[FileProblem] = []
+    """Numbers that cannot be meant, and what of the claim no function can be audited for."""
+    problems = list(extreme_numbers(config.model_dump()))
     for i, claim in enumerate(config.claim):
         if claim.adjacency not in ("add-remove", "replace-one"):
             said = "a function is audited on single values; expected add-remove or replace-one"

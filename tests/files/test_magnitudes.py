@@ -7,7 +7,9 @@ import pytest
 
 from dpaudit.commands.starter import starter
 from dpaudit.errors import ConfigError
+from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.config import AuditConfig, extreme_numbers
+from dpaudit.files.mechanism_file import MechanismConfig
 
 EXTREMES = ("1e300", "1e308", "1e-320", "5e-324", "-1e308", "inf", "nan", "9" * 400)
 NUMERIC = re.findall(r"^(\w+) = [\d.]", starter("dpdl"), re.MULTILINE)
@@ -45,6 +47,21 @@ def test_a_number_that_is_wrong_twice_is_refused_once(number: str, tmp_path: Pat
     with pytest.raises(ConfigError) as refused:
         AuditConfig.from_toml(path)
     assert [one.text.count("clip_norm") for one in refused.value.problems] == [1]
+
+
+PROGRAM = '[program]\ncommand = ["python", "train.py"]\n'
+FUNCTION = '[mechanism]\nfunction = "a:b"\nshape = [3]\n'
+
+
+@pytest.mark.parametrize("config, table", [(CapturedConfig, PROGRAM), (MechanismConfig, FUNCTION)])
+@pytest.mark.parametrize("number", ["1e300", "1e-300"])
+def test_extreme_claims_on_foreign_code_are_refused(config, table, number, tmp_path: Path) -> None:
+    path, claim = tmp_path / "audit.toml", '[[claim]]\ntext = "ours"\nepsilon = '
+    path.write_text(f"{table}{claim}1.0\ndelta = 1e-5\n")
+    assert config.from_toml(path).claim[0].epsilon == 1.0
+    path.write_text(f"{table}{claim}{number}\ndelta = 1e-5\n")
+    with pytest.raises(ConfigError, match=r"claim\[1\].epsilon: expected 0 or a number of size"):
+        config.from_toml(path)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

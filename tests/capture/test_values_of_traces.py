@@ -177,8 +177,8 @@ def test_an_audit_is_of_what_its_file_describes(monkeypatch, tmp_path: Path) -> 
         name, (first, *rest), of = asked[-1]
         assert first is config
         assert (name, rest, of) == {
-            CapturedConfig: ("run_captured", [tmp_path, 7, "text", True, progress], {}),
-            MechanismConfig: ("run_mechanism", [tmp_path, "text", True, progress], {}),
+            CapturedConfig: ("run_captured", [tmp_path, 7, "text", True, progress, print], {}),
+            MechanismConfig: ("run_mechanism", [tmp_path, "text", True, progress], {"say": print}),
             SimpleNamespace: ("run_audit", [tmp_path, runtime, "text", True, progress], {"say": print}),
         }[kind]  # fmt: skip
 

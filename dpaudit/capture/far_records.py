@@ -117,8 +117,7 @@ def refuse_whole_numbers(runs: Alignments, used: Used) -> None:
     As images of bytes, and tokens. The part of a batch with most numbers is what a model is given.
     """
     kept = runs.worlds.replay.model_copy(update={"keeps_records": True})
-    [records] = runs.program.each([kept], lambda run: run.records, lambda: None)
-    runs.on_run()
+    [records] = runs.program.each([kept], lambda run: run.records, runs.on_run)
     for victim, of_rounds in used.items():
         for number in of_rounds.values():
             parts = records.get((victim, number), [])

@@ -211,6 +211,7 @@ def test_records_of_whole_numbers_are_not_put_far_out(parts: Any, said: str) -> 
 
     def each(worlds: Any, use: Any, on_done: Any) -> Any:
         asked.extend(worlds)
+        on_done()
         return [use(SimpleNamespace(records=records)) for _ in worlds]
 
     runs: Any = SimpleNamespace(

@@ -45,13 +45,12 @@ SELDOM = 0.1  # quantile of how often noise reaches the coordinates that it reac
 PIECES = 3  # of round numbers that a sentence has at most
 CONFIDENCE = 0.05  # that an interval of the size of noise misses it
 DIRECTIONS = "directions of a large message"
+UNSEEN = "its numbers share their noise, and no gradient was seen in it"
 FLOATS = (
     "the low bits of float32 and float64 sums tell which of two numbers was noised (Mironov 2012); "
     "this is not tested and decides nothing: snap what is sent to a grid far coarser than "
     "rounding, or draw discrete noise"
 )
-
-
 EVERYBODY = ThreatModel(name="every link")
 
 
@@ -187,6 +186,8 @@ def _heard(round: RealRound, missed: dict[tuple[str, str], list[int]]) -> Iterat
             elif not (found.linear or found.loudly_linear):
                 why = "the message is not linear in it"
             missed[found.name, why].append(found.round)
+        elif found.shares_unseen(DIFFERENT):
+            missed[found.name, UNSEEN].append(found.round)
         yield found
 
 
@@ -448,9 +449,9 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[NoiseTest]:
         for i, j in parallel_pairs(vectors, own.numpy("rows", k, width)):
             (one, r, x), (other, s, y) = some[i], some[j]
             ratio = float(x @ y / (x @ x))
-            if one.adversaries[r] & other.adversaries[s] and _differ(
-                one.data, other.data, r, s, ratio
-            ):
+            same = (one.name, one.rows[r]) == (other.name, other.rows[s])  # heard in two rounds
+            read = bool(one.adversaries[r] & other.adversaries[s]) and not same
+            if read and _differ(one.data, other.data, r, s, ratio):
                 says = (
                     f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
                     f"noise in round {k}: their difference has none"

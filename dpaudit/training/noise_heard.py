@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense.noise import turnings
+from dpaudit.statistics.noise_tests import lag_p_values
 
 from .fine_changes import fine_changes
 from .noise_rounds import LOUD, RoundMessage
@@ -58,6 +59,14 @@ class Heard:
     def largest_data(self) -> Tensor:
         """How far either pattern of gradients moves each number, [rows, d]."""
         return torch.maximum(self.data[0].abs(), self.data[1].abs())
+
+    def shares_unseen(self, level: float) -> bool:
+        """Whether coordinates of a row share their noise, at a level, and no gradient moves any."""
+        n_rows, d = self.noise.shape[1:]
+        if d < 2 or self.largest_data.any() or not self.noise.any():
+            return False
+        rows = (lag_p_values(self.noise[:, r].double().numpy()) for r in range(n_rows))
+        return any(n_rows * len(p) * p.min() < level for p in rows)
 
     @property
     def is_tested(self) -> bool:

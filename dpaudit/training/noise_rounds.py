@@ -2,10 +2,11 @@
 
 From one state a round is played many times with the same gradients. What the messages with noise
 have over those without is the noise that is really sent; whatever a defense keeps cancels. Noise
-that a message first carries in the round after is heard there.
+that a message first carries in the round after is heard there. So is the noise of a message that
+gradients reach only in the round after: the noise of that round is what hides them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -99,6 +100,9 @@ class RealRound:
         self.run, self._state, self.k = run, state, k
         self._oracle, self._following = oracle, following
         self._later_too = False  # whether the round after it is played, too
+        self._hidden_later = set[
+            str
+        ]()  # messages with noise that gradients reach in the round after
         self._least = 0.0  # weight of noise that is none, or as good as none
         self._seen: dict[str, SeenRows] = {}
         self._sent: dict[str, Message] = {}
@@ -110,24 +114,33 @@ class RealRound:
         self.draws = set[str]()  # names of the draws of noise that it asks for
 
     def messages(self) -> list["RoundMessage"]:
-        """Those of this round that its noise or gradients move; the others one round later."""
+        """Those of this round that its gradients move; the others one round later, if those do."""
         if not all(map(_is_finite, self.play(SILENT).values())):
             self._least = NEARLY_SILENT
             self._played.clear()
-        moved = (Way(weight=0.0, move=LOUD, pattern=i) for i in (0, 1))
-        every = [self.play(way) for way in (SILENT, PLAYED, Way(weight=LOUD), *moved)]
-        idle = [
-            name
-            for name in self._sent
-            if all(torch.equal(every[0][name], m[name]) for m in every if name in m)
-        ]
-        if idle and self._following is not None:
-            self._later_too = True
+        silent, noisy = self.play(SILENT), [self.play(way) for way in (PLAYED, Way(weight=LOUD))]
+        idle = self._unmoved(self._sent, silent, noisy + self._moved())
+        noise_alone = self._unmoved(self._sent, silent, self._moved()) - idle
+        if (idle or noise_alone) and self._following is not None:
+            self._later_too, self._hidden_later = True, noise_alone
             self._played.clear()
-        named = [n for n in self._sent if n not in idle]
-        later = [n + LATE for n in idle if n + LATE in self.play(SILENT)]
-        found = (RoundMessage(self, n) for n in (*named, *later))
+            late = {n for n in noise_alone if n + LATE in self.play(SILENT)}
+            still = self._unmoved({n + LATE for n in late}, self.play(SILENT), self._moved())
+            self._hidden_later = {n for n in late if n + LATE not in still}
+        later = {n + LATE for n in idle | self._hidden_later}
+        now = (n for n in self._sent if n + LATE not in later)
+        names = (*now, *(n + LATE for n in self._sent if n + LATE in later))
+        found = (RoundMessage(self, n) for n in names if n in self.play(SILENT))
         return [message for message in found if message.play(SILENT).numel()]
+
+    def _moved(self) -> list[Payloads]:
+        """Played without noise, with gradients moved by two patterns."""
+        return [self.play(Way(weight=0.0, move=LOUD, pattern=i)) for i in (0, 1)]
+
+    @staticmethod
+    def _unmoved(names: Iterable[str], silent: Payloads, others: list[Payloads]) -> set[str]:
+        """Those of these messages that are the same in all these ways in which they are sent."""
+        return {n for n in names if all(torch.equal(silent[n], m[n]) for m in others if n in m)}
 
     def play(self, way: Way) -> Payloads:
         """All messages, [streams, rows, d] each; none where a step does not stand the noise."""
@@ -143,7 +156,9 @@ class RealRound:
     def play_once(self, way: Way, shift: Tensor | None = None) -> Payloads:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
         messages, state = self._step(way, shift)
-        return messages | self._following_step(way, state) if self._later_too else messages
+        if not self._later_too:
+            return messages
+        return messages | self._following_step(way, state) | self._hidden_step(way, shift)
 
     def play_first(self, way: Way) -> Payloads:
         """The same of the first stream, [1, rows, d] each, which is all that is kept."""
@@ -169,13 +184,14 @@ class RealRound:
                 self._fresh[way] = played
         else:
             messages, state = self._fresh[way]
-        return self._following_step(way, state) if later else messages
+        if not later:
+            return messages
+        return self._following_step(way, state) | self._hidden_step(way)
 
     def _step(self, way: Way, shift: Tensor | None = None) -> tuple[Payloads, Any]:
         """The messages of the round, and the state that it leaves."""
         run, k = self.run, self.k
-        streams = run.own.child("fresh", way.fresh) if way.fresh else run.own
-        noise = Woven(streams, k, way._replace(weight=way.weight or self._least), run.other, shift)
+        noise = self._noise(way, k, shift)
         oracle = self._oracle.again(way)
         with global_randomness(way.seed):
             round = run.step(self._state, k, oracle, noise)
@@ -185,12 +201,37 @@ class RealRound:
         return messages, round.state
 
     def _following_step(self, way: Way, state: Any) -> Payloads:
-        """The messages of the round after it, which has no noise of its own."""
+        """The messages of the round after it, which has no noise of its own here."""
+        silence = Woven(self.run.own, self.k + 1, Way(weight=self._least))
+        sent = self._after(way, state, silence)
+        return {n: x for n, x in sent.items() if n.removesuffix(LATE) not in self._hidden_later}
+
+    def _hidden_step(self, way: Way, shift: Tensor | None = None) -> Payloads:
+        """Messages of the round after it that have noise of their own and gradients of this one.
+
+        This round's gradients and that round's noise are as the way has them; its own noise is off.
+        """
+        if not self._hidden_later:
+            return {}
+        quiet = way._replace(weight=0.0, other=0.0, fresh=0, signs=None, added=0.0)
+        _, state = self._step(quiet)
+        noise = self._noise(way, self.k + 1, shift)
+        sent = self._after(way, state, noise)
+        self.draws |= noise.names.keys()
+        return {n: x for n, x in sent.items() if n.removesuffix(LATE) in self._hidden_later}
+
+    def _noise(self, way: Way, k: int, shift: Tensor | None) -> Woven:
+        """The noise of a round in some way."""
+        streams = self.run.own.child("fresh", way.fresh) if way.fresh else self.run.own
+        way = way._replace(weight=way.weight or self._least)
+        return Woven(streams, k, way, self.run.other, shift)
+
+    def _after(self, way: Way, state: Any, noise: Woven) -> Payloads:
+        """The messages of the round after it, from the state that this one leaves."""
         run, k = self.run, self.k + 1
         assert self._following is not None
-        silence = Woven(run.own, k, Way(weight=self._least))
         with global_randomness(way.seed + SEED_AFTER):
-            sent = run.step(state, k, self._following.again(), silence).sent
+            sent = run.step(state, k, self._following.again(), noise).sent
         self._later = self._later or sent
         refuse_other_messages(k, self._later, sent)
         return {name + LATE: payload for name, payload in self._read(sent).items()}

@@ -46,8 +46,8 @@ class Protocol(dp.Strict):
     of the rounds ``decay_at`` on, counted from 1. In (22) stands the gamma_n of the noise's round.
     """
 
-    budget: PositiveFloat = 5.0  # b
-    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
+    budget: PositiveFloat = 5.0  # b, if no epsilon is given
+    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: b is then epsilon gamma_n
     noise_rate: NonNegativeFloat = 0.001  # gamma_n
     decay: Annotated[float, Field(gt=0, le=1)] = 0.1
     decay_at: tuple[PositiveInt, ...] = ()
@@ -58,6 +58,11 @@ class Protocol(dp.Strict):
     recurse_on: Literal["own", "max"] = "own"
     init_term: bool = False
 
+    @property
+    def b(self) -> float:
+        """b, from epsilon if that is given."""
+        return self.budget if self.epsilon is None else self.epsilon * self.noise_rate
+
     def start(self, S: Tensor) -> Consensus:
         zeros = torch.zeros_like(S[..., :1])
         return Consensus(S, zeros + 1, zeros, zeros)
@@ -67,7 +72,7 @@ class Protocol(dp.Strict):
     ) -> Exchanged:
         """Round k of all agents, with perturbations E."""
         S, a, _, _ = state
-        W, gamma_n, b = self.graph(k, graph), self.noise_rate * self.rate_factor(k), self.budget
+        W, gamma_n, b = self.graph(k, graph), self.noise_rate * self.rate_factor(k), self.b
 
         H = S + E  # 3
         sens = self._sensitivity(state, E, H, k)  # 4
@@ -89,7 +94,7 @@ class Protocol(dp.Strict):
     def claimed_epsilon(self, k: int) -> float:
         """b / gamma_n of round k: one agent's query replaced by another's (Theorem 1)."""
         rate = self.noise_rate * self.rate_factor(k)
-        return self.budget / rate if rate else float("inf")
+        return self.b / rate if rate else float("inf")
 
     def graph(self, k: int, graph: Graph) -> Graph:
         """Round k's graph where ``graph`` is that of the network: everybody in rounds of sync."""
@@ -119,15 +124,12 @@ class Protocol(dp.Strict):
             return sizes.sum(dim=-2, keepdim=True).expand_as(sizes)
         return sizes
 
-    def calibrated(self) -> Self:
-        """b = epsilon gamma_n where epsilon is given. Raises ConfigError: it meets no noise."""
-        if self.epsilon is None:
-            return self
-        if self.noise_rate == 0:
+    def refuse_epsilon_without_noise(self) -> None:
+        """Raises ConfigError: epsilon is given, and there is no noise."""
+        if self.epsilon is not None and self.noise_rate == 0:
             raise dp.ConfigError(
                 "DPA041", "defense.protocol: epsilon needs a noise_rate above 0: b = epsilon * 0"
             )
-        return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
@@ -165,9 +167,10 @@ class PrivatePushSum(dp.Defense, ABC):
     learning_rate: NonNegativeFloat = 0.1  # gamma_s
 
     def calibrate(self, setting: Setting) -> Self:
-        """b = epsilon gamma_n, if a budget for each round is given (Theorem 1)."""
-        super().calibrate(setting)
-        return self.model_copy(update={"protocol": self.protocol.calibrated()})
+        """The same: b follows from a budget for each round, if one is given (Theorem 1)."""
+        calibrated = super().calibrate(setting)
+        self.protocol.refuse_epsilon_without_noise()
+        return calibrated
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"protocol": self.protocol.without_noise()})

@@ -46,8 +46,8 @@ class PEDFL(dp.Defense):
     theory_graph = dp.doubly_stochastic("PEDFL")
 
     order: Literal["mix-then-step", "step-then-mix"] = "mix-then-step"
-    budget: PositiveFloat = 1.0  # b
-    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: if given, it sets b
+    budget: PositiveFloat = 1.0  # b, if no epsilon is given
+    epsilon: dp.BudgetEpsilon | None = None  # of a round, b / gamma_n: b is then epsilon gamma_n
     noise_rate: NonNegativeFloat = 0.001  # gamma_n
     learning_rate: PositiveFloat = 0.1  # gamma
     l1_clip_norm: PositiveFloat = 100.0  # C
@@ -59,26 +59,29 @@ class PEDFL(dp.Defense):
 
         H = X + E if first else X
         S = distances(H).amax(dim=(-2, -1))[..., None, None]
-        M = H + self.noise_rate * noise.laplace("m", S / self.budget, H)  # 1
+        M = H + self.noise_rate * noise.laplace("m", S / self.b, H)  # 1
         X = graph.mix(M) if first else graph.mix(M) + E  # 2
         nobody = graph.senders[:0]
         sent = {"m": dp.broadcast(graph, M), "sens": dp.Message(S, nobody, nobody, nobody)}
         return Round(Models(X), sent, {"gradient": G})
 
     def calibrate(self, setting: Setting) -> Self:
-        """b = epsilon gamma_n, if a budget for each round is given.
+        """The same: b follows from a budget for each round, if one is given.
 
         Raises:
             ConfigError: epsilon meets no noise.
         """
-        super().calibrate(setting)
-        if self.epsilon is None:
-            return self
-        if self.noise_rate == 0:
+        calibrated = super().calibrate(setting)
+        if self.epsilon is not None and self.noise_rate == 0:
             raise dp.ConfigError(
                 "DPA041", "defense.epsilon: needs a noise_rate above 0: b = epsilon * 0"
             )
-        return self.model_copy(update={"budget": self.epsilon * self.noise_rate})
+        return calibrated
+
+    @property
+    def b(self) -> float:
+        """b, from epsilon if that is given."""
+        return self.budget if self.epsilon is None else self.epsilon * self.noise_rate
 
     def without_noise(self) -> Self:
         return self.model_copy(update={"noise_rate": 0.0, "epsilon": None})
@@ -100,7 +103,7 @@ class PEDFL(dp.Defense):
         lag = int(self.order == "mix-then-step")  # rounds until a step is in a message
         unnoised = [0.0] * (self.n_rounds - lag)
         most = dp.batch_releases(self, setting.sizes[victim], unnoised, "laplace")
-        per_round = self.budget / self.noise_rate if self.noise_rate else float("inf")
+        per_round = self.b / self.noise_rate if self.noise_rate else float("inf")
         said = (
             "noise is scaled by the largest real distance between two agents, which is 0 for some "
             "data, so nothing bounds it from below. The claimed b / gamma_n "

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dpaudit.attack import Finding, Streams, ThreatModel
+from dpaudit.attack import Finding, Metric, Name, Streams, ThreatModel
 from dpaudit.defense import Bracket, Defense, Gradient, Graph, Message, Noise, Round, Setting
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
 from dpaudit.game.step_inputs import ChosenNoise, flat_state, state_of
@@ -119,7 +119,11 @@ def as_asked(finding: Finding, game: Game) -> Finding:
         f'agent {query.victim}\'s "{query.message}" of round {query.round} is moved by '
         f"{query.distance:.4g}, {far}; all else is the same in both worlds"
     )
-    return finding.model_copy(update={"rounds": (query.round,), "notes": (note, *finding.notes)})
+    metrics = dict(finding.metrics)
+    if Name.ROUNDS in metrics:  # a game of one round is one round of a run
+        metrics[Name.ROUNDS] = Metric(value=1, n=game.defense.asked.n_rounds)
+    changed = {"rounds": (query.round,), "notes": (note, *finding.notes), "metrics": metrics}
+    return finding.model_copy(update=changed)
 
 
 def _data(defense: Defense, holder: int, state: Any) -> Gradient:

@@ -141,9 +141,10 @@ def _of_given_gradients(question: Question, delta: float) -> LeakEnds:
     if question.meet and game.directions < len(leak.by_use):  # no coordinate for each inclusion
         low = low[:1] and (min(low, key=lambda r: r.noise_multiplier).model_copy(update=ONCE),)
     d = 1 if question.meet else question.worst  # inclusions that meet take a coordinate each
+    at_least, at_most = (worst_epsilon(end, d, delta, question.adjacency) for end in (low, high))
     ends = LeakEnds(
-        worst_epsilon(low, d, delta, question.adjacency).low,
-        worst_epsilon(high, d, delta, question.adjacency).high,
+        at_least.low,
+        max(at_least.low, at_most.high),  # rounding may have them the other way round
         low if d == 1 else None,
         high if d == 1 else None,
     )

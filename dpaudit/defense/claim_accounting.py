@@ -363,7 +363,7 @@ def _composed(
         most = _least_noise(most, _in_a_round(most, defense))
     adjacency = record_adjacency(claim)
     low, high = _epsilon(least, delta, adjacency).low, _epsilon(most, delta, adjacency).high
-    ends = Interval(low, high)
+    ends = Interval(low, max(low, high))  # rounding may have them the other way round
     return Accounted(ends, delta, victim, bracket.assumptions, tuple(least), tuple(most))
 
 

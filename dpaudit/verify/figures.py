@@ -62,6 +62,10 @@ class Evidence(NamedTuple):
         """The change of a record that is accounted; of a user, that of one record."""
         return "replace-one" if self.claim["adjacency"] == "replace-one" else "add-remove"
 
+    @property
+    def change(self) -> str:
+        return str(self.claim["adjacency"]).replace("user", "add-remove")  # by one record each
+
     def of(self, *roles: str) -> list[Finding]:
         return [finding for finding in self.findings if finding["role"] in roles]
 

@@ -1,7 +1,6 @@
 """Which premises of accounting the findings of an audit examined, derived again.
 
-Two proofs may stand behind them, for all rounds: the algebra of a step that is linear in its noise,
-or an alignment, in which noise moves by no more than is declared.
+All rounds are proven by the algebra of a linear step, or by noise that moves as far as declared.
 """
 
 import re
@@ -19,6 +18,8 @@ CITED = {  # roles of the findings that examine a premise; else that of its name
     "completeness": {"dependence"},
     "composition": {"declared", "exact-leak", "alignment"},
 }
+SAID_BESIDE = {"distance": ("dependence",), "noise": ("exact-leak",)}  # whose rounds it may say
+KIND = "family", "noise_multiplier", "clipped"  # of a release
 
 
 def accounting(evidence: Evidence) -> Finding | None:
@@ -33,7 +34,7 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     declared = accounting(evidence)
     if declared is None:
         return {}
-    moved = [f for f in evidence.of("sensitivity") if f["adjacency"] in (None, evidence.adjacency)]
+    moved = [f for f in evidence.of("sensitivity") if f["adjacency"] in (None, evidence.change)]
     noise, beside, leaks = map(evidence.of, ("noise", "dependence", "exact-leak"))
     of_part = evidence.claim["scope"] != "run"
     whole = [f for f in leaks if f["void"] is None and (of_part or _is_whole(f))]
@@ -78,10 +79,7 @@ def moved_noise(evidence: Evidence) -> float | None:
     own = most_of(accounting(evidence))
     for finding in evidence.of("alignment"):
         ratio, every = metric(finding, "noise moved over declared"), most_of(finding)
-        kinds, all_kinds = (
-            {(r["family"], r["noise_multiplier"], r["clipped"]) for r in some}
-            for some in (own, every)
-        )
+        kinds, all_kinds = ({tuple(r[k] for k in KIND) for r in some} for some in (own, every))
         n, most = (sum(int(r["count"]) for r in some) for some in (own, every))
         moves = ratio is not None and ratio <= ALLOWED and _is_whole(finding)
         same = finding["adjacency"] == evidence.claim["adjacency"]
@@ -129,8 +127,8 @@ def _miscited(evidence: Evidence) -> Iterator[Flaw]:
         some = {i for i in examine if findings[i]["kind"] == "sensitivity"}  # not all are needed
         if not examine - some <= {*cited} <= examine or len({*cited}) < len(cited):
             yield Flaw(where, "it does not cite what examines it", True)
-        said = ROUNDS.search(premise["says"])
-        if said and said[0] not in {_rounds(findings[i]) for i in cited}:
+        known = [findings[i] for i in cited] + evidence.of(*SAID_BESIDE.get(name, ()))
+        if (said := ROUNDS.search(premise["says"])) and said[0] not in map(_rounds, known):
             yield Flaw(where, f"{said[0]}: by none of its findings", True)
 
 

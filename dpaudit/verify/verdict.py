@@ -1,7 +1,4 @@
-"""The verdict of each claim, derived again from its evidence by the published rule.
-
-docs/verdicts.md has the rule: the most severe reason that applies decides.
-"""
+"""The verdict of each claim, derived again from its evidence by the rule of docs/verdicts.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -120,12 +117,12 @@ def _restated(evidence: Evidence) -> Iterator[Flaw]:
 
 def _left_out(evidence: Evidence) -> Iterator[Flaw]:
     """Evidence about the claim and its adversary that the claim does not name."""
-    claim, changes = evidence.claim, (None, evidence.adjacency)
+    claim = evidence.claim
     for j, finding in enumerate(evidence.result["findings"]):
         if finding["threat_model"] not in (None, claim["threat_model"]) or j in claim["because"]:
             continue
         own = finding["claim"] == claim["claim"] and finding["kind"] in OF_ONE_CLAIM
-        moved = finding["kind"] == "sensitivity" and finding["adjacency"] in changes
+        moved = finding["kind"] == "sensitivity" and finding["adjacency"] in (None, evidence.change)
         of_all = finding["role"] in ("noise", "state") and finding["claim"] is None
         if own or moved or of_all:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
@@ -172,6 +169,7 @@ def _numbers(evidence: Evidence) -> Iterator[Flaw]:
     spoken += [("sentence", claim["sentence"], [])]
     for premise in claim["premises"] if evidence.of("declared") else ():
         cited = [evidence.result["findings"][j] for j in premise["findings"]]
+        cited += evidence.of(*premises.SAID_BESIDE.get(premise["name"], ()))
         spoken.append((f"premises.{premise['name']}", premise["says"], cited))
     for where, text, some in spoken:
         counts = {str(n) for n in range(len(own) + 10) if where == "reason"}

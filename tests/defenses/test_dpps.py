@@ -244,10 +244,9 @@ def test_claimed_epsilon_grows_as_the_noise_rate_decays() -> None:
     protocol = Protocol(decay_at=(241, 541))
     claims = [protocol.claimed_epsilon(k) for k in (1, 240, 241, 541)]
     assert claims == pytest.approx([5e3, 5e3, 5e4, 5e5])
-    budget = Protocol(epsilon=2.0, noise_rate=0.01).calibrated().budget
-    assert budget == pytest.approx(0.02)
+    assert Protocol(epsilon=2.0, noise_rate=0.01).b == pytest.approx(0.02)
     with pytest.raises(ConfigError, match="noise_rate above 0"):
-        Protocol(epsilon=2.0, noise_rate=0.0).calibrated()
+        Protocol(epsilon=2.0, noise_rate=0.0).refuse_epsilon_without_noise()
     assert protocol.without_noise().claimed_epsilon(1) == math.inf
 
 

@@ -137,4 +137,4 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="needs a noise_rate above 0"):
         PEDFL(epsilon=1.0, noise_rate=0.0, allow_outside_theory=True).calibrate(setting)
     ring = Setting(build_graph("ring", 4), (40,) * 4, 9)
-    assert PEDFL(epsilon=5.0, noise_rate=0.01).calibrate(ring).budget == pytest.approx(0.05)
+    assert PEDFL(epsilon=5.0, noise_rate=0.01).calibrate(ring).b == pytest.approx(0.05)

@@ -55,6 +55,7 @@ STRETCHED = (
     "stretched: the natural one's gradient, of the length that moves messages most, as the step "
     "clips by itself"
 )
+TURNS = "one coordinate that turns around in each round"
 SMALL_NOTE = "on a small model and random records, in all rounds"
 FEW_NOTE = (
     "on a small model and random records, in up to 3 rounds; few: of the other records of a batch "
@@ -175,7 +176,8 @@ class Sensitivity(da.Attack):
             rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
         for k in range(done + 1, last + 1):
             if slopes:
-                by_function, own = examination.function(state, k, own, slopes)
+                in_round = {kind: _turned(kind, k) * slope for kind, slope in slopes.items()}
+                by_function, own = examination.function(state, k, own, in_round)
                 rows["function", False] += by_function if k in rounds else []
             if ("agent-identity", False) in rows:  # cheap, so in every round
                 rows["agent-identity", False] += between_agents(examination, state, k)
@@ -287,12 +289,24 @@ def _most_moved(context: da.AttackContext) -> int:
 
 
 def _slopes(coupled: Coupled) -> dict[str, Tensor]:
-    """Linear functions whose gradient [d] has the stated L1 length: on one coordinate, on all."""
+    """Functions whose gradient [d] has the stated L1 length: on one coordinate, on all.
+
+    They are linear, or their gradient turns around from one round's models to those of the next.
+    """
     distance, d = coupled.defense.function_distance(), coupled.setting.d
     assert distance is not None
     one = torch.zeros(d, dtype=torch.float64, device=coupled.streams.device)
     one[0] = distance
-    return {"one coordinate": one, "all coordinates": torch.full_like(one, distance / d)}
+    return {
+        "one coordinate": one,
+        "all coordinates": torch.full_like(one, distance / d),
+        TURNS: one,
+    }
+
+
+def _turned(kind: str, k: int) -> int:
+    """The sign of a function's gradient in round k."""
+    return -1 if kind == TURNS and k % 2 == 0 else 1
 
 
 def _by_message(rows: list[Row]) -> Iterator[list[Row]]:

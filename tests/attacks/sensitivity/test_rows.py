@@ -171,6 +171,9 @@ def test_slopes_have_the_stated_length() -> None:
     found = attack._slopes(coupled)
     assert found["one coordinate"].tolist() == [6.0, 0.0, 0.0, 0.0]
     assert found["all coordinates"].tolist() == [1.5] * 4
+    assert found[attack.TURNS].tolist() == [6.0, 0.0, 0.0, 0.0]
+    assert [attack._turned(attack.TURNS, k) for k in (1, 2, 3, 4)] == [1, -1, 1, -1]
+    assert [attack._turned("one coordinate", k) for k in (1, 2)] == [1, 1]
 
 
 @pytest.mark.parametrize("counted", [1, 50])

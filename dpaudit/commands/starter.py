@@ -32,6 +32,7 @@ def starter(name: str) -> str:
         packages={} if chosen is None else chosen.packages,
         noiseless=chosen is not None and chosen.without_noise() == chosen,
         graph=_graph(defense),
+        promised=_promised(defense),
         toml=_toml,
     )
 
@@ -42,6 +43,15 @@ def missing_package(name: str) -> str | None:
 
     chosen = _with_options(load_plugin("defenses", name))
     return None if chosen is None else requirements.missing_package(name, chosen)
+
+
+def _promised(defense: Any) -> dict[str, str]:
+    """Scope, adjacency and delta of what a defense claims, in the words that it says it in."""
+    said = defense.claims.replace("agent identity", "agent-identity")
+    scope = "message" if "of one message" in said else "round" if "of each round" in said else "run"
+    others = ("function", "agent-identity", "user")
+    adjacency = next((change for change in others if change in said), "add-remove")
+    return {"scope": scope, "adjacency": adjacency, "delta": "0" if "pure" in said else "1e-5"}
 
 
 def _graph(defense: Any) -> str:

@@ -42,6 +42,21 @@ def test_the_audit_of_every_defense_can_begin(tmp_path: Path, own_defense: str) 
     assert (not config.claim) == (own_defense in NOISELESS)
 
 
+@pytest.mark.parametrize(
+    ("defense", "promised"),
+    [
+        ("dpdl", ("run", "add-remove", 1e-5)),
+        ("dp-dgd", ("run", "function", 0.0)),
+        ("pedfl", ("round", "agent-identity", 0.0)),
+        ("ppsgd", ("run", "user", 1e-5)),
+        ("zip-dl", ("message", "add-remove", 1e-5)),
+    ],
+)
+def test_the_claim_is_of_what_the_defense_promises(tmp_path, defense, promised) -> None:
+    (claim,) = AuditConfig.from_toml(written(tmp_path, defense)[0]).claim
+    assert (claim.scope, claim.adjacency, claim.delta) == promised
+
+
 REPEATS = ("d-psgd", "correlated-randomness")
 
 

@@ -449,9 +449,9 @@ def _rows(heard: list[Heard], k: int, own: Streams) -> Iterator[NoiseTest]:
         for i, j in parallel_pairs(vectors, own.numpy("rows", k, width)):
             (one, r, x), (other, s, y) = some[i], some[j]
             ratio = float(x @ y / (x @ x))
-            same = (one.name, one.rows[r]) == (other.name, other.rows[s])  # heard in two rounds
-            read = bool(one.adversaries[r] & other.adversaries[s]) and not same
-            if read and _differ(one.data, other.data, r, s, ratio):
+            if one.adversaries[r] & other.adversaries[s] and _differ(
+                one.data, other.data, r, s, ratio
+            ):
                 says = (
                     f'"{one.name}" {_of(one, r)} and "{other.name}" {_of(other, s)} carry the same '
                     f"noise in round {k}: their difference has none"

@@ -74,6 +74,7 @@ class RealRounds:
         """The rounds, each from the state that the one before it leaves."""
         state: Any = self._defense.start(self._start, self._setting)
         following: Repeated | None = None
+        heard = frozenset[str]()  # messages of this round, with the round before it
         for i, k in enumerate(self.rounds):
             follows = i > 0 and self.rounds[i - 1] == k - 1
             oracle = following if following is not None and follows else self._oracle(k)
@@ -82,8 +83,9 @@ class RealRounds:
             if k < self._defense.n_rounds:
                 following = self._oracle(k + 1)
                 self.step(after, k + 1, following.again(), Woven(self.own, k + 1))
-            yield RealRound(self, state, k, oracle, following)
-            state = after
+            round = RealRound(self, state, k, oracle, following, heard if follows else frozenset())
+            yield round
+            state, heard = after, frozenset(round.hidden_later)
             on_round(i + 1)
 
     def step(self, state: Any, k: int, oracle: Gradient, noise: Noise) -> Any:
@@ -92,15 +94,25 @@ class RealRounds:
 
 
 class RealRound:
-    """One round from one state, played in as many ways as are asked for, each of them once."""
+    """One round from one state, played in as many ways as are asked for, each of them once.
+
+    Args:
+        heard: messages that were heard with the round before, which are not heard again.
+    """
 
     def __init__(
-        self, run: RealRounds, state: Any, k: int, oracle: Repeated, following: Repeated | None
+        self,
+        run: RealRounds,
+        state: Any,
+        k: int,
+        oracle: Repeated,
+        following: Repeated | None,
+        heard: frozenset[str],
     ) -> None:
         self.run, self._state, self.k = run, state, k
-        self._oracle, self._following = oracle, following
+        self._oracle, self._following, self._heard = oracle, following, heard
         self._later_too = False  # whether the round after it is played, too
-        self._hidden_later = set[
+        self.hidden_later = set[
             str
         ]()  # messages with noise that gradients reach in the round after
         self._least = 0.0  # weight of noise that is none, or as good as none
@@ -122,13 +134,13 @@ class RealRound:
         idle = self._unmoved(self._sent, silent, noisy + self._moved())
         noise_alone = self._unmoved(self._sent, silent, self._moved()) - idle
         if (idle or noise_alone) and self._following is not None:
-            self._later_too, self._hidden_later = True, noise_alone
+            self._later_too, self.hidden_later = True, noise_alone
             self._played.clear()
             late = {n for n in noise_alone if n + LATE in self.play(SILENT)}
             still = self._unmoved({n + LATE for n in late}, self.play(SILENT), self._moved())
-            self._hidden_later = {n for n in late if n + LATE not in still}
-        later = {n + LATE for n in idle | self._hidden_later}
-        now = (n for n in self._sent if n + LATE not in later)
+            self.hidden_later = {n for n in late if n + LATE not in still}
+        later = {n + LATE for n in idle | self.hidden_later}
+        now = (n for n in self._sent if n + LATE not in later and n not in self._heard)
         names = (*now, *(n + LATE for n in self._sent if n + LATE in later))
         found = (RoundMessage(self, n) for n in names if n in self.play(SILENT))
         return [message for message in found if message.play(SILENT).numel()]
@@ -204,21 +216,21 @@ class RealRound:
         """The messages of the round after it, which has no noise of its own here."""
         silence = Woven(self.run.own, self.k + 1, Way(weight=self._least))
         sent = self._after(way, state, silence)
-        return {n: x for n, x in sent.items() if n.removesuffix(LATE) not in self._hidden_later}
+        return {n: x for n, x in sent.items() if n.removesuffix(LATE) not in self.hidden_later}
 
     def _hidden_step(self, way: Way, shift: Tensor | None = None) -> Payloads:
         """Messages of the round after it that have noise of their own and gradients of this one.
 
         This round's gradients and that round's noise are as the way has them; its own noise is off.
         """
-        if not self._hidden_later:
+        if not self.hidden_later:
             return {}
         quiet = way._replace(weight=0.0, other=0.0, fresh=0, signs=None, added=0.0)
         _, state = self._step(quiet)
         noise = self._noise(way, self.k + 1, shift)
         sent = self._after(way, state, noise)
         self.draws |= noise.names.keys()
-        return {n: x for n, x in sent.items() if n.removesuffix(LATE) in self._hidden_later}
+        return {n: x for n, x in sent.items() if n.removesuffix(LATE) in self.hidden_later}
 
     def _noise(self, way: Way, k: int, shift: Tensor | None) -> Woven:
         """The noise of a round in some way."""

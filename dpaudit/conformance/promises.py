@@ -12,12 +12,10 @@ believes the messages, the noise and the mechanism that a defense declares, repl
 and compares two runs that differ in one record.
 """
 
-import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +25,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Message, Messages, kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
+from dpaudit.training.woven import global_randomness
 
 from . import declarations
 from .case import (
@@ -183,16 +182,8 @@ def _global(case: Case) -> None:
 
 def _played(case: Case, global_seed: int) -> list[Round]:
     """All rounds with this seed in every global generator, which are left as they were."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(global_seed)
-            random.seed(global_seed)
-            np.random.seed(global_seed)  # noqa: NPY002
-            return case.play()
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+    with global_randomness(global_seed):
+        return case.play()
 
 
 def _resumed(case: Case) -> None:

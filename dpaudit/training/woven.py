@@ -206,18 +206,28 @@ class _Answers:
         self.next, self.way = 0, PLAYED
 
 
+_SPARE: list[np.random.MT19937] = []  # generators that no ``global_randomness`` uses now
+
+
 @contextmanager
 def global_randomness(seed: int) -> Iterator[None]:
-    """Generators of the process as after this seed, and afterwards as they were."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    """Generators of the process as after this seed, and afterwards as they were.
+
+    NumPy's is exchanged for another one meanwhile: to copy its state takes as long as some rounds.
+    """
+    before = torch.get_rng_state(), random.getstate()
+    of_numpy = np.random.get_bit_generator()
+    generator = _SPARE.pop() if _SPARE else np.random.MT19937()
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # else torch.manual_seed formats a traceback in every call
         torch.cuda.manual_seed_all(seed)
+    np.random.set_bit_generator(generator)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
     try:
         yield
     finally:
         torch.set_rng_state(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        random.setstate(before[2])
+        np.random.set_bit_generator(of_numpy)
+        random.setstate(before[1])
+        _SPARE.append(generator)

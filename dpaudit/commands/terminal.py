@@ -303,7 +303,7 @@ def print_result(result: "AuditResult", out: Path, as_json: bool) -> None:
     if result.verdict is None:
         say("no claim was made, so there is no verdict")
     else:
-        say(f"verdict: {result.verdict}. {result.sentence}")
+        say(f"verdict: {result.verdict}. {result.meaning}")
     for claim in result.claims:
         say(f"{claim.verdict.upper()}  {claim.sentence}", _STYLES[claim.verdict])
         say(f"  against {claim.threat_model}: {claim.reason}{_linked(*claim.codes)}")

@@ -270,9 +270,16 @@ class AuditResult(Strict):
         """Why the verdict is what it is, what that means, and what it does not mean."""
         if self.verdict is None:
             return "No claim was made, so there is no verdict."
+        claim = self.decided_by
+        return self.meaning if claim is None else f"{claim.reason} {self.meaning}"
+
+    @property
+    def meaning(self) -> str:
+        """What the verdict means, and what it does not mean."""
+        if self.verdict is None:
+            return ""
         claim, common = self.decided_by, MEANING[self.verdict]
-        said = () if claim is None else (claim.reason, claim.meaning)
-        return " ".join(part for part in (*said, common) if part)
+        return f"{claim.meaning} {common}" if claim is not None and claim.meaning else common
 
     def __str__(self) -> str:
         """The verdict, the claim that decided it, its range and premises, and where the rest is."""

@@ -112,9 +112,7 @@ class RealRound:
         self.run, self._state, self.k = run, state, k
         self._oracle, self._following, self._heard = oracle, following, heard
         self._later_too = False  # whether the round after it is played, too
-        self.hidden_later = set[
-            str
-        ]()  # messages with noise that gradients reach in the round after
+        self.hidden_later = set[str]()  # with noise, and gradients only in the round after
         self._least = 0.0  # weight of noise that is none, or as good as none
         self._seen: dict[str, SeenRows] = {}
         self._sent: dict[str, Message] = {}

@@ -71,7 +71,7 @@ def audit(
     content, text, path, step = _read(config, {**settings, **named})
     if data is not None and not isinstance(data, Dataset):
         data = from_records(data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(step or defense, data, None if isinstance(model, str) else model)
+    own = CallerObjects(step or defense, data, None if isinstance(model, str) else _plain(model))
     checked = _checked(own.fill(content), text, path, own.defense, fix_model)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
@@ -87,6 +87,12 @@ def audit(
     except SystemExit as error:  # it would end the caller's script, with an exit code of its own
         said = f"no answer: code that is audited raised SystemExit({error})"
         raise RunError("DPA026", said) from error
+
+
+def _plain(model: nn.Module | None) -> nn.Module | None:
+    """The network that ``torch.compile`` was given: it would compile each audit's calls anew."""
+    plain: nn.Module | None = getattr(model, "_orig_mod", model)
+    return plain
 
 
 def _read(

@@ -23,6 +23,10 @@ from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH, Decoder
 _SAME = 1e-3  # of the largest logit: less is rounding
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_WITHOUT_STATE = {  # by whether the state is that of a BatchNorm
+    True: "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
+    False: "expected a network whose forward changes no buffer of it",
+}
 _GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
 
 
@@ -131,7 +135,7 @@ def architecture(
         raise ConfigError(
             "DPA036",
             f"{name} keeps state beside its parameters ({state}), which agents cannot share; "
-            "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
+            + _WITHOUT_STATE[_has_batch_norm(module)],
         )
     if lazy := [path for path, p in module.named_parameters() if is_lazy(p)]:
         raise ConfigError(
@@ -279,6 +283,10 @@ def _state(module: nn.Module, shape: Shape, dtype: torch.dtype) -> str | None:
     except Exception:  # which `architecture` says in a line
         return None
     return next((name for name, b in before.items() if not torch.equal(b, after[name])), None)
+
+
+def _has_batch_norm(module: nn.Module) -> bool:
+    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
 
 
 def _why_not(module: nn.Module, reason: str) -> str:

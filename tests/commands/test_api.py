@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 import dpaudit
 from dpaudit.accounting import Release, epsilon
@@ -107,6 +108,14 @@ def test_an_object_others_cannot_import_is_audited_on_one_core() -> None:
     assert result.config["defense"]["name"].endswith("Here")
 
 
+def test_a_compiled_network_is_audited_as_it_was_before() -> None:
+    network = nn.Linear(9, 3)
+    compiled = torch.compile(network, backend="eager")
+    own = {"defense": own_defense(), "data": own_arrays(), "cores": 1}
+    plain, same = (dpaudit.audit(WITHOUT_OBJECTS, model=m, **own) for m in (network, compiled))
+    assert without_timing(plain) == without_timing(same)
+
+
 def test_training_starts_from_the_parameters_of_an_own_network() -> None:
     still = DPDPSGD(n_rounds=1, batch_size=4, noise_multiplier=0.0, learning_rate=1e-12)
     network = nn.Linear(9, 3)
@@ -125,7 +134,9 @@ def test_training_starts_from_the_parameters_of_an_own_network() -> None:
     [
         ({"model": nn.Linear(9, 4)}, r"Linear turns two records into \[2, 4\]; expected \[2, 3\]"),
         ({"model": nn.Linear(8, 3)}, r"Linear cannot take records of shape \[9\]"),
-        ({"model": nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))}, "keeps state beside"),
+        ({"model": nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))}, "give fix_model=True"),
+        ({"model": spectral_norm(nn.Linear(9, 3))}, "expected a network whose forward changes no"),
+        ({"model": torch.jit.script(nn.Linear(9, 3))}, "ScriptModule cannot take records"),
         ({"data": (np.zeros((5, 3), "f4"), np.zeros(4, int))}, "data: y has shape"),
         ({"data": (np.zeros((5, 3), "f4"), np.zeros(5, int))}, "single class"),
     ],

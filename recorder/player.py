@@ -51,6 +51,13 @@ class Change(NamedTuple):
     record: int  # which of the batch
 
 
+class Batch(NamedTuple):
+    """A batch of which records are changed."""
+
+    contents: list[Content]
+    records: int  # before one is left out
+
+
 def _shown(part: Any, name: str) -> list[Content]:
     """A part of a message that the program shows, with the numbers that its bytes hold."""
     if isinstance(part, (bytes, bytearray, memoryview)):
@@ -139,6 +146,7 @@ class Player:
         self.is_one_of_several = RANKS in os.environ  # which the program may empty
         self.process = os.environ.get(PROCESS)
         self._thread = threading.local()  # whose "agent" took the last batch in it
+        self._changed: dict[int, Batch] = {}  # by agent: what it was handed last
 
     @property
     def rank(self) -> int | None:
@@ -167,12 +175,29 @@ class Player:
                 return records
             if not self.world.tapes:
                 record["digests"] = batches.digests_of(records)
-            for change in self.world.changes:
-                if (change.agent, change.batch) == (agent, number):
-                    records = batches.changed(records, change.how, change.record)
+            changes = [c for c in self.world.changes if (c.agent, c.batch) == (agent, number)]
+            if changes:
+                records, record["records"] = self._with_changes(agent, records, n, changes)
             parts = batches.contents_of(records) if self.world.keeps_records else ()
             self._log.write(record, parts)
         return records
+
+    def _with_changes(
+        self, agent: int, records: Any, n: int, changes: list[Change]
+    ) -> tuple[Any, int]:
+        """A batch with its changes, and how many records it has without them.
+
+        A program may show once more what it was handed, as from one local step to the next.
+        """
+        before, last = batches.contents_of(records), self._changed.get(agent)
+        if last is not None and last.contents == before:
+            return records, last.records
+        for change in changes:
+            records = batches.changed(records, change.how, change.record)
+        after = batches.contents_of(records)
+        if after != before:
+            self._changed[agent] = Batch(after, n)
+        return records, n
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: str) -> Any:
         """A draw of noise, or what takes its place."""

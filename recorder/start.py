@@ -341,7 +341,10 @@ def _note_what_ends_it(log: Log) -> None:
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = str(error).strip()
         said = [line for line in text.splitlines() if line.strip("=- ")]
-        log.note("failed", f"{kind.__name__}: {said[-1].strip() if said else ''}")
+        if isinstance(error, RecorderError):  # of the tap, which without an audit asks for nothing
+            log.note("refused", error.coded)
+        else:
+            log.note("failed", f"{kind.__name__}: {said[-1].strip() if said else ''}")
         shown(kind, error, trace)
 
     sys.excepthook = note

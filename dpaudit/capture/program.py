@@ -1,7 +1,6 @@
 """Somebody's program, run in one world after the other, and what each run leaves."""
 
 import itertools
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpaudit.codes import entries
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.captured_file import CapturedConfig, ProgramOptions
 from dpaudit.files.interpreter import in_environment, interpreter, with_python
@@ -32,14 +30,13 @@ from dpaudit.training.seals import sealed, unsealed
 from .channels import routed
 from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
-from .run import LOST, MOST_BYTES, hooked, port_hint, status_of, too_large
+from .run import LOST, MOST_BYTES, coded, hooked, port_hint, status_of, too_large
 from .runs import ProgramRun, RoundNumbers
 
 Found = TypeVar("Found")
 LAST_LINES = 5  # of what a program printed before it failed
 PORTS = 3  # runs that are tried while the port that was free is not any more
 POLL = 5e-3  # seconds
-CODED = re.compile(r"(DPA\d{3}) (.*)", re.DOTALL)  # what the recorder refuses with a page
 MOST_SAID = 2**16  # bytes of a text of a run that are read
 SERVE = "import sys; del sys.path[0]; from dpaudit_recorder.server import main; sys.exit(main())"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -111,6 +108,9 @@ class Program:
             futures = [pool.submit(one, world) for world in worlds]
             try:
                 return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                self._runs.stop()  # else the pool waits for runs, which may take minutes
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -128,8 +128,7 @@ class Program:
             why = f"not done after {self.options.seconds:g} s (program.seconds)"
         elif (out / ERROR).exists() or refused:
             why = _text_of(out / ERROR) if (out / ERROR).exists() else refused[0]
-            if (coded := CODED.fullmatch(why)) and coded[1] in entries():
-                code, why = coded.groups()
+            code, why = coded(why, code)
         elif status != 0 and not all_over(processes):
             said, first = _said(out), first_failure(processes)
             last = "\n".join(["; it said last:", *said.strip().splitlines()[-LAST_LINES:]])
@@ -238,6 +237,7 @@ class Servers:
         python = sys.executable if options.python is None else str(options.python)
         self._command = [python, "-c", SERVE, str(options.seconds), str(ranks), *script]
         self._free: Queue[subprocess.Popen[str]] = Queue()
+        self._all: list[subprocess.Popen[str]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -245,7 +245,7 @@ class Servers:
         hooks = hooked(None, str(options.folder), options.cpu, MOST_BYTES, world=True)
         hooks = {**in_environment(options.python, hooks), **ONE_THREAD, **ORDERED}
         environment = {**hooks, **({RANKS: "1"} if options.ranks else {})}
-        servers = [
+        self._all = [
             subprocess.Popen(
                 self._command,
                 cwd=options.folder,
@@ -256,16 +256,16 @@ class Servers:
             )
             for _ in range(self.workers)
         ]
-        for server in servers:
+        for server in self._all:
             self._free.put(server)
         try:
             yield
         finally:
-            for server in servers:
+            for server in self._all:
                 assert server.stdin is not None
                 server.stdin.close()  # its end, where a signal comes just before it reads
                 server.terminate()
-            for server in servers:
+            for server in self._all:
                 server.wait()
 
     def run(self, path: Path, world: World) -> int | None:
@@ -281,6 +281,11 @@ class Servers:
             self._free.put(server)
         return int(answer) if answer else None
 
+    def stop(self) -> None:
+        """End what runs now; no run can follow."""
+        for server in self._all:
+            server.terminate()
+
 
 class Anew:
     """The command itself, with the hooks in all processes that it starts.
@@ -292,10 +297,15 @@ class Anew:
 
     def __init__(self, options: ProgramOptions) -> None:
         self._options = options
+        self._is_stopped = threading.Event()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         yield
+
+    def stop(self) -> None:
+        """End what runs now; no run can follow."""
+        self._is_stopped.set()
 
     def run(self, path: Path, world: World) -> int:
         """The exit status of the world's run."""
@@ -309,7 +319,12 @@ class Anew:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             how: dict[str, Any] = {"cwd": options.folder, **streams}
             status = status_of(
-                command, environment, options.seconds, lambda: world.is_over, POLL, **how
+                command,
+                environment,
+                options.seconds,
+                lambda: world.is_over or self._is_stopped.is_set(),
+                POLL,
+                **how,
             )
         return 0 if world.is_over else TIMED_OUT if status is None else status
 

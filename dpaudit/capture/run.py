@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shlex
 import shutil
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dpaudit.recorder
+from dpaudit.codes import entries
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.documents import reason, text_of
 from dpaudit.files.interpreter import in_environment, with_python
@@ -53,6 +55,7 @@ from .simulated import Counting, is_simulation, with_counted_rounds
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
+_CODED = re.compile(r"(DPA\d{3}) (.*)", re.DOTALL)  # what the recorder refuses with a page
 LOST = "what a process sent and drew after that is not recorded"
 LEFT_RUNNING = (
     "{} still ran when the command ended, and had to be ended: start the program so that it waits "
@@ -306,7 +309,8 @@ def _failure(
         for kind in ("refused", "full")
     }
     if noted["refused"]:
-        return RunError("DPA060", noted["refused"][0])
+        code, why = coded(noted["refused"][0], "DPA060")
+        return RunError(code, f"{_said(command)}: {why}")
     if noted["full"]:
         return too_large(most_bytes, ", or give a larger --max-bytes")
     if ended.code and not all_over(processes):
@@ -331,6 +335,12 @@ def _said(command: Sequence[str]) -> str:
 def _ended(command: Sequence[str], code: int) -> str:
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"{_said(command)}: {how}"
+
+
+def coded(why: str, code: str) -> tuple[str, str]:
+    """What the recorder refuses: the code of its page, or this one, and the line without it."""
+    found = _CODED.fullmatch(why)
+    return (found[1], found[2]) if found and found[1] in entries() else (code, why)
 
 
 def port_hint(why: str) -> str:

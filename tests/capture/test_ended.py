@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from multiprocessing import get_context
@@ -52,6 +53,35 @@ def test_all_that_was_started_ends_with_its_caller(tmp_path: Path, by: int) -> N
     finally:
         for pid in pids:
             _end(int(pid))
+
+
+SLOW = """
+import time
+open(f"{__file__}.up", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_an_interruption_does_not_wait_for_a_run(tmp_path: Path, ranks: int | None) -> None:
+    """As Ctrl-C does: a run of a framework takes minutes. By itself this one would take ten."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    program = {"command": ("python", "slow.py"), "folder": tmp_path, "ranks": ranks, "seconds": 600}
+    config = CapturedConfig.model_validate({"program": program})
+    caller = threading.main_thread().ident
+    assert caller is not None
+
+    def interrupt() -> None:
+        while not (tmp_path / "slow.py.up").exists():
+            time.sleep(0.05)
+        signal.pthread_kill(caller, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    began = time.monotonic()
+    running = Program(config, tmp_path / "scratch", cores=1)
+    with pytest.raises(KeyboardInterrupt), running.running():
+        running.each([World(out=tmp_path)], lambda run: None)
+    assert time.monotonic() - began < 120
 
 
 def _end(pid: int) -> None:

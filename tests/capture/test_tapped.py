@@ -41,6 +41,20 @@ def test_capture_records_a_program_that_calls_the_tap(
     assert config.record.rounds == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("tap.send('alice', 1, 'x', 1.0)", "tap.send: expected an agent's number, 0, 1, ...; got"),
+        ("tap.noise(0, 'z', np.ones(2), [1, 1])", "tap.noise: expected one scale, 0 or more; got"),
+    ],
+)
+def test_a_wrong_call_of_the_tap_has_its_own_code(tmp_path: Path, call: str, said: str) -> None:
+    """Alone the program ends well, so that running it alone is no advice."""
+    with pytest.raises(RunError, match=said) as error:
+        recorded(tmp_path, call)
+    assert error.value.code == "DPA061"
+
+
 def recorded(tmp_path: Path, end: str) -> tuple[int, str | None]:
     """How many messages are kept of a program that ends so, and what is said about it."""
     command = [sys.executable, "-c", TAPPED + end]

@@ -205,7 +205,10 @@ def test_what_a_recorder_refuses_comes_first() -> None:
     records = [note("refused", "no\nway"), note("full"), note("failed", "Error: EADDRINUSE")]
     ended: Any = SimpleNamespace(code=1, failure=None, unseen=())
     first = run._failure(["p"], ended, [Process(Path("0.log"), tuple(records))], 5)
-    assert (first.code, str(first).startswith("no")) == ("DPA060", True)  # type: ignore[union-attr]
+    assert (first.code, str(first)) == ("DPA060", "p: no\\nway")  # type: ignore[union-attr]
+    called = [note("refused", "DPA061 tap.send: no"), *records]
+    first = run._failure(["p"], ended, [Process(Path("0.log"), tuple(called))], 5)
+    assert (first.code, str(first)) == ("DPA061", "p: tap.send: no")  # type: ignore[union-attr]
     failed = run._failure(["p"], ended, [Process(Path("0.log"), tuple(records[2:]))], 5)
     assert str(failed) == (
         "p: ended with exit code 1: Error: EADDRINUSE; the port is in use: end what holds it, or "

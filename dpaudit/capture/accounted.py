@@ -21,7 +21,6 @@ from dpaudit.pipeline.rules import CAPTURED
 
 from .coupled import OTHERWISE
 from .measured import NO_LEAK, RoundLeak
-from .other_draws import drawn_beside
 from .runs import MessageId
 from .worlds import MeasuredRuns, Pair
 
@@ -143,9 +142,7 @@ class VictimLeaks:
 
 def _drawn_beside(worlds: MeasuredRuns, found: RoundLeak) -> str:
     """What is drawn before a message that shows a record without noise, and not named as noise."""
-    if found.noiseless is None:
-        return ""
-    return drawn_beside(worlds.plain, worlds.config.noise.sites, found.noiseless)
+    return "" if found.noiseless is None else worlds.drawn_beside(found.noiseless)
 
 
 NOISELESS = Least(inf, (Release(family="gaussian", noise_multiplier=0.0),))

@@ -27,7 +27,6 @@ from dpaudit.files.world import FAR, NEARER, Change, How, World
 
 from .coupled import OTHERWISE
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
-from .other_draws import drawn_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
 from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
@@ -247,8 +246,7 @@ class Alignments:
 
     def _refuse_unnamed(self, shown: MessageId) -> None:
         """Raises NotExamined where noise that nobody named may hide what a message shows."""
-        sites = self.worlds.config.noise.sites
-        if drawn := drawn_beside(self.worlds.plain, sites, shown):
+        if drawn := self.worlds.drawn_beside(shown):
             raise NotExamined("composition", f"{shown} moves with a record, and {drawn}")
 
     def furthest(

@@ -29,7 +29,7 @@ from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import Ends, measured_accounting
-from .coupled import with_other_draws
+from .coupled import with_noise_left_behind, with_other_draws
 from .examined import Examination
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
@@ -123,7 +123,7 @@ class ProgramSource:
             counter = partial(_counter, on_progress)
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
             worlds = with_other_draws(measured_worlds(config, runs), runs)
-            worlds = with_sizes(worlds, runs)
+            worlds = with_noise_left_behind(with_sizes(worlds, runs), runs)
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         left_out += [worlds.not_measured] if worlds.not_measured else []

@@ -1,23 +1,30 @@
-"""Whether runs with and without a record draw the same numbers beside noise.
+"""What a program draws beside the noise that moves its messages.
 
 Dropout, and random changes of images, draw numbers for each record of a batch. With one record less
 they draw fewer, and all other records get other ones: messages move by these, too, and how far the
 record alone moves them is not seen. Where another record takes its place, all draws are the same.
+Noise that is shown to the tap may be drawn and sent, and what the tap returns left behind.
 """
 
 from collections import Counter
 from typing import Any
 
+from dpaudit.errors import RunError
 from dpaudit.files.world import Change, World
 
 from .other_draws import draws_beside
 from .program import KeptRuns
-from .runs import FAMILIES, ProgramRun
+from .runs import FAMILIES, MessageId, ProgramRun, first_difference
 from .worlds import MeasuredRuns
 
 OTHERWISE = (
     "{} draws other numbers beside noise, as dropout does for one record less, so that all other "
     "records have other ones, too"
+)
+
+LEFT_BEHIND = (
+    'no message is made of what tap.noise returns for "{}", and other draws move it: go on with '
+    "what tap.noise returns"
 )
 
 
@@ -42,6 +49,44 @@ def with_other_draws(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
     )
     one, other = runs.loaded([world, without])
     return worlds._replace(otherwise=_differing(one, other, config.noise.sites))
+
+
+def with_noise_left_behind(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
+    """The same, with messages that may have their noise from draws that the program only shows.
+
+    A program that does not go on with what tap.noise returns sends its own draw: what replaces it
+    moves nothing. Whether other draws move the message is seen in a run with another seed.
+    """
+    unused = {
+        victim: name for victim in worlds.config.record.victims if (name := _unused(worlds, victim))
+    }
+    if not unused:
+        return worlds
+    base, left = worlds.base, dict[MessageId, str]()
+    try:
+        [other] = runs.loaded([worlds.replay.model_copy(update={"seed": worlds.config.seed ^ 1})])
+    except RunError:  # its draws have other shapes then
+        return worlds
+    for message in base.messages:
+        if message.source in unused and first_difference(base, other, [message]) is not None:
+            left[message] = LEFT_BEHIND.format(unused[message.source])
+    return worlds._replace(left_behind=left)
+
+
+def _unused(worlds: MeasuredRuns, victim: int) -> str:
+    """Noise of a round that the victim shows to the tap and that moves none of its messages."""
+    for of in worlds.rounds.values():
+        if victim not in of.places or of.unmeasured.get(victim):
+            continue
+        used = {response.draw for found in of.noised[victim].values() for response in found}
+        for j, draw in enumerate(of.places[victim].draws):
+            if (
+                draw.agent == victim
+                and j not in used
+                and draw.name not in worlds.config.noise.sites
+            ):
+                return draw.name
+    return ""
 
 
 def _differing(one: ProgramRun, other: ProgramRun, sites: tuple[str, ...]) -> str:

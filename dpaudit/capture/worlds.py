@@ -26,6 +26,7 @@ from .measured import (
     noise_of,
     of_other_sizes,
 )
+from .other_draws import drawn_beside
 from .program import KeptRuns
 from .refusals import refuse_absent
 from .runs import (
@@ -155,12 +156,19 @@ class MeasuredRuns(NamedTuple):
     rounds: Mapping[int, Neighbours]
     not_measured: str = ""  # a round, with why
     otherwise: str = ""  # a line that draws other numbers beside noise without the record
+    # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
+    left_behind: Mapping[MessageId, str] = {}
 
     @property
     def unmeasured(self) -> dict[MessageId, NotMeasured]:
         """Messages that are not linear in their noise, or differ in size."""
         by_victim = [of for n in self.rounds.values() for of in n.unmeasured.values()]
         return {message: error for of in by_victim for message, error in of.items()}
+
+    def drawn_beside(self, message: MessageId) -> str:
+        """What may hide a message that shows a record without noise, as a clause; "" if nothing."""
+        drawn = drawn_beside(self.plain, self.config.noise.sites, message)
+        return drawn or self.left_behind.get(message, "")
 
 
 def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf, sqrt
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from dpaudit.capture.accounted import (
 from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.runs import MessageId
 from dpaudit.capture.sampling import Sampling
+from dpaudit.capture.worlds import MeasuredRuns
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -86,6 +88,7 @@ def both_of(
     model: ThreatModel = SPY,
     ends: Any = None,
     drawn: int = 0,
+    left_behind: bool = False,
     otherwise: str = "",
     **claim: Any,
 ) -> tuple[Finding, Any]:
@@ -109,7 +112,9 @@ def both_of(
         plain=plain,
         sampling=sampling,
         rounds=dict(enumerate(rounds, start=2)),
+        left_behind={SHOWN: "left"} if left_behind else {},
     )
+    worlds.drawn_beside = partial(MeasuredRuns.drawn_beside, worlds)
     given = Claim.model_validate({"text": "c", "epsilon": 50.0, "delta": DELTA, **claim})
     return measured_accounting(worlds, 0, given, model, ends or Ends())
 
@@ -196,6 +201,9 @@ def test_as_many_unnamed_numbers_may_hide_a_message() -> None:
     assert (fewer.metrics[Name.EPSILON].low, fewer.message) == (inf, str(SHOWN))
     assert (enough.metrics[Name.EPSILON].low, enough.message) == (low_of(3.0), None)
     assert any("may be hidden by noise that was not named: a.py:1" in n for n in enough.notes)
+    left = accounted(*rounds, left_behind=True)
+    assert (left.metrics[Name.EPSILON].low, left.message) == (low_of(3.0), None)
+    assert any("may be hidden by noise that was not named: left" in n for n in left.notes)
 
 
 def test_batches_that_are_drawn_count_by_their_rate() -> None:

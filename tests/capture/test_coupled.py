@@ -4,15 +4,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.coupled import with_other_draws
+from dpaudit.capture.coupled import with_noise_left_behind, with_other_draws
 from dpaudit.capture.traces import NotExamined
 from dpaudit.capture.worlds import MeasuredRuns
 from dpaudit.files.world import Change, World
 
-from .toy import Toy, alignments, config_of
+from .toy import SCALE, Toy, alignments, config_of
 
 LINE = "toy.py:9"
 
@@ -83,3 +84,39 @@ def test_runs_without_a_record_are_not_compared_then(tmp_path: Path) -> None:
     with pytest.raises(NotExamined, match=f"is left out: {LINE} draws other numbers") as error:
         of.moves()
     assert error.value.premise == "distance"
+
+
+class LeavesBehind(Toy):
+    """Agent 0 sends what it has drawn, and not what the tap makes of it."""
+
+    seeded = False  # the draw follows no seed of the program
+
+    def content(self, agent: int, k: int, total: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        seed = 5 if self.seeded else self.run.world.seed
+        own = SCALE * np.random.default_rng([seed, k]).normal(size=2)
+        return total + (own if agent == 0 else noise)
+
+
+def test_noise_that_is_shown_and_left_behind_may_hide_a_record(tmp_path: Path) -> None:
+    """Its messages are shown by no noise of the tap; those of the other agent are."""
+    toy = LeavesBehind(tmp_path)
+    runs: Any = toy
+    worlds = with_noise_left_behind(alignments(toy, tmp_path).worlds, runs)
+    assert [(m.source, m.round) for m in worlds.left_behind] == [(0, 1), (0, 2)]
+    for message in worlds.base.messages:
+        said = 'no message is made of what tap.noise returns for "z"' if message.source == 0 else ""
+        assert worlds.drawn_beside(message).startswith(said)
+        assert bool(worlds.drawn_beside(message)) == bool(said)
+
+
+@pytest.mark.parametrize(("toy", "n_played"), [(Toy, 0), (LeavesBehind, 1)])
+def test_a_message_that_no_draw_moves_is_hidden_by_none(
+    tmp_path: Path, toy: type[Toy], n_played: int
+) -> None:
+    """As of a program that draws noise and forgets to add it; one that adds it costs no run."""
+    played = toy(tmp_path, seeded=True)
+    runs: Any = played
+    worlds = alignments(played, tmp_path).worlds
+    before = len(played.worlds)
+    assert with_noise_left_behind(worlds, runs).left_behind == {}
+    assert len(played.worlds) == before + n_played

@@ -13,6 +13,7 @@ from dpaudit.files.recorded import Draw
 from .runs import FAMILIES, MessageId, ProgramRun
 
 ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
+SEEDS = 10**6  # values of a whole number, from which more numbers can be made than it is
 # Whose numbers, one by one, are no normal and no Laplace numbers, and of which none are made.
 OTHER_LAWS = frozenset(
     (
@@ -58,7 +59,8 @@ def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) ->
     clause; "" if that is nothing, or fewer numbers than the message has, as for a random peer.
 
     It may be noise that nobody has named: a message that moves with a record, and with no other
-    noise, speaks against no claim then.
+    noise, speaks against no claim then. A seed makes any number of numbers where no recorder looks,
+    as in compiled code.
     """
     begin, end = run.span(message.source, message.round)
     taken = [b for b in run.taken if b.agent == message.source and begin < b.sequence < end]
@@ -66,6 +68,8 @@ def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) ->
         first = min(batch.sequence for batch in taken if batch.process == process)
         left, _ = _not_shown(run, sites, process)
         between = [(draw, n) for draw, n in left if first < draw.sequence < end]
+        if seed := next((draw for draw, _ in between if _may_be_seed(draw)), None):
+            return _said(seed)
         if between and sum(n for _, n in between) >= len(run.messages[message]):
             return _said(max(between, key=lambda one: one[1])[0])
     return ""
@@ -119,6 +123,19 @@ def _before_batches(run: ProgramRun, process: int) -> frozenset[int]:
             found |= {w for w in waiting if draws[w] > max(1, sizes[at])}
         waiting = [*waiting, at] if at in draws and at not in sizes else []
     return frozenset(found)
+
+
+def _may_be_seed(draw: Draw) -> bool:
+    """Whether it is whole numbers, or bytes, of so many values that noise may be made of one."""
+    given = [value for value in draw.parameters if value is not None]
+    match draw.operator.rpartition(".")[2]:
+        case "bytes":
+            return True
+        case "bits":
+            return 2.0 ** min(given[0], 64.0) >= SEEDS
+        case "integers" | "random_":
+            return not given or (given[-1] - given[0] if given[1:] else given[0]) >= SEEDS
+    return False
 
 
 def _said(draw: Draw) -> str:

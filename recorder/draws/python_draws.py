@@ -29,11 +29,12 @@ class Law(NamedTuple):
     """What a function draws: its operator, and its parameters by name, with defaults."""
 
     operator: str
-    parameters: tuple[tuple[str, float], ...] = ()
+    parameters: tuple[tuple[str, float | None], ...] = ()
 
 
 NORMAL, LAPLACE = "normal", "laplace"
 _ENDS = (("low", 0.0), ("high", 1.0))
+_BELOW = Law("integers", (("low", 0.0), ("high", None)))  # without a high end, low is that
 NUMPY = {
     "normal": Law(NORMAL, (("loc", 0.0), ("scale", 1.0))),
     "standard_normal": Law(NORMAL),
@@ -49,9 +50,9 @@ NUMPY = {
     "logistic": Law("logistic", (("loc", 0.0), ("scale", 1.0))),
     "gumbel": Law("gumbel", (("loc", 0.0), ("scale", 1.0))),
     "rayleigh": Law("rayleigh", (("scale", 1.0),)),
-    "integers": Law("integers"),
-    "randint": Law("integers"),
-    "random_integers": Law("integers"),
+    "integers": _BELOW,
+    "randint": _BELOW,
+    "random_integers": _BELOW,
     "permutation": Law("permutation"),
     "permuted": Law("permutation"),
     "shuffle": Law("permutation"),
@@ -80,8 +81,8 @@ PYTHON = {
     "gammavariate": Law("gamma", (("alpha", 1.0), ("beta", 1.0))),
     "triangular": Law("triangular"),
     "betavariate": Law("beta"),
-    "randrange": Law("integers"),
-    "randint": Law("integers"),
+    "randrange": Law("integers", (("start", 0.0), ("stop", None))),
+    "randint": Law("integers", (("a", 0.0), ("b", None))),
     "choice": Law("choice"),
     "choices": Law("choice"),
     "sample": Law("choice"),
@@ -89,7 +90,8 @@ PYTHON = {
     "getrandbits": Law("bits", (("k", 0.0),)),
     "randbytes": Law("bytes"),
 }
-SYSTEM = {name: PYTHON[name] for name in ("random", "getrandbits")}  # which has its own of these
+OF_SYSTEM = Law("bits", (("k", 0.0),))
+SYSTEM = {"random": PYTHON["random"], "getrandbits": OF_SYSTEM}  # which has its own of these
 ENTROPY = Law("bytes")  # of os.urandom
 OF_A_SEED = 64  # bits, at least: NumPy asks for 128 by Python's secrets
 IN_WORLDS = 100  # times as many draws of a line are written down in runs of an audit
@@ -199,7 +201,7 @@ class PythonDraws:
             named.get(name, given[i] if i < len(given) else default)
             for i, (name, default) in enumerate(law.parameters)
         ] or ([0.0, 1.0] if law.operator in (NORMAL, LAPLACE) else [])
-        if law.operator == "bits" and (parameters[0] or 0) >= OF_A_SEED:
+        if law is OF_SYSTEM and (parameters[0] or 0) >= OF_A_SEED:
             return result
         with self._log.lock:
             self._written[site] += 1

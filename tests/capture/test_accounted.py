@@ -97,7 +97,13 @@ def both_of(
     victims = tuple(v for v in (0, 1) if any(v in one.records for one in rounds))
     record = SimpleNamespace(victims=victims, hows=lambda: hows)
     draw = SimpleNamespace(
-        operator="rand", shape=(drawn,), call_site="a.py:1", process=0, sequence=5, purpose=None
+        operator="rand",
+        shape=(drawn,),
+        call_site="a.py:1",
+        process=0,
+        sequence=5,
+        purpose=None,
+        parameters=(),
     )
     plain = SimpleNamespace(
         span=lambda agent, k: (-1, 9),

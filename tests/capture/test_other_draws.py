@@ -17,9 +17,11 @@ COIN = "coin.py:3 draws numbers that are not shown as noise"
 UNSEEN = 'numbers of "noise" were not seen when they were drawn'
 
 
-def draw(operator: str, n: int, site: str = "a.py:1", purpose: Any = None) -> dict[str, Any]:
-    shape = () if n == 1 else (n,)
-    return {"operator": operator, "shape": shape, "call_site": site, "purpose": purpose}
+def draw(
+    operator: str, n: int, site: str = "a.py:1", purpose: Any = None, of: tuple[Any, ...] = ()
+) -> dict[str, Any]:
+    about = {"operator": operator, "call_site": site, "purpose": purpose, "parameters": of}
+    return {"shape": () if n == 1 else (n,), **about}
 
 
 NORMAL = draw("numpy.normal", 5)
@@ -42,7 +44,7 @@ def of(
             taken.append(Batch(agent=0, number=len(taken) + 1, records=3, **at))
         else:
             about = {"rank": 0, "time": 0.0, "occurrence": 0, "round": None, "dtype": "float64"}
-            draws.append(Draw(**about, **at, **event, parameters=()))
+            draws.append(Draw(**about, **at, **event))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
     run.span, run.messages = lambda agent, k: (-1, len(events)), {MESSAGE: np.zeros(2)}
     run.id_of = {}
@@ -117,6 +119,29 @@ def test_what_is_drawn_before_a_message_may_hide_it(events: Any, said: str) -> N
     check: Any = partial(drawn_beside, message=MESSAGE)
     assert said in of(*events, check=check)
     assert bool(of(*events, check=check)) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("operator", "of_seed", "of_peer"),
+    [
+        ("numpy.integers", (0.0, 1e6), (0.0, 1e6 - 1)),
+        ("numpy.integers", (2.0**31, None), (8.0, None)),
+        ("random.integers", (-5e5, 5e5), (7.0, 9.0)),
+        ("random.bits", (128.0,), (19.0,)),
+        ("random_", (-(2.0**63), 2.0**63), (4.0,)),  # as torch.compile seeds what it draws
+    ],
+)
+def test_a_seed_may_hide_any_number_of_numbers(operator: str, of_seed: Any, of_peer: Any) -> None:
+    check: Any = partial(drawn_beside, message=MESSAGE)
+    seed, peer = (draw(operator, 1, "coin.py:3", of=given) for given in (of_seed, of_peer))
+    assert of(BATCH, NORMAL, NOISE, seed, check=check).startswith("coin.py:3 draws numbers that")
+    assert of(BATCH, NORMAL, NOISE, peer, check=check) == ""
+
+
+@pytest.mark.parametrize("operator", ["random.bytes", "numpy.bytes", "random_"])
+def test_bytes_and_unbounded_integers_may_be_a_seed(operator: str) -> None:
+    check: Any = partial(drawn_beside, message=MESSAGE)
+    assert of(BATCH, draw(operator, 1), check=check) != ""
 
 
 DRAWN = draw("numpy.uniform", 4, "coin.py:3")  # for four records, of which three are taken

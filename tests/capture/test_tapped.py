@@ -41,6 +41,23 @@ def test_capture_records_a_program_that_calls_the_tap(
     assert config.record.rounds == (1, 2)
 
 
+WHOLE = """
+rng = np.random.default_rng(1)
+rng.integers(2**40), rng.integers(3, 9), np.random.randint(0, high=5)
+import random
+random.randrange(7), random.randint(2, 4), random.getrandbits(128)
+"""
+
+
+def test_the_ends_of_whole_numbers_are_recorded(tmp_path: Path) -> None:
+    """They tell a peer that is chosen from a seed."""
+    found = capture([sys.executable, "-c", TAPPED + WHOLE], tmp_path / "out", Options(seconds=60))
+    ends = [d.parameters for d in found.draws if d.operator.endswith(("integers", "bits"))]
+    assert ends == [
+        (2.0**40, None), (3.0, 9.0), (0.0, 5.0), (7.0, None), (2.0, 4.0), (128.0,),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

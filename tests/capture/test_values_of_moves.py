@@ -261,7 +261,7 @@ def test_a_number_without_noise_shows_a_record(tmp_path: Path) -> None:
     of.worlds.plain.all_draws.append(
         SimpleNamespace(
             process=0, sequence=of.worlds.base._ids[message(0, 2)].sequence - 1, shape=(3,),
-            operator="rand", call_site="toy.py:9", purpose=None,
+            operator="rand", call_site="toy.py:9", purpose=None, parameters=(),
         )
     )  # fmt: skip
     with pytest.raises(NotExamined, match=r"moves with a record, and toy.py:\d draws") as error:

@@ -208,7 +208,13 @@ def batch(sequence: int, agent: int = 0, process: int = 0) -> Any:
 
 
 def draw(sequence: int, n: int, site: str = "a.py:1", process: int = 0) -> Any:
-    about = {"operator": "rand", "purpose": None, "shape": (n,), "process": process}
+    about = {
+        "operator": "rand",
+        "purpose": None,
+        "shape": (n,),
+        "process": process,
+        "parameters": (),
+    }
     return SimpleNamespace(sequence=sequence, call_site=site, **about)
 
 

@@ -130,6 +130,7 @@ class Toy:
                 SimpleNamespace(
                     process=0, sequence=next(clock), shape=(2,), operator=operator,
                     call_site="z" if operator == self.family else "toy.py:1", purpose=None,
+                    parameters=(),
                 )
             )  # fmt: skip
         at = run.all_draws[-1].sequence

@@ -93,6 +93,7 @@ def serve(
     """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # runs are side by side; no thread outlives a fork
+    os.register_at_fork(after_in_child=_own_thread_pool)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     adopt()
     for line in sys.stdin:
@@ -108,6 +109,16 @@ def serve(
         print(status, flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # libraries' clean-up prints what is raised in it
     return 0
+
+
+def _own_thread_pool() -> None:
+    """Replace torch's pool of threads, which a fork has lost, before several threads do so at once.
+
+    Those of autograd did, where ``torch.compile`` starts them, and ended the process now and then.
+    """
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "set_num_threads"):  # or it is being imported
+        torch.set_num_threads(torch.get_num_threads())
 
 
 def _begun(path: Path) -> World:

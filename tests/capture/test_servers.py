@@ -53,6 +53,23 @@ def test_a_signal_while_a_server_ends_is_not_reported() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+POOLS = """
+import sys, types
+from dpaudit.recorder.server import serve
+asked = []
+sys.modules["torch"] = types.SimpleNamespace(
+    __name__="torch", __spec__=None, set_num_threads=asked.append, get_num_threads=lambda: 3
+)
+serve(60.0, lambda path: len(asked) * 10 + asked[-1])
+"""
+
+
+def test_a_fork_has_a_pool_of_threads_of_its_own() -> None:
+    """Else the first two threads that need it may end the run: one is set before, and 3 here."""
+    ended = run([sys.executable, "-c", POOLS], input="a\n", capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("23\n", "")
+
+
 def test_large_libraries_are_imported_before_the_runs(tmp_path: Path) -> None:
     """But for what lies beside it, whose name may be theirs."""
     (tmp_path / "scipy.py").write_text("")

@@ -25,7 +25,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import RecorderError
 from .forks import adopt, children, ended, exit_code
@@ -116,7 +116,7 @@ def _own_thread_pool() -> None:
 
     Those of autograd did, where ``torch.compile`` starts them, and ended the process now and then.
     """
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if hasattr(torch, "set_num_threads"):  # or it is being imported
         torch.set_num_threads(torch.get_num_threads())
 

@@ -216,18 +216,18 @@ def global_randomness(seed: int) -> Iterator[None]:
     NumPy's is exchanged for another one meanwhile: to copy its state takes as long as some rounds.
     """
     before = torch.get_rng_state(), random.getstate()
-    of_numpy = np.random.get_bit_generator()
+    of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
     generator = _SPARE.pop() if _SPARE else np.random.MT19937()
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # else torch.manual_seed formats a traceback in every call
         torch.cuda.manual_seed_all(seed)
-    np.random.set_bit_generator(generator)
+    np.random.set_bit_generator(generator)  # type: ignore[attr-defined]
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
     try:
         yield
     finally:
         torch.set_rng_state(before[0])
-        np.random.set_bit_generator(of_numpy)
+        np.random.set_bit_generator(of_numpy)  # type: ignore[attr-defined]
         random.setstate(before[1])
         _SPARE.append(generator)

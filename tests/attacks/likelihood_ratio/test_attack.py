@@ -257,7 +257,7 @@ class QuietDPPS(DPPS):  # type: ignore[misc, valid-type]
     """Draws half of the noise that its S(t) asks for."""
 
     def step(self, state: Any, k: int, graph: Graph, gradient: Gradient, noise: Noise) -> Round:
-        protocol = self.protocol.model_copy(update={"noise_rate": self.protocol.noise_rate / 2})
+        protocol = self.protocol.model_copy(update={"epsilon": None, "budget": 2 * self.protocol.b})
         halved = self.model_copy(update={"protocol": protocol})
         return DPPS.step(halved, state, k, graph, gradient, noise)
 

@@ -120,9 +120,11 @@ class Game:
     def displacement(self) -> float:
         """The same for one record.
 
-        In a batch of fixed size it takes the place of another record, which may be its opposite.
+        In a batch of fixed size it takes the place of another record, which may be its opposite. A
+        batch of all records has it beside the others.
         """
-        return 2.0 if self.sampling == "fixed" and not self.is_replacement else 1.0
+        takes_a_place = self.sampling == "fixed" and self.sampling_rate < 1
+        return 2.0 if takes_a_place and not self.is_replacement else 1.0
 
     @property
     def is_lasting(self) -> bool:

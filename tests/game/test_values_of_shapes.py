@@ -323,14 +323,13 @@ def test_so_many_rounds_declare_their_least_noise(rounds, n_rounds, declared) ->
 
 
 def test_a_leak_is_told_to_six_digits() -> None:
-    game: Any = SimpleNamespace(is_lasting=False, filled=2, sampling_rate=0.25, sampling="poisson")
+    game = replace(toy(), filled=2, sampling_rate=0.25, sampling="poisson")
     H = torch.diag(torch.tensor([2.0000001, 0.0, 4.5]).double())
     found = record._leaked(game, H)
     multipliers = [r.noise_multiplier for r in found]
     assert sorted(multipliers) == pytest.approx([1 / 3.0, 1 / 2.0], rel=1e-12)
     assert {(r.sampling, r.sampling_rate) for r in found} == {("poisson", 0.25)}
-    game.is_lasting, game.sampling_rate = True, 1.0
-    [whole] = record._leaked(game, torch.ones(2, 2).double())
+    [whole] = record._leaked(replace(game, sampling_rate=1.0), torch.ones(2, 2).double())
     assert whole.noise_multiplier == pytest.approx(1 / 2.82843, rel=1e-12)
     assert whole.sampling == "none"
 

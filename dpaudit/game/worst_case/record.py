@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.accounting.releases import Interval, Mechanism, RecordAdjacency, Release, epsilon
-from dpaudit.defense import Gradient, Noise, ThreatModel, releases
+from dpaudit.defense import Gradient, Noise, ThreatModel
 from dpaudit.game.filtering.adversary import (
     SPARSE_FROM,
     Adversary,
@@ -268,8 +268,7 @@ def _leaked(game: Game, H: Tensor) -> Mechanism:
     """The leak of the first rounds, to six digits, so that rounding chooses nobody."""
     squares = [H.sum()] if game.is_lasting else [*H.diagonal()]
     shifts = [float(f"{sqrt(max(0.0, float(s)) * game.filled):.6g}") for s in squares]
-    how = "none" if game.sampling_rate == 1 else game.sampling
-    return releases([1 / shift for shift in shifts if shift > 0], how, game.sampling_rate)
+    return game.releases(shift for shift in shifts if shift > 0)
 
 
 def in_worst_batch(game: Game, threat_model: ThreatModel, n_rounds: int) -> Game:

@@ -120,6 +120,14 @@ def test_a_partial_view_of_one_round_is_exact() -> None:
     assert any("reveals every model" in note for note in found.notes)
 
 
+def test_runs_of_full_batches_stay_below_their_accounting() -> None:
+    """Accounting has a record beside the others there: as one in another's place it is 9.997."""
+    found = findings(dp_dpsgd(1.0, sampling="fixed"), claim(4.5), trials=20_000)
+    assert found[Role.EXACT_LEAK].metrics["epsilon"].value == pytest.approx(4.377, abs=5e-4)
+    declared = found[Role.TEST].metrics["epsilon lower bound, declared shape"].value
+    assert 3.5 < declared < 4.377
+
+
 def test_a_claim_below_the_leak_is_refuted_by_its_p_value() -> None:
     found = findings(dp_dpsgd(1.0), claim(0.5))
     assert found[Role.EXACT_LEAK].verdict is Verdict.UNSUPPORTED

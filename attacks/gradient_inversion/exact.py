@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
+from dpaudit.models.networks import call, logits_of
 
 from .patches import image_of_patches, label_of
 from .recursion import Front, front, image_before, input_of_linear
@@ -88,13 +88,13 @@ def _answers(task: da.Task, model: Tensor, ahead: Front, images: Tensor) -> Tens
 
     def begin_here(layer: nn.Module, inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
         outputs.append(z.detach().requires_grad_())
-        return outputs[0]
+        return outputs[0].clone()  # which a layer behind it may overwrite
 
     module = task.gradients.module
     hook = ahead.linear.layer.register_forward_hook(begin_here)
     try:
         with torch.enable_grad():
-            logits = functional_call(module, parameters_of(module, model), (images,))
+            logits = logits_of(call(module, parameters_of(module, model), images))
             totals = -logits.log_softmax(1).sum(0)
     finally:
         hook.remove()

@@ -65,18 +65,23 @@ def _counts(g: Tensor, expected: Tensor, batch_size: int) -> Tensor:
 def last_parameters(module: nn.Module, n_classes: int) -> str:
     """The name of the bias of the linear layer that gives the logits, or of its weights.
 
+    The weights are read where there is no bias, or a frozen one, of which no gradient is sent.
+
     Raises:
-        NotObservable: the network does not end in such a layer.
+        NotObservable: the network does not end in such a layer, or both are frozen.
     """
     layers = [(n, m) for n, m in module.named_modules() if not list(m.children())]
     ends = [(n, m) for n, m in layers if not isinstance(m, _AFTER)] or layers
     path, layer = ends[-1]
-    if isinstance(layer, nn.Linear) and layer.out_features == n_classes:
-        return f"{path}.{'weight' if layer.bias is None else 'bias'}".lstrip(".")
+    sent = {name for name, _ in module.named_parameters()}
+    is_linear = isinstance(layer, nn.Linear) and layer.out_features == n_classes
+    names = [f"{path}.{kind}".lstrip(".") for kind in ("bias", "weight") if is_linear]
+    if found := [name for name in names if name in sent]:
+        return found[0]
     raise da.NotObservable(
         "DPA055",
         "gradient-inversion reads labels off a last linear layer; this network ends in "
-        f"{type(layer).__name__}",
+        f"{type(layer).__name__}{' whose weights are frozen' if is_linear else ''}",
     )
 
 

@@ -66,11 +66,16 @@ def label_of(task: da.Task, gradient: Tensor, model: Tensor, image: Tensor) -> T
 
 
 def _projection(module: nn.Module) -> tuple[str, nn.Conv2d] | None:
-    """The first convolution, if it reads patches that do not overlap, and has a bias."""
+    """The first convolution, if it reads patches that do not overlap, and has a bias.
+
+    None where one of its own is frozen, so that no gradient of it is sent.
+    """
+    sent = {name for name, _ in module.named_parameters()}
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Conv2d):
             p = layer.kernel_size[0]
             plain = layer.kernel_size == layer.stride == (p, p) and layer.padding in ((0, 0), 0)
-            fits = plain and p > 1 and layer.groups == 1 and layer.bias is not None
+            whole = {f"{path}.{kind}".lstrip(".") for kind in ("weight", "bias")} <= sent
+            fits = plain and p > 1 and layer.groups == 1 and whole
             return (path, layer) if fits else None
     return None

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
 import dpaudit.attack as da
+from dpaudit.models import networks
 from dpaudit.models.models import parameters_of
 
 _ACTIVE = 1e-4  # of the largest output of a ReLU: below, the unit counts as off
@@ -29,9 +29,9 @@ class Call(NamedTuple):
     """One layer at work on two images, with its parameters and their observed gradient."""
 
     layer: nn.Module
-    input: Tensor  # [2, ...]
-    output: Tensor  # [2, ...]
-    parameters: dict[str, Tensor]  # those of this layer, as "weight" and "bias"
+    input: Tensor  # [2, ...]; NaN, which equals nothing, if it takes no tensor
+    output: Tensor  # [2, ...], likewise
+    parameters: dict[str, Tensor]  # "weight" and "bias"; none if one is frozen, or another layer's
     gradient: dict[str, Tensor]
 
 
@@ -69,17 +69,17 @@ def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
     images, calls = _run(task, gradient.double(), model.double())
     before: list[Call] = []
     fed = images
-    for call in calls:
-        if not _same(fed, call.input):
+    for one in calls:
+        if not _same(fed, one.input):
             raise da.NotObservable(
                 "DPA055",
                 f"an exact attack needs a chain of layers up to the first linear one; what feeds "
-                f"the {type(call.layer).__name__} here is not the output of the layer before it",
+                f"the {type(one.layer).__name__} here is not the output of the layer before it",
             )
-        if isinstance(call.layer, nn.Linear) and "bias" in call.parameters and call.input.ndim == 2:
-            return Front(before, call, _same(images, call.input))
-        before.append(call)
-        fed = call.output
+        if isinstance(one.layer, nn.Linear) and "bias" in one.parameters and one.input.ndim == 2:
+            return Front(before, one, _same(images, one.input))
+        before.append(one)
+        fed = one.output
     raise da.NotObservable(
         "DPA055", "an exact attack starts at a linear layer with bias; this network has none"
     )
@@ -90,16 +90,20 @@ def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[C
     module = task.gradients.module
     values, slopes = parameters_of(module, model), parameters_of(module, gradient)
     calls: list[Call] = []
+    fed: list[Tensor] = []  # by which layer in turn, before it can overwrite it
 
-    def note(path: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        own = [name for name, _ in layer.named_parameters()]
-        mine = ({n: flat[f"{path}.{n}".lstrip(".")] for n in own} for flat in (values, slopes))
-        calls.append(Call(layer, inputs[0], output, *mine))
+    def note(path: str, layer: nn.Module, output: object) -> None:
+        mine = (_own(layer, path, flat) for flat in (values, slopes))
+        calls.append(Call(layer, fed.pop(), _tensor(output), *mine))
 
     leaves = [(p, m) for p, m in module.named_modules() if not any(True for _ in m.children())]
     hooks = [
-        leaf.register_forward_hook(lambda layer, x, y, path=path: note(path, layer, x, y))
+        hook
         for path, leaf in leaves
+        for hook in (
+            leaf.register_forward_pre_hook(lambda layer, x: fed.append(_tensor(*x[:1]))),
+            leaf.register_forward_hook(lambda layer, x, y, path=path: note(path, layer, y)),
+        )
     ]
     generator = torch.Generator(model.device).manual_seed(0)
     images = torch.rand(
@@ -107,11 +111,23 @@ def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[C
     )
     try:
         with torch.no_grad():
-            functional_call(module, values, (images,))
+            networks.call(module, values, images)
     finally:
         for hook in hooks:
             hook.remove()
     return images, calls
+
+
+def _tensor(given: object = None) -> Tensor:
+    """A copy of what a layer takes or gives; NaN if that is no tensor."""
+    return given.clone() if isinstance(given, Tensor) else torch.full((1,), torch.nan)
+
+
+def _own(layer: nn.Module, path: str, flat: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A layer's parameters in those of the network; none unless it alone has each, unfrozen."""
+    names = {name: f"{path}.{name}".lstrip(".") for name, _ in layer.named_parameters()}
+    whole = all(name in flat for name in names.values()) and not any(True for _ in layer.buffers())
+    return {name: flat[of] for name, of in names.items()} if whole else {}
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

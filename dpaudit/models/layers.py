@@ -35,6 +35,8 @@ class Block(NamedTuple):
 class Layer(nn.Module, ABC):
     """A layer with parameters, for all models of a block at once."""
 
+    copies = False  # whether it gives a copy of its output, which the network may overwrite
+
     def __init__(self, path: str, layer: nn.Module) -> None:
         super().__init__()
         self.path = path
@@ -46,6 +48,7 @@ class Layer(nn.Module, ABC):
         self.block = block
         self.weights = {name: parameters[self.path + name] for name in self.shapes if parameters}
         self.seen: list[tuple[Tensor, Tensor]] = []  # output, and what `terms` needs of input
+        self._versions: list[tuple[int, int]] = []  # of these, as they were then
 
     def forward(self, x: Tensor) -> Tensor:
         y, kept = self.outputs(x)
@@ -55,7 +58,17 @@ class Layer(nn.Module, ABC):
                     "DPA036", "per-record gradients need a network that uses each layer once"
                 )
             self.seen.append((y if y.requires_grad else y.requires_grad_(), kept))
-        return y
+            self._versions.append((y._version, kept._version))
+        return y.clone() if self.copies else y
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Output and input of the only use. Raises DpauditError: either was overwritten since."""
+        y, kept = self.seen[0]
+        if (y._version, kept._version) != self._versions[0]:
+            raise DpauditError(
+                "DPA036", "per-record gradients need a network that overwrites no layer's output"
+            )
+        return y, kept
 
     @abstractmethod
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,7 @@ _WITHOUT_STATE = {  # by whether the state is that of a BatchNorm
     True: "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
     False: "expected a network whose forward changes no buffer of it",
 }
+_EXACT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
 
 
@@ -124,13 +125,14 @@ def architecture(
 
     Parameters that are not to be trained are buffers of the copy, which keep their numbers: they
     are public constants, and no part of what agents clip and send. Parameters that are one keep
-    being one.
+    being one. Whatever its precision is, the copy computes in float32, as agents do.
 
     Raises:
         ConfigError: it keeps state beside its parameters, has none to be trained, draws masks, or
             does not turn records into one logit for each class.
     """
     name = type(module).__qualname__
+    module = _in_float32(module, name)
     if state := _state(module, shape, dtype):
         raise ConfigError(
             "DPA036",
@@ -149,17 +151,31 @@ def architecture(
             f"{name} has no parameters to be trained; expected some, which agents train and send",
         )
     _refuse_masks(module, name)
-    memo = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in trained}
+    copy = _copy(
+        module, name, {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in trained}
+    )
+    _freeze(copy)
+    _refuse_outputs(copy, name, shape, n_classes, dtype, largest, positions)
+    return copy
+
+
+def _copy(module: nn.Module, name: str, memo: dict[int, Any]) -> nn.Module:
+    """A deep copy; ``memo``: what takes the place of objects, by id. Raises ConfigError."""
     try:
-        copy: nn.Module = deepcopy(module, dict(memo))
+        return deepcopy(module, dict(memo))
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
             "DPA035", f"{name} cannot be copied: {_why_not(module, reason)}"
         ) from None
-    _freeze(copy)
-    _refuse_outputs(copy, name, shape, n_classes, dtype, largest, positions)
-    return copy
+
+
+def _in_float32(module: nn.Module, name: str) -> nn.Module:
+    """The network, or a copy of one with numbers of another precision. Raises ConfigError."""
+    tensors = (t for kind in (module.parameters(), module.buffers()) for t in kind)
+    if all(is_lazy(t) or t.dtype in (torch.float32, *_EXACT) for t in tensors):
+        return module
+    return _copy(module, name, {}).float()
 
 
 def _refuse_outputs(

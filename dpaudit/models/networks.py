@@ -52,8 +52,16 @@ def call(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> An
     """What a network gives with these parameters and buffers in the place of its own.
 
     One that several layers have is given once, by the first name. (``functional_call`` alone leaves
-    a layer that has two names with the numbers that it was called with, torch 2.13.)
+    a layer that has two names with the numbers that it was called with, torch 2.13.) Buffers that
+    are not given, such as frozen weights, are taken in the precision of what is.
     """
+    precision = next((t.dtype for t in tensors.values() if t.is_floating_point()), None)
+    others = {
+        name: b.to(precision)
+        for name, b in module.named_buffers()
+        if name not in tensors and b.is_floating_point() and precision not in (None, b.dtype)
+    }
+    tensors = {**tensors, **others}
     kinds = module.named_parameters, module.named_buffers
     first = {id(t): name for kind in kinds for name, t in kind() if name in tensors}
     every = {
@@ -69,10 +77,12 @@ def call(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> An
 def logits_of(output: Any, at_positions: bool = False) -> Tensor:
     """What a network gives, as logits [b, n_classes].
 
-    Those of ``transformers`` have them as a field; of a logit for each position, [b, t, n_classes],
-    the last position's are taken, which predict the next token; all of them if ``at_positions``.
+    Those of ``transformers`` have them as a field, others in a dictionary; of a logit for each
+    position, [b, t, n_classes], the last position's are taken, which predict the next token; all of
+    them if ``at_positions``.
     """
-    logits: Tensor = getattr(output, "logits", output)
+    is_named = isinstance(output, Mapping) and "logits" in output
+    logits: Tensor = output["logits"] if is_named else getattr(output, "logits", output)
     of_last = isinstance(logits, Tensor) and logits.ndim == 3 and not at_positions
     return logits[:, -1] if of_last else logits
 

@@ -47,13 +47,17 @@ class Perceptron:
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
-        """Whether the network is that, and nothing else but flattening of its input."""
+        """Whether the network is that, and nothing else but flattening of its input.
+
+        Every layer has numbers of its own, none of which is frozen.
+        """
         parts = _parts(module)
         flattens = [type(p) is nn.Flatten and (p.start_dim, p.end_dim) == (1, -1) for p in parts]
         layers = parts[1:] if flattens[:1] == [True] else parts
         linear, between = layers[::2], layers[1::2]
         return (
             len(linear) == len(between) + 1 == len(set(linear))
+            and len([*module.parameters()]) == 2 * len(linear)
             and all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
             and all(type(part) in ACTIVATIONS for part in between)
         )

@@ -65,15 +65,20 @@ class Stacked:
     def runs(self, shape: Shape) -> bool:
         """Whether a record of a shape passes each layer once, and nothing else reads its weights.
 
-        A network may use its layers otherwise: twice, never, or their weights by themselves.
+        A network may use its layers otherwise: twice, never, or their weights by themselves. If it
+        overwrites their outputs, they give copies from now on.
         """
         label = torch.zeros(1, 1, self.positions or 1, dtype=torch.long)
         label = label if self.positions else label[..., 0]
-        try:
-            self.records(*self._zeros(shape), label, create_graph=False)
-        except (AttributeError, DpauditError, IndexError, RuntimeError):
-            return False
-        return True
+        for copies in (False, True):
+            for layer in self.layers:
+                layer.copies = copies
+            try:
+                self.records(*self._zeros(shape), label, create_graph=False)
+            except (AttributeError, DpauditError, IndexError, RuntimeError):
+                continue
+            return True
+        return False
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
@@ -86,7 +91,7 @@ class Stacked:
             X, inputs, labels = X.detach(), inputs.detach(), labels.detach()
         with torch.enable_grad():
             logits = self.logits(X, inputs)
-            outputs, kept = zip(*(layer.seen[0] for layer in self.layers), strict=True)
+            outputs, kept = zip(*(layer.kept() for layer in self.layers), strict=True)
             if create_graph:
                 loss = cross_entropy(logits, labels).sum()
                 gradients = torch.autograd.grad(loss, outputs, create_graph=True)

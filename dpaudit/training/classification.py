@@ -376,7 +376,7 @@ def _of_caller(
     start = nn.utils.parameters_to_vector(trained_parameters(given)).detach()
     if start.is_meta:
         raise ConfigError("DPA035", f"{name} is on the meta device; expected numbers")
-    start = start.to(device)
+    start = start.to(device, torch.float32)
     for constant in module.buffers():
         constant.data = constant.data.to(device)
     if not any("BatchNorm" in type(layer).__name__ for layer in module.modules()):

@@ -19,6 +19,7 @@ from dpaudit.attacks.mutual_information import samples
 from dpaudit.attacks.sensitivity import beside_values, laws, lengths, unlikely, witness
 from dpaudit.defense.contract import Gradient
 from dpaudit.errors import DpauditError
+from dpaudit.models.models import architecture
 from dpaudit.rng import Streams
 
 
@@ -122,6 +123,15 @@ def test_records_go_to_negative_classes_first() -> None:
     assert labels.last_parameters(nn.Linear(2, 3), 3) == "bias"
     with pytest.raises(DpauditError, match="ends in Linear"):
         labels.last_parameters(linear, 3)
+
+
+def test_labels_are_read_off_what_is_not_frozen() -> None:
+    network = nn.Linear(2, 3)
+    network.bias.requires_grad_(False)
+    assert labels.last_parameters(architecture(network, (2,), 3), 3) == "weight"
+    headless = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3).requires_grad_(False))
+    with pytest.raises(DpauditError, match="ends in Linear whose weights are frozen"):
+        labels.last_parameters(architecture(headless, (2,), 3), 3)
 
 
 def test_searches_start_near_the_middle_of_the_range() -> None:

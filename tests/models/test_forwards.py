@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpaudit.errors import ConfigError
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import parameters_of
+from dpaudit.models.models import architecture, parameters_of
 
 
 class _Otherwise(nn.Module):
@@ -43,6 +44,100 @@ def test_layers_used_otherwise_than_once_follow_autograd(
     X = nn.utils.parameters_to_vector(parameters).detach()[None]
     found = Gradients(module.to("meta"), (4,)).clipped_sum(X, x[None], y[None], None)
     torch.testing.assert_close(found[0], expected)
+
+
+class _Overwrites(nn.Module):
+    """A network that overwrites what a layer gave, as ``inplace=True`` does."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.first, self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.clips = nn.Hardtanh(-0.1, 0.1, inplace=True)
+        self.leaks = nn.LeakyReLU(0.1, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.first(x).tanh()
+        x = self.layer(before)
+        if self.how == "rectified":
+            x.relu_()
+        elif self.how == "added":
+            x += before
+        elif self.how == "multiplied":
+            x *= before
+        else:
+            x = self.clips(x) if self.how == "clipped" else self.leaks(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("how", ["rectified", "leaky", "clipped", "added", "multiplied"])
+def test_a_network_that_overwrites_outputs_follows_autograd(how: str) -> None:
+    module = _Overwrites(how)
+    x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])
+    loss = cross_entropy(module(x), y, reduction="sum")
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*module.parameters()])])
+    X = nn.utils.parameters_to_vector(module.parameters()).detach()[None]
+    gradients = Gradients(module.to("meta"), (4,))
+    found = gradients.clipped_sum(X, x[None], y[None], None)
+    torch.testing.assert_close(found[0], expected)
+    each = gradients.per_record(X, x[None], y[None])[0]
+    torch.testing.assert_close(each.sum(0), expected)
+
+
+def _shared() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def _frozen(*names: str) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "module",
+    [_shared(), _frozen("0.weight", "0.bias"), _frozen("0.bias"), _frozen("2.weight", "2.bias")],
+    ids=["shared", "first", "bias", "last"],
+)
+def test_shared_and_frozen_weights_of_a_perceptron(module: nn.Module, dtype: torch.dtype) -> None:
+    """In a precision other than that of what is frozen, too."""
+    x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])
+    trained = [p for p in module.parameters() if p.requires_grad]
+    loss = cross_entropy(module(x), y, reduction="sum")
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trained)])
+    X = nn.utils.parameters_to_vector(trained).detach()[None].to(dtype)
+    gradients = Gradients(architecture(module, (4,), 3), (4,))
+    found = gradients.clipped_sum(X, x[None].to(dtype), y[None], None)
+    torch.testing.assert_close(found[0].float(), expected)
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_network_of_another_precision_computes_in_float32(dtype: torch.dtype) -> None:
+    given = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to(dtype)
+    given[1].weight.requires_grad_(False)
+    copy = architecture(given, (4,), 2)
+    assert {t.dtype for t in (*copy.parameters(), *copy.buffers())} == {torch.float32}
+    assert {t.dtype for t in given.parameters()} == {dtype}
+    normed = nn.Sequential(nn.Conv2d(1, 2, 1), nn.InstanceNorm2d(2, track_running_stats=True))
+    with pytest.raises(ConfigError, match="keeps state"):
+        architecture(normed.to(dtype), (1, 2, 2), 2)
+
+
+def test_logits_are_taken_out_of_a_dictionary() -> None:
+    class Named(nn.Linear):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+            return {"logits": super().forward(x), "inputs": x}
+
+    X, x = torch.randn(1, 15), torch.randn(1, 2, 4)
+    found = Gradients(architecture(Named(4, 3), (4,), 3), (4,))
+    same = Gradients(architecture(nn.Linear(4, 3), (4,), 3), (4,))
+    y = torch.tensor([[0, 2]])
+    torch.testing.assert_close(found.per_record(X, x, y), same.per_record(X, x, y))
 
 
 class _Viewed(nn.Module):

@@ -208,7 +208,7 @@ class _Told(nn.Module):
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"logits": self.layer(x)}
+        return {"scores": self.layer(x)}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dpaudit.attacks.gradient_inversion.recursion import front, input_of_linear
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import NotObservable
 from dpaudit.models.gradients import Gradients
-from dpaudit.models.models import build_network, initial_parameters
+from dpaudit.models.models import architecture, build_network, initial_parameters
 from dpaudit.rng import Streams
 
 STREAMS = Streams(20240611)
@@ -55,7 +55,7 @@ def send(
     images, labels = DIGITS.x[rows], DIGITS.y[rows]
     if shape != (1, 8, 8):
         images = 2 * torch.rand((m, batch_size, *shape), generator=rng) - 1
-    task = Task(Gradients(network.to("meta")), shape, 10, (-1.0, 1.0))
+    task = Task(Gradients(network.to("meta"), shape), shape, 10, (-1.0, 1.0))
     models = torch.stack([initial_parameters(network, rng) for _ in range(m)]).to(dtype)
     images = images.to(dtype)
     gradients = task.gradients.clipped_sum(models, images, labels, clip_norm) / batch_size
@@ -125,6 +125,52 @@ def test_neither_clipping_nor_a_factor_helps_the_victim(batch_size: int) -> None
     assert (lengths.max() > 1.1 * lengths.min()) or batch_size == 1
     scaled = altered(observed, 7.5 * observed.gradients)
     assert_recovered((scaled, task, images, labels), least_psnr=200)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_units_that_overwrite_their_input_change_nothing(batch_size: int) -> None:
+    """``inplace=True``, as in the networks of torchvision."""
+    network = perceptron()
+    for layer in network:
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = True
+    assert_recovered(send(network, batch_size), least_psnr=200)
+    leaky = convolutions(nn.LeakyReLU(0.2, inplace=True), 8)
+    assert_recovered(send(leaky, 1), least_psnr=100)
+
+
+class _ByRows(nn.Module):
+    """Reads an image row by row; its recurrent layer gives several tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.head = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rows(x[:, 0])[0][:, -1])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_layers_that_give_several_tensors_are_no_chain() -> None:
+    images = torch.rand(1, 1, 1, 8, 8)
+    task = Task(Gradients(_ByRows().to("meta"), (1, 8, 8)), (1, 8, 8), 10, (-1.0, 1.0))
+    models = 0.1 * torch.randn(1, task.gradients.d, generator=STREAMS("lstm"))
+    gradients = task.gradients.clipped_sum(models, images, torch.tensor([[3]]), None)
+    said = reason(ObservedGradients(gradients, models, 1, None), task)
+    assert said.endswith("the Linear here is not the output of the layer before it")
+
+
+@pytest.mark.parametrize("kept", ["1.weight", "1.bias"])
+def test_a_layer_that_is_partly_frozen_gives_no_equations(kept: str) -> None:
+    """No gradient of what is frozen is sent; the next layer's equations hold all the same."""
+    network = perceptron(width=20)
+    network.get_parameter(kept).requires_grad_(False)
+    task = Task(Gradients(architecture(network, (1, 8, 8), 10)), (1, 8, 8), 10, (-1.0, 1.0))
+    start = [p.detach() for p in network.parameters() if p.requires_grad]
+    models = nn.utils.parameters_to_vector(start)[None]
+    gradients = task.gradients.clipped_sum(models, DIGITS.x[None, :1], DIGITS.y[None, :1], None)
+    said = reason(ObservedGradients(gradients, models, 1, None), task)
+    assert said.startswith("the recursion through layers cannot invert Linear")
 
 
 @pytest.mark.parametrize("batch_size, draws", [(8, 4_000), (12, 20_000)])

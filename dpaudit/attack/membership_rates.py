@@ -1,5 +1,6 @@
 """How well scores tell members from others: AUC, and true positives at few false positives."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from dpaudit.statistics.bounds import clopper_pearson
 
 RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
 POINTS = 80  # of the curve
+_Z = 1.959964  # standard deviations of a normal law, beyond which 5% of it lie
 
 
 class Rates(NamedTuple):
@@ -48,16 +50,37 @@ def membership_rates(members: Array, choosing: Array, others: Array) -> Rates:
 
 
 def auc(members: Array, others: Array) -> Metric:
-    """Chance that a member scores higher, and its interval by Hanley and McNeil 1982."""
+    """Chance that a member scores higher, and its 95% interval by Newcombe 2006, method 5.
+
+    The interval holds each chance from which what was found is at most 1.96 standard deviations
+    away, at that chance's own variance. So it has a width where all members score highest, too.
+
+    Source: Newcombe 2006, doi:10.1002/sim.2324; the variance after Hanley and McNeil 1982.
+    """
     from scipy.stats import rankdata  # a second that other attacks do not wait for
 
     m, n = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))[:m]
     area = float((ranks.sum() - m * (m + 1) / 2) / (m * n))
-    q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = (area * (1 - area) + (m - 1) * (q1 - area**2) + (n - 1) * (q2 - area**2)) / (m * n)
-    margin = 1.96 * np.sqrt(max(variance, 0.0))
-    return Metric(value=area, low=max(0.0, area - margin), high=min(1.0, area + margin), n=m)
+
+    def is_near(chance: float) -> bool:
+        half = (m + n) / 2 - 1
+        both = 1 + half * ((1 - chance) / (2 - chance) + chance / (1 + chance))
+        return (area - chance) ** 2 <= _Z**2 * chance * (1 - chance) * both / (m * n)
+
+    ends = (_last_near(is_near, area, end) for end in (0.0, 1.0))
+    return Metric(value=area, low=next(ends), high=next(ends), n=m)
+
+
+def _last_near(is_near: Callable[[float], bool], start: float, end: float) -> float:
+    """The last number from ``start`` towards ``end`` that is near, by bisection."""
+    if start == end:
+        return end
+    near, far = start, end
+    for _ in range(50):
+        middle = (near + far) / 2
+        near, far = (middle, far) if is_near(middle) else (near, middle)
+    return near
 
 
 def rate(hits: NDArray[np.bool_]) -> Metric:

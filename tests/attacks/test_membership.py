@@ -192,6 +192,25 @@ def test_rates_and_areas_of_known_scores() -> None:
     assert (share.low, share.high) == pytest.approx((0.0063, 0.8059), abs=1e-4)
 
 
+def test_few_members_that_all_score_highest_prove_little() -> None:
+    found = auc(np.array([9.0]), np.arange(8.0))
+    assert (found.value, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(0.3864, abs=1e-3)
+    mirrored = auc(np.array([-1.0]), np.arange(8.0))
+    assert (mirrored.value, mirrored.low) == (0.0, 0.0)
+    assert mirrored.high == pytest.approx(1 - found.low)
+    assert auc(np.arange(9.0, 18.0), np.arange(8.0)).low > 0.7
+
+
+@pytest.mark.parametrize("members, others", [(2, 20), (8, 20), (16, 200)])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 2.5])
+def test_intervals_of_an_area_hold_the_true_one(members: int, others: int, apart: float) -> None:
+    """In 95% of 400 samples: fewer than 90% have a probability of 2e-5 at 95%."""
+    rng, true = np.random.default_rng(5), norm.cdf(apart / sqrt(2))
+    found = [auc(rng.normal(size=members) + apart, rng.normal(size=others)) for _ in range(400)]
+    assert np.mean([f.low <= true <= f.high for f in found]) >= 0.9
+
+
 def test_a_view_that_tells_no_gradient_is_out_of_reach(tmp_path: Path) -> None:
     quiet = config(1.0).model_dump(mode="json", exclude_none=True)
     quiet["threat_model"] = [{"name": "agent 0", "kind": "curious", "agents": [0]}]

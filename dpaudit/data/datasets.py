@@ -64,6 +64,7 @@ _BROKEN = (  # what reading a damaged archive raises
     zipfile.BadZipFile,
     zlib.error,
 )
+_CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 TEST_SHARE = 0.2  # of every class, where a data set has no test part of its own
 
 
@@ -192,8 +193,20 @@ def from_arrays(x: Array | Tensor, y: Array | Tensor, *, seed: int = 0) -> Datas
     Raises:
         DataError: they are of other shapes or types.
     """
-    arrays = {"x": np.asarray(x), "y": np.asarray(y)}
+    arrays = {"x": array_of(x, "x"), "y": array_of(y, "y")}
     return _from_arrays("data", "arrays", arrays, Streams(seed).numpy("data", "test split"))
+
+
+def array_of(values: Any, what: str) -> Array:
+    """Numbers of a list, an array or a tensor. Raises DataError: they are no array."""
+    try:
+        if isinstance(values, torch.Tensor):
+            values = values.detach().to_dense() if values.is_sparse else values.detach()
+            values = values.float() if values.dtype == torch.bfloat16 else values
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError("DPA030", f"data: {what} is no array of numbers: {reason}") from None
 
 
 def dataset_names() -> dict[str, str]:
@@ -364,7 +377,7 @@ def _keys(path: Path, found: set[str]) -> dict[str, str]:
 def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
     if x.size == 0:
         raise DataError("DPA030", f"{what} is empty, its shape is {x.shape}")
-    if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] in (1, 3, 4))):
+    if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] in _CHANNELS)):
         if x.max() <= 1:
             raise DataError(
                 "DPA030",
@@ -378,6 +391,14 @@ def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
             f"{what} is {x.dtype} {x.shape}; expected uint8 [n, height, width] or [n, height, "
             "width, channels], or float [n, features] or [n, channels, height, width]",
         )
+    if x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] > max(_CHANNELS):
+        raise DataError(
+            "DPA030",
+            f"{what} is {x.dtype} {x.shape}, as images [n, height, width, channels] are; expected "
+            "float images as [n, channels, height, width]",
+            "pass x.transpose(0, 3, 1, 2); if it has the channels first already, turn its images "
+            "by 90 degrees",
+        )
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     if not np.isfinite(x).all():
@@ -390,6 +411,8 @@ def _labels(what: str, y: Array, n: int) -> Array:
         raise DataError(
             "DPA030", f"{what} has shape {y.shape}; expected one label for each of {n} records"
         )
+    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
+        y = y.astype(str)  # as a column of pandas has them
     if y.dtype.kind not in "iubU":
         raise DataError("DPA030", f"{what} is {y.dtype}; expected integers or strings")
     return y

@@ -13,7 +13,7 @@ import torch
 from dpaudit.errors import DataError
 from dpaudit.rng import Streams
 
-from .datasets import TEST_SHARE, Dataset, from_arrays
+from .datasets import TEST_SHARE, Dataset, array_of, from_arrays
 
 MOST_TOKENS = 2**20  # of a vocabulary, as data.text.vocabulary has it
 _LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
@@ -109,10 +109,10 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
             f"data: item {i} is a {type(item).__name__}; expected a pair of a record and its "
             "label, or a dictionary with input_ids or pixel_values, and label",
         )
-    array = _array(record, f"item {i} has a record that")
+    array = array_of(record, f"item {i} has a record that")
     if array.dtype.kind not in "fiu":
         raise DataError("DPA030", f"data: item {i} has a record of {array.dtype}; expected numbers")
-    label = None if label is None else _array(label, f"item {i} has a label that")
+    label = None if label is None else array_of(label, f"item {i} has a label that")
     if label is not None and label.ndim:
         label = None if np.array_equal(label, array) else label
     if label is not None and label.size != 1:
@@ -128,18 +128,6 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
             )
         return array, label
     return array, None if label is None else label.reshape(()).item()
-
-
-def _array(values: Any, what: str) -> np.ndarray[Any, Any]:
-    """Numbers of a list, an array or a tensor. Raises DataError: they are no array."""
-    try:
-        if isinstance(values, torch.Tensor):
-            values = values.detach().to_dense() if values.is_sparse else values.detach()
-            values = values.float() if values.dtype == torch.bfloat16 else values
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError("DPA030", f"data: {what} is no array of numbers: {reason}") from None
 
 
 def _of_tokens(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.data.datasets import Dataset, dataset_names, load_dataset
+from dpaudit.data.datasets import Dataset, dataset_names, from_arrays, load_dataset
 from dpaudit.errors import DataError
 from dpaudit.files.data_folders import DATA_FOLDERS
 
@@ -359,3 +359,31 @@ def test_pixels_are_in_units_if_asked_and_features_are_kept() -> None:
     assert units.fingerprint != data.fingerprint
     with pytest.raises(DataError, match="data.scale"):
         units.in_units()
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_float_images_with_channels_last_are_refused(channels: int) -> None:
+    """They were read as images of 8 channels, a few pixels wide, without a word."""
+    x = RNG.random((20, 8, 9, channels), dtype="f4")
+    with pytest.raises(DataError, match=r"expected float images as \[n, channels, height, width\]"):
+        from_arrays(x, np.arange(20) % 2)
+    assert from_arrays(x.transpose(0, 3, 1, 2), np.arange(20) % 2).x.shape[1:] == (channels, 8, 9)
+    narrow = RNG.random((20, 3, 9, channels), dtype="f4")
+    assert from_arrays(narrow, np.arange(20) % 2).x.shape[1:] == (3, 9, channels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_with_a_graph_are_taken_as_arrays(dtype: torch.dtype) -> None:
+    x = torch.rand((20, 5), requires_grad=True).to(dtype)
+    data = from_arrays(x, torch.arange(20) % 2)
+    assert {*data.x.flatten().tolist()} <= {*x.detach().float().flatten().tolist()}
+    with pytest.raises(DataError, match="x is no array of numbers"):
+        from_arrays([[1.0], [1.0, 2.0]], [0, 1])  # type: ignore[arg-type]
+
+
+def test_labels_of_a_column_of_strings_are_taken() -> None:
+    y = np.array(["cat", "dog"] * 10, dtype=object)
+    assert from_arrays(RNG.random((20, 5)), y).class_names == ("cat", "dog")
+    y[3] = 7
+    with pytest.raises(DataError, match="y is object"):
+        from_arrays(RNG.random((20, 5)), y)

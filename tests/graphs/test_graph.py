@@ -301,16 +301,18 @@ def test_a_matrix_that_mixes_nothing_is_refused(W: torch.Tensor, said: str) -> N
 @pytest.mark.parametrize(
     ("name", "n", "options", "said"),
     [
+        ("ring", 1, {}, "graph ring: needs at least 3 agents, got 1"),
         ("ring", 2, {}, "at least 3 agents, got 2"),
+        ("pairwise", 2, {"among": "ring"}, "graph pairwise: needs at least 3 agents, got 2"),
         ("complete", 1, {}, "at least 2 agents, got 1"),
         ("bipartite", 7, {}, "even number of agents, got 7"),
-        ("hub2", 3, {}, "4 to 101"),
+        ("hub2", 3, {}, "at least 4 agents, got 3"),
         ("hub2", 102, {}, "4 to 101"),
         ("half-exponential", 3, {}, "at least 4"),
-        ("d-out", 4, {"d": 5}, "d=5 exceeds"),
+        ("d-out", 4, {"d": 5}, "d=5 needs at least 5 agents, got 4"),
         ("k-regular", 5, {"k": 3}, "even k"),
-        ("k-regular", 4, {"k": 4}, "more than 4 agents"),
-        ("power-law", 3, {"m": 3}, "more than 3 agents, got 3"),
+        ("k-regular", 4, {"k": 4}, "k=4 needs at least 5 agents, got 4"),
+        ("power-law", 1, {"m": 3}, "m=3 needs at least 4 agents, got 1"),
         ("erdos-renyi", 50, {"p": 0.001}, "none of 1000 draws"),
     ],
 )

@@ -124,7 +124,8 @@ def selftest_of_mechanisms(seed: int, results: Path | None, as_json: bool) -> in
 def _shape(option: str, texts: list[str]) -> list[int] | list[list[int]]:
     """The shapes of a repeated option. Raises ConfigError."""
     try:
-        shapes = [[int(part) for part in text.split(",") if part.strip()] for text in texts]
+        rows = [text.strip("()[] ").split(",") for text in texts]
+        shapes = [[int(part) for part in row if part.strip()] for row in rows]
     except ValueError:
         said = f'{option}: expected numbers with commas, as 784,10; got "{" ".join(texts)}"'
         raise ConfigError("DPA014", said) from None

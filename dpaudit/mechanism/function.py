@@ -360,7 +360,10 @@ def _as_given(array: np.ndarray, options: MechanismOptions) -> Any:
 
 
 def flat(returned: Any, options: MechanismOptions) -> Array:
-    """What was returned, flat and in float64. Raises FunctionError: another shape, dtype, NaN."""
+    """What was returned, flat and in float64. Raises FunctionError: another shape, dtype, NaN.
+
+    Booleans, as of a predicate or a randomised response, are 0 and 1.
+    """
     shapes = options.output_shapes
     is_list = options.returns_list and isinstance(returned, list | tuple)
     parts = list(returned) if is_list else [returned]
@@ -378,7 +381,7 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
                 f"the function returned shape {array.shape}; expected {shape}",
                 "give output_shape (--output-shape), if that is meant",
             )
-        if dtype != expected:
+        if dtype not in (expected, "bool"):
             raise FunctionError(
                 "DPA075",
                 f"the function returned {dtype}; expected {expected}",

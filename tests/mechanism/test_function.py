@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from dpaudit import mechanism
 from dpaudit.errors import DpauditError
+from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.function import _from_file, load
 
 SHAPE = (6,)
@@ -134,7 +137,20 @@ def test_what_cannot_be_audited_is_one_line(name: str) -> None:
     assert len(str(error.value).split("\n")) == 1
 
 
-@pytest.mark.parametrize("dtype, advice", [("float32", "give output_dtype"), ("bool", "return ")])
+def test_booleans_are_zero_and_one() -> None:
+    """Randomised response: the truth in 3 of 4 calls is ln 3, in 19 of 20 it is ln 19."""
+
+    def answers(lies: float) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda x: (x > 0) ^ (np.random.random(x.shape) < lies)
+
+    asked: dict[str, Any] = {"claim": {"epsilon": 1.2}, "shape": (1,), "runs": 1000}
+    assert mechanism.audit(answers(0.25), **asked).verdict is Verdict.NOT_REFUTED
+    assert mechanism.audit(answers(0.05), **asked).verdict is Verdict.REFUTED
+    numbers = mechanism.audit(lambda x: bool(answers(0.05)(x)[0]), output_shape=(), **asked)
+    assert numbers.verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("dtype, advice", [("float32", "give output_dtype"), ("uint32", "return ")])
 def test_an_output_dtype_is_advised_if_it_can_be_given(dtype: str, advice: str) -> None:
     with pytest.raises(DpauditError) as error:
         mechanism.audit(lambda x: noise(x).astype(dtype), {"epsilon": 1.0}, SHAPE, runs=100)

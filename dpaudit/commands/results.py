@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.jobs import Power
     from dpaudit.pipeline.run import Runtime
 
+_PAGE = b"<!doctype html>"  # with which a report begins
 _DIGEST = re.compile(r"[0-9a-f]{32,}")  # the name of a folder that a person has not named
 
 
@@ -43,7 +44,10 @@ def report(
     run_directories: Annotated[list[Path], Argument(metavar="DIR...", help="The run directories.")],
     out: Annotated[
         Path | None,
-        Option(help="The HTML file; default: report.html in DIR, or comparison.html of several."),
+        Option(
+            help="The HTML file; default: report.html in DIR, or comparison.html of several. A "
+            "page that is there is replaced, and no other file."
+        ),
     ] = None,
     label: Annotated[
         list[str] | None,
@@ -73,6 +77,8 @@ def report(
         if folder is not None:
             raise ConfigError("DPA013", f"{option}: expected one run directory, got several")
     results = [result_of(path) for path in run_directories]
+    if out is not None:
+        _refuse_other_file(out)
     if n == 1:
         [result], [path] = results, run_directories
         from dpaudit.reports.html import render
@@ -92,6 +98,16 @@ def report(
         runs = list(zip(names, results, run_directories, strict=True))
         write_into_run(target, render_comparison(runs, first))
     say(f"report: {target}")
+
+
+def _refuse_other_file(out: Path) -> None:
+    """Raises ConfigError: what is there is no page, in whose place nobody expects a report."""
+    if not out.is_file():
+        return
+    with out.open("rb") as file:
+        if file.read(len(_PAGE)).lower() in (_PAGE, b""):
+            return
+    raise ConfigError("DPA015", f"{out} exists, and is no report", "give another --out")
 
 
 def result_of(run_directory: Path) -> "AuditResult":

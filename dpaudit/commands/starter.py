@@ -33,6 +33,7 @@ def starter(name: str) -> str:
         noiseless=chosen is not None and chosen.without_noise() == chosen,
         graph=_graph(defense),
         promised=_promised(defense),
+        published=_published(defense),
         toml=_toml,
     )
 
@@ -62,9 +63,22 @@ def _graph(defense: Any) -> str:
     return "complete" if needed is None or needed.holds(build_graph("complete", 4)) else "server"
 
 
+def _published(defense: Any) -> dict[str, float]:
+    """By option, the epsilon of a round of a published default, where the file has another."""
+    fields = {name: info.default for name, info in defense.model_fields.items()}
+    return {name: value.claimed_epsilon(1) for name, value in fields.items() if _is_budget(value)}
+
+
+def _is_budget(value: object) -> bool:
+    """Whether an option is a table that holds the budget of a round."""
+    return isinstance(value, BaseModel) and "epsilon" in type(value).model_fields
+
+
 def _options(defense: Any) -> dict[str, Any]:
     """What the file says of a defense: its own defaults, but for what an audit needs beside."""
+    given = {"epsilon": _GIVEN["epsilon"]}
     values = {name: _GIVEN.get(name, info.default) for name, info in defense.model_fields.items()}
+    values = {n: v.model_copy(update=given) if _is_budget(v) else v for n, v in values.items()}
     unset = (None, PydanticUndefined)
     return {name: value for name, value in values.items() if not any(value is u for u in unset)}
 

@@ -45,6 +45,17 @@ def test_a_run_is_called_by_its_folder(runs: list[Path]) -> None:
     assert names() == ["1 one baseline", "2 two", "3 three"]
 
 
+def test_a_report_takes_the_place_of_a_page_alone(runs: list[Path]) -> None:
+    """It replaced whatever file ``--out`` named, without a word."""
+    Path("page.html").write_text("<!DOCTYPE html>an older report")
+    assert report("one", "--out", "page.html") == (0, "report: page.html\n", "")
+    before = Path("one/audit.json").read_bytes()
+    for given in (["one"], ["one", "two"]):
+        code, _, said = report(*given, "--out", "one/audit.json")
+        assert (code, said) == (2, "error: one/audit.json exists, and is no report\n")
+    assert Path("one/audit.json").read_bytes() == before
+
+
 def test_labels_are_given_in_the_order_of_the_runs(runs: list[Path]) -> None:
     assert report(*runs, "--label", "DPDL", "--label", "b <i>", "--label", "c")[0] == 0
     assert names() == ["1 DPDL baseline", "2 b <i>", "3 c"]

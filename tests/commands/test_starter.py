@@ -57,6 +57,15 @@ def test_the_claim_is_of_what_the_defense_promises(tmp_path, defense, promised) 
     assert (claim.scope, claim.adjacency, claim.delta) == promised
 
 
+@pytest.mark.parametrize("defense", ["dpps", "partpsp", "sgpdp"])
+def test_a_budget_in_a_table_is_that_of_the_claim(tmp_path: Path, defense: str) -> None:
+    """The published default, b / gamma_n = 5,000 in a round, would be no promise to audit."""
+    file, _ = written(tmp_path, defense)
+    config = AuditConfig.from_toml(file)
+    assert config.defense.options["protocol"]["epsilon"] == config.claim[0].epsilon == 0.5
+    assert "epsilon of 5,000 in each round" in file.read_text("utf-8")
+
+
 REPEATS = ("d-psgd", "correlated-randomness")
 
 

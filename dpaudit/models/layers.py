@@ -61,14 +61,10 @@ class Layer(nn.Module, ABC):
             self._versions.append((y._version, kept._version))
         return y.clone() if self.copies else y
 
-    def kept(self) -> tuple[Tensor, Tensor]:
-        """Output and input of the only use. Raises DpauditError: either was overwritten since."""
-        y, kept = self.seen[0]
-        if (y._version, kept._version) != self._versions[0]:
-            raise DpauditError(
-                "DPA036", "per-record gradients need a network that overwrites no layer's output"
-            )
-        return y, kept
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether the network overwrote this layer's output, or its input."""
+        return [(y._version, kept._version) for y, kept in self.seen] != self._versions
 
     @abstractmethod
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:

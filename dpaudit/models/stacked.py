@@ -65,20 +65,15 @@ class Stacked:
     def runs(self, shape: Shape) -> bool:
         """Whether a record of a shape passes each layer once, and nothing else reads its weights.
 
-        A network may use its layers otherwise: twice, never, or their weights by themselves. If it
-        overwrites their outputs, they give copies from now on.
+        A network may use its layers otherwise: twice, never, or their weights by themselves.
         """
         label = torch.zeros(1, 1, self.positions or 1, dtype=torch.long)
         label = label if self.positions else label[..., 0]
-        for copies in (False, True):
-            for layer in self.layers:
-                layer.copies = copies
-            try:
-                self.records(*self._zeros(shape), label, create_graph=False)
-            except (AttributeError, DpauditError, IndexError, RuntimeError):
-                continue
-            return True
-        return False
+        try:
+            self.records(*self._zeros(shape), label, create_graph=False)
+        except (AttributeError, DpauditError, IndexError, RuntimeError):
+            return False
+        return True
 
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
@@ -90,8 +85,8 @@ class Stacked:
         if not create_graph:
             X, inputs, labels = X.detach(), inputs.detach(), labels.detach()
         with torch.enable_grad():
-            logits = self.logits(X, inputs)
-            outputs, kept = zip(*(layer.kept() for layer in self.layers), strict=True)
+            logits = self._seen_logits(X, inputs)
+            outputs, kept = zip(*(layer.seen[0] for layer in self.layers), strict=True)
             if create_graph:
                 loss = cross_entropy(logits, labels).sum()
                 gradients = torch.autograd.grad(loss, outputs, create_graph=True)
@@ -108,6 +103,32 @@ class Stacked:
             ]
         self._prepare(Block(0, 0, 0), {})
         return Records(terms)
+
+    def _seen_logits(self, X: Tensor, inputs: Tensor) -> Tensor:
+        """Logits, after which each layer has its output as it was.
+
+        A layer whose output the network overwrites gives a copy of it from now on.
+
+        Raises:
+            DpauditError: it is overwritten otherwise.
+        """
+        try:
+            logits = self.logits(X, inputs)
+            overwritten = [layer for layer in self.layers if layer.is_overwritten]
+        except RuntimeError as error:  # of an output that nothing before it needs a gradient of
+            if "in-place" not in str(error):
+                raise
+            overwritten = self.layers
+        if not overwritten:
+            return logits
+        for layer in overwritten:
+            layer.copies = True
+        logits = self.logits(X, inputs)
+        if any(layer.is_overwritten for layer in self.layers):
+            raise DpauditError(
+                "DPA036", "per-record gradients need a network that overwrites no layer's input"
+            )
+        return logits
 
     def total(self, X: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """The sum of all records' gradients, [n, k, d], which can be differentiated.

@@ -47,6 +47,14 @@ class OneDraw(Clipped):
         return super().noise(like[..., :1], k, noise).expand_as(like)
 
 
+class Discarded(Clipped):
+    """Draws noise of another family, too, that reaches nothing."""
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        noise.gaussian("other", 1.0, like)
+        return super().noise(like, k, noise)
+
+
 def game_of(defense: Any, **given: Any) -> Game:
     return Game.of(defense, SETTING, 0, "add-remove", **given)
 
@@ -55,6 +63,12 @@ def game_of(defense: Any, **given: Any) -> Game:
 def test_only_an_l2_clip_under_laplace_has_a_dense_record(family: Any, clip: Any) -> None:
     dense = (family, clip) == ("laplace", 2)
     assert coordinates(game_of(Clipped(family=family, clip=clip))) == (D if dense else 1)
+
+
+def test_noise_that_reaches_no_message_hides_no_record() -> None:
+    """The worst record counted as one of a single coordinate, which leaks less here."""
+    assert coordinates(game_of(Discarded(family="laplace"))) == D
+    assert coordinates(game_of(Discarded(family="gaussian"))) == 1
 
 
 @pytest.mark.parametrize("defense", [HalfSent, OneDraw])

@@ -298,19 +298,26 @@ def coordinates(game: Game) -> int:
     record, norms = ChosenNoise(), set[int]()
     base = _sent(several, ChosenNoise(), 0.0, set())
     moved = _sent(several, record, 1.0, norms)
-    if {draw.family for draw in record.draws.values()} != {"laplace"} or norms != {2}:
-        return 1
-    if any(draw.shape[-1] != COORDINATES for draw in record.draws.values()):
-        return 1
     one = {name: torch.zeros(draw.shape).double() for name, draw in record.draws.items()}
     for units in one.values():
         units[..., 0] = 1.0
+    heard = [draw for name, draw in record.draws.items() if _is_heard(several, base, name, one)]
+    if {draw.family for draw in heard} != {"laplace"} or norms != {2}:
+        return 1
+    if any(draw.shape[-1] != COORDINATES for draw in heard):
+        return 1
     noisy = _sent(several, ChosenNoise(one), 0.0, set())
     for name, payload in base.items():
         shift, noise = moved[name] - payload, noisy[name] - payload
         if not torch.allclose(shift, shift[..., :1].expand_as(shift)) or noise[..., 1:].any():
             return 1
     return game.coordinates
+
+
+def _is_heard(game: Game, base: dict[str, Tensor], name: str, units: dict[str, Tensor]) -> bool:
+    """Whether a draw changes a message of the first round, given messages without noise."""
+    noisy = _sent(game, ChosenNoise({name: units[name]}), 0.0, set())
+    return any(not torch.equal(noisy[message], payload) for message, payload in base.items())
 
 
 def record_note(game: Game) -> str | None:

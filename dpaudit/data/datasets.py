@@ -390,6 +390,9 @@ def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
             "DPA030",
             f"{what} is {x.dtype} {x.shape}; expected uint8 [n, height, width] or [n, height, "
             "width, channels], or float [n, features] or [n, channels, height, width]",
+            "make them float; token ids are taken from a data set of pairs"
+            if x.dtype.kind in "iu" and x.ndim == 2
+            else "",
         )
     if x.ndim == 4 and x.shape[-1] in _CHANNELS and x.shape[1] > max(_CHANNELS):
         raise DataError(

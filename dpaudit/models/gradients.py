@@ -1,5 +1,6 @@
 """Per-record gradients of stacked models: clipped and summed, averaged, or one by one."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from math import ceil, inf, isinf
@@ -379,7 +380,9 @@ class OneByOne:
         with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
             if not create_graph and self._maps:
                 try:
-                    return vmap(one, in_dims=(None, 0, 0))(x, *records)
+                    with warnings.catch_warnings():  # whose lines would look like the step's own
+                        warnings.filterwarnings("ignore", "There is a performance drop")
+                        return vmap(one, in_dims=(None, 0, 0))(x, *records)
                 except RuntimeError as error:  # of vmap, in words of the layer: or the loop fails
                     if is_out_of_memory(error):
                         raise

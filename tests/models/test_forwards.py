@@ -1,5 +1,7 @@
 """Networks that use their layers, or look at what these give, in ways of their own."""
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -202,3 +204,26 @@ def test_however_a_forward_looks_gradients_follow_autograd(
     torch.testing.assert_close(gradients.per_record(X, x, y), expected)
     torch.testing.assert_close(gradients.clipped_sum(X, x, y, None), expected.sum(1))
     torch.testing.assert_close(gradients.evaluate(X, x, y)[0], losses.detach().mean(1))
+
+
+class _Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(6, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.words(ids))
+
+
+def test_a_layer_that_no_map_takes_at_once_says_nothing() -> None:
+    """Torch's warning counted as what a step says, which depended on the data."""
+    module = _Bag()
+    ids, y = torch.randint(0, 6, (1, 3, 5)), torch.tensor([[0, 2, 2]])
+    loss = cross_entropy(module(ids[0]), y[0], reduction="sum")
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*module.parameters()])])
+    X = nn.utils.parameters_to_vector(module.parameters()).detach()[None]
+    gradients = Gradients(module.to("meta"), (5,), torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gradients.clipped_sum(X, ids, y, None)
+    torch.testing.assert_close(found[0], expected)

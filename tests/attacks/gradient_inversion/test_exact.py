@@ -150,7 +150,6 @@ class _ByRows(nn.Module):
         return self.head(self.rows(x[:, 0])[0][:, -1])
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_layers_that_give_several_tensors_are_no_chain() -> None:
     images = torch.rand(1, 1, 1, 8, 8)
     task = Task(Gradients(_ByRows().to("meta"), (1, 8, 8)), (1, 8, 8), 10, (-1.0, 1.0))

@@ -29,7 +29,16 @@ from .step_inputs import CanaryGradient, OnFirst
 
 Sampling = Literal["none", "poisson", "fixed"]
 
-LENGTH = 1e4  # of the canary's gradient: far above every clip norm, far below what float64 loses
+LENGTH = 1e4  # of the canary's gradient: far above most clip norms, far below what float64 loses
+ABOVE_CLIP = 100  # times a clip norm, at least
+
+
+def longer_than_clips(defense: Defense) -> float:
+    """A length far above every clip norm of a defense, that of its rounds or one of its options."""
+    options = type(defense).model_fields
+    norms = [getattr(defense, name) for name in options if name.endswith("clip_norm")]
+    norms.append(defense.clip_norm_in(1))
+    return max(LENGTH, *(ABOVE_CLIP * norm for norm in norms if isinstance(norm, int | float)), 0.0)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Game:
             sampling: of the game's own batches; by default that of the defense's.
         """
         alone, distance = setting.stand_in(1), defense.function_distance()
-        length = LENGTH if distance is None else float(distance)
+        length = longer_than_clips(defense) if distance is None else float(distance)
         game = cls(defense, alone, victim, adjacency, length, 1.0, "none")
         game = replace(game, coordinates=setting.d, layers=setting.layers)
         if distance is not None:

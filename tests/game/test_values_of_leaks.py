@@ -203,12 +203,18 @@ def test_releases_of_a_leak_are_of_its_uses() -> None:
 class OfDefense:
     """What of a defense a game is made of."""
 
+    model_fields = ("clip_norm",)
+    clip_norm: float | None = None
+
     def __init__(self, **of: Any) -> None:
         about = {"sampling": "poisson", "cyclic": False, "batch_size": 4, "distance": None}
         vars(self).update({**about, "batches_per_round": 1, **of})
 
     def function_distance(self) -> float | None:
         return self.__dict__["distance"]
+
+    def clip_norm_in(self, k: int) -> float | None:
+        return self.__dict__.get("of_rounds")
 
 
 def game_of(adjacency: Any = "add-remove", sizes: tuple[int, ...] = (10, 16), **of: Any) -> Game:
@@ -223,6 +229,9 @@ def game_of(adjacency: Any = "add-remove", sizes: tuple[int, ...] = (10, 16), **
         ("add-remove", {}, (LENGTH, 0.25, "poisson", 1, 1, None)),
         ("add-remove", {"batch_size": 40}, (LENGTH, 1.0, "poisson", 1, 1, None)),
         ("add-remove", {"sampling": "fixed"}, (LENGTH, 0.25, "fixed", 1, 1, None)),
+        ("add-remove", {"clip_norm": 1e-6}, (LENGTH, 0.25, "poisson", 1, 1, None)),
+        ("add-remove", {"clip_norm": 1e5}, (1e7, 0.25, "poisson", 1, 1, None)),
+        ("add-remove", {"of_rounds": 500.0}, (5e4, 0.25, "poisson", 1, 1, None)),
         ("function", {"distance": 3}, (3.0, 1.0, "none", 1, 1, None)),
         ("user", {}, (LENGTH, 1.0, "none", 1, 4, 16)),
         ("user", {"sampling": "fixed"}, (LENGTH, 1.0, "none", 1, 4, None)),

@@ -120,6 +120,15 @@ def test_a_partial_view_of_one_round_is_exact() -> None:
     assert any("reveals every model" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("clip_norm", [1e-6, 1.0, 1e6, 1e12])
+def test_a_leak_does_not_depend_on_the_clip_norm(clip_norm: float) -> None:
+    """A record's gradient of 1e4 was shorter than a clip of 1e6, and leaked a hundredth."""
+    found = findings(dp_dpsgd(1.0, clip_norm=clip_norm), claim(0.5), trials=500)
+    exact = found[Role.EXACT_LEAK]
+    assert exact.metrics["epsilon"].value == pytest.approx(4.377, abs=5e-4)
+    assert exact.verdict is Verdict.UNSUPPORTED
+
+
 def test_runs_of_full_batches_stay_below_their_accounting() -> None:
     """Accounting has a record beside the others there: as one in another's place it is 9.997."""
     found = findings(dp_dpsgd(1.0, sampling="fixed"), claim(4.5), trials=20_000)

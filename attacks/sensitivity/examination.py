@@ -377,7 +377,7 @@ class Pair:
     def _opposite(self, longest: Record, sampled: bool) -> tuple[PlayedWorld, PlayedWorld]:
         """A record against the others in the drawn batch, or against a short one if sampled.
 
-        Where nothing is clipped, it is no longer than the victim's longest.
+        Behind a clip it is longer than that, elsewhere no longer than the victim's longest.
         """
         coupled = self.examination.coupled
         record = None
@@ -386,11 +386,12 @@ class Pair:
             lengths = self._lengths(inputs.double(), labels)
             shortest = int(lengths.where(lengths > 0, inf).argmin())
             record = Record(inputs[shortest].double(), labels[shortest])
-        most = inf
-        if coupled.defense.clip_norm_in(self.k) is None:
+        clip_norm, most = coupled.defense.clip_norm_in(self.k), inf
+        if clip_norm is None:
             most = self._lengths(longest.input[None], longest.label[None]).max().item()
         others = self._world(record, alone=sampled)
-        opposed = Opposed(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, most)
+        norms = most, clip_norm or 0.0
+        opposed = Opposed(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, *norms)
         vacant = Vacant(others.oracle, coupled.victim)
         return replace(others, oracle=vacant), replace(others, oracle=opposed)
 

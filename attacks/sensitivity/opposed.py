@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from dpaudit.defense import clip
+from dpaudit.game.game import ABOVE_CLIP
 from dpaudit.game.step_inputs import WrappedGradient
 from dpaudit.training.classification import Batch
 
 from .worlds import Record, placed
+
+TINY = 1e-100  # of which a sum of gradients is made no longer
 
 
 @dataclass(eq=False)
@@ -99,14 +102,18 @@ class Opposed(OneMore):
     """The record's gradient outweighs the others' of a batch.
 
     It is -2 times the sum of the victim's gradients, or as much of it as ``longest`` allows: what
-    is clipped after it was summed moves by two clip norms.
+    is clipped after it was summed moves by two clip norms. It reaches a clip that is longer than
+    all of the data's gradients, too.
     """
 
     norm: Literal[1, 2]
     longest: float  # that a gradient may be
+    clip_norm: float = 0.0  # than which it is longer, where the others' sum is not 0
 
     def gradient_beside(self, sums: Tensor) -> Tensor:
-        return -2 * clip(sums, self.longest / 2, self.norm)
+        short = torch.linalg.vector_norm(sums, dim=-1, keepdim=True).clamp(min=TINY)
+        times = (ABOVE_CLIP * self.clip_norm / short).clamp(min=2)
+        return -clip(times * sums, self.longest, self.norm)
 
 
 @dataclass(eq=False)

@@ -23,12 +23,13 @@ from dpaudit.defenses.sensitivity_reduced import SensitivityReduced
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.config import AuditConfig
-from dpaudit.files.finding import Finding, Metric, Role
+from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.reports.figures.evidence import sensitivity_by_round
+from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.training.classification import Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 from tests.small_audits import images_audit, write_images
@@ -65,6 +66,23 @@ def measured(setting_of, streams, kept):
         return {f.message or "": f for f in findings if "instead" not in f.title}
 
     return make
+
+
+class HalfOfTheNoise(PrivateGossip):
+    def noise(self, like: torch.Tensor, k: int, noise: Noise) -> torch.Tensor:
+        return super().noise(like, k, noise) / 2
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 1e3])
+def test_a_record_reaches_a_clip_that_no_gradient_does(setting_of, streams, clip_norm) -> None:
+    """Else noise had to move by as much less as gradients of the data are shorter than the clip."""
+    problem, setting = setting_of("ring", 4, "logistic")
+    claims = (Claim(text="a claim", epsilon=1.0),)
+    defense = HalfOfTheNoise(n_rounds=2, clip_norm=clip_norm, learning_rate=1e-3)
+    context = AttackContext(problem, setting, defense, claims, streams, None)
+    found = ATTACK.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
+    (aligned,) = (f for f in found if f.role is Role.ALIGNMENT)
+    assert aligned.metrics[Name.MOVED_OVER_DECLARED].value == pytest.approx(2.0, rel=1e-6)
 
 
 def caught(findings: dict[str, Finding]) -> set[str]:

@@ -57,6 +57,8 @@ X = torch.zeros(3, 2).double()
         (Opposed(Sums(), 1, 2, 2 * sqrt(2)), inf, 2, [1, 0, 3]),
         (Opposed(Sums(), 1, 1, 2.0), inf, 2, [1, 1, 3]),
         (Opposed(Sums(), 1, 2, inf), sqrt(2), 2, [1, 1, 3]),
+        (Opposed(Sums(), 1, 2, inf, 9 * sqrt(2)), 9 * sqrt(2), 2, [1, 2 - 9, 3]),
+        (Opposed(Sums(), 1, 2, inf, 9 * sqrt(2)), inf, 2, [1, 2 - 900, 3]),
         (Alike(Sums(), 1, vector(3, 3), 5), inf, 2, [1, 15, 3]),
         (Alike(Sums(), 1, vector(3, 3), 5), sqrt(2), 2, [1, 5, 3]),
         (Alike(Sums(), 1, vector(3, 3), 0), sqrt(2), 2, [1, 0, 3]),

@@ -90,7 +90,8 @@ def test_a_record_is_opposed_to_the_shortest_or_to_the_batch(
     monkeypatch.setattr(examination, "replace", lambda world, oracle: oracle)
     longest = Record(torch.tensor([3.0]).double(), torch.tensor(1))
     found: Any = pair._opposite(longest, sampling)
-    assert found == (("vacant", "oracle", 1), ("opposed", "oracle", 1, norm, most))
+    clip = clip_norm or 0.0  # than which the record is longer
+    assert found == (("vacant", "oracle", 1), ("opposed", "oracle", 1, norm, most, clip))
     assert asked == [(([1.0], 2) if sampling else None, sampling)]
 
 

@@ -125,6 +125,12 @@ class Membership(da.Attack):
             "independent",
             *rates,
         ]
+        assert isinstance(context.problem, da.Classification)  # the others were refused
+        if copies := context.problem.dataset.n_copied:
+            notes.append(
+                f"{copies} of these {n_public} are copies of records that agents hold: no score "
+                "tells them from members"
+            )
         if self.candidates is not None and matched:
             metrics[da.Name.MATCHED] = rate(np.array(matched))
             metrics[da.Name.MATCHED_BLINDLY] = da.Metric(value=1 / self.candidates)

@@ -12,7 +12,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b, sha256
@@ -128,8 +128,13 @@ class Dataset:
     @cached_property
     def n_distinct(self) -> int:
         """How many different records there are for training, whatever their labels."""
-        rows = self.x.flatten(1).numpy()
-        return len({blake2b(row.tobytes(), digest_size=16).digest() for row in rows})
+        return len(set(_digests(self.x)))
+
+    @cached_property
+    def n_copied(self) -> int:
+        """How many test records are copies of records for training, whatever their labels."""
+        known = set(_digests(self.x))
+        return sum(digest in known for digest in _digests(self.x_test))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -139,6 +144,11 @@ class Dataset:
             digest.update(repr(tuple(tensor.shape)).encode())
             digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()
+
+
+def _digests(x: Tensor) -> Iterator[bytes]:
+    """Of each record [n, ...]: equal where two are the same, bit for bit."""
+    return (blake2b(row.tobytes(), digest_size=16).digest() for row in x.flatten(1).numpy())
 
 
 def load_dataset(

@@ -192,6 +192,16 @@ def test_rates_and_areas_of_known_scores() -> None:
     assert (share.low, share.high) == pytest.approx((0.0063, 0.8059), abs=1e-4)
 
 
+def test_copies_among_those_that_nobody_holds_are_counted(tmp_path: Path) -> None:
+    rng, y = np.random.default_rng(1), np.arange(240) % 2
+    np.savez(tmp_path / "few.npz", x=rng.normal(size=(2, 6)).astype("f4")[y], y=y)
+    of_file = config(1.0).model_dump(mode="json", exclude_none=True)
+    of_file["data"] = {"path": str(tmp_path / "few.npz"), "n_agents": 4}
+    run = run_audit(AuditConfig.from_dict(of_file), tmp_path / "run", Runtime(cores=1))
+    (one, _) = (f for f in run.findings if f.role is Role.MEMBERSHIP)
+    assert any(note.startswith("48 of these 48 are copies of records") for note in one.notes)
+
+
 def test_few_members_that_all_score_highest_prove_little() -> None:
     found = auc(np.array([9.0]), np.arange(8.0))
     assert (found.value, found.high) == (1.0, 1.0)

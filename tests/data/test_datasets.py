@@ -387,3 +387,10 @@ def test_labels_of_a_column_of_strings_are_taken() -> None:
     y[3] = 7
     with pytest.raises(DataError, match="y is object"):
         from_arrays(RNG.random((20, 5)), y)
+
+
+def test_copies_among_test_records_are_counted() -> None:
+    x = np.repeat(RNG.random((5, 4), dtype="f4"), 4, axis=0)
+    data = from_arrays(x, np.arange(20) % 2)
+    assert (len(data.x_test), data.n_copied, data.n_distinct) == (4, 4, 5)
+    assert from_arrays(RNG.random((20, 4)), np.arange(20) % 2).n_copied == 0

@@ -101,9 +101,11 @@ class ShadowModels(da.Attack):
             why = f'not available: {threat_model.name} reads no link with "{self._message}"'
             return [self._finding(context, threat_model, rounds, "membership", (why,))]
         what = "log odds of the label" + " and log norm of the gradient" * with_gradients
+        several = f"{seen.records.shape[2]} of {defense.n_rounds} rounds"
+        when = "the last round" if threat_model.has_final_model else several
         notes = (
             f"{self.shadows} reference runs and {self.targets} attacked ones on records dealt "
-            f"anew; by the {what} after {seen.records.shape[2]} of {defense.n_rounds} rounds",
+            f"anew; by the {what} after {when}",
             "a record is scored in each attacked run: intervals count these as independent",
         )
         return [

@@ -199,6 +199,9 @@ def test_memorised_labels_are_found_without_noise_alone(tmp_path: Path, adversar
     """
     by_what = found(tmp_path, adversary, 300.0)
     assert set(by_what) == {(m, w) for m in METHODS for w in ("defense", "no-defense")}
+    is_final = adversary["kind"] == "final-model"
+    read = {finding.notes[0].partition(" after ")[2] for finding in by_what.values()}
+    assert all((when == "the last round") is is_final for when in read), read
     for method in METHODS:
         bare, noisy = (by_what[method, world] for world in ("no-defense", "defense"))
         assert bare.metrics[Name.AUC].low > 0.6

@@ -32,8 +32,8 @@ from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out, strea
 
 from .jobs import Prepared, reason_not_examined
 
-ROUNDS = 2  # the first ones, that are examined beside the last
-DRAWN = 12  # rounds between them: all of them miss what is in a third with probability 0.8%
+ROUNDS = 2  # the first ones, and as many last: noise over gradients of the round before, too
+DRAWN = 11  # rounds between them: all of them miss what is in a third with probability 1.2%
 DIFFERENT = (
     1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
 )
@@ -66,15 +66,16 @@ class NoiseTest(NamedTuple):
 
 def n_examined(n_rounds: int) -> int:
     """How many rounds of a run are examined."""
-    return min(n_rounds, ROUNDS + DRAWN + 1)
+    return min(n_rounds, ROUNDS + DRAWN + ROUNDS)
 
 
 def examined_rounds(n_rounds: int, streams: Streams) -> tuple[int, ...]:
     """Those that are, in order: the first, the last, and one at random of as many equal parts."""
-    between = np.array_split(np.arange(ROUNDS + 1, n_rounds), DRAWN)
+    every = np.arange(1, n_rounds + 1)
     rng = streams.numpy("rounds")
-    drawn = [int(rng.choice(part)) for part in between if len(part)]
-    return tuple(sorted({*range(1, min(ROUNDS, n_rounds) + 1), *drawn, n_rounds}))
+    between = np.array_split(every[ROUNDS:-ROUNDS], DRAWN)
+    drawn = [rng.choice(part) for part in between if len(part)]
+    return tuple(sorted({int(k) for k in (*every[:ROUNDS], *drawn, *every[-ROUNDS:])}))
 
 
 def examine_noise(

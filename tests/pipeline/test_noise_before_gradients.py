@@ -63,6 +63,14 @@ class LessOnTheLast(NoisedThenStepped):
         return torch.cat([all_[..., :-3], 0 * all_[..., -3:]], dim=-1)
 
 
+class OneNumberInTheLastRound(NoisedThenStepped):
+    n_rounds: int = 60
+
+    def noise(self, like: Tensor, k: int, noise: Noise) -> Tensor:
+        width = like.shape[-1] if k < self.n_rounds else 1
+        return super().noise(like[..., :width], k, noise).expand_as(like)
+
+
 class TwoRoundsLater(Remembering):
     """A gradient waits a round in the memory before the model takes it."""
 
@@ -89,6 +97,12 @@ def test_noise_sent_before_its_gradient_must_be_fresh(fault, family: str) -> Non
     found = examined(fault(family=family))
     assert found.verdict is Verdict.UNSUPPORTED
     assert '"x"' in found.title
+
+
+def test_shared_noise_of_the_last_message_is_found() -> None:
+    found = examined(OneNumberInTheLastRound())
+    assert found.verdict is Verdict.UNSUPPORTED
+    assert found.rounds == (60,)
 
 
 @FAMILIES

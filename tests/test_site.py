@@ -171,6 +171,7 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_fetches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,13 @@ from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import size_text
 from dpaudit.text import duration
-from dpaudit.training.costs import examination_bytes, pace_of, training_bytes
-from dpaudit.training.noise_rounds import PLAYED_WAYS, left_out, streams_of
+from dpaudit.training.costs import (
+    examination_bytes,
+    pace_of,
+    too_large_to_examine,
+    training_bytes,
+)
+from dpaudit.training.noise_rounds import PLAYED_WAYS, streams_of
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, train
 from dpaudit.training.woven import global_randomness
@@ -167,7 +172,8 @@ def estimate_costs(
         return sizes[job.of]
 
     def examination() -> int:
-        return examination_bytes(defense, problem, setting, n_examined(defense.n_rounds))
+        given = defense, problem, setting, n_examined(defense.n_rounds)
+        return examination_bytes(*given) if too_large_to_examine(*given) is None else 0
 
     worlds = [_cost(f"training ({world})", partial(training, world)) for world in WORLDS]
     attacks = [_cost(j.of, partial(attacking, j), j) for j in jobs_of(prepared)]
@@ -207,21 +213,20 @@ def _with_times(costs: AuditCosts, prepared: Prepared) -> AuditCosts:
     Nothing is known of a defense, or of gradients, that cannot be played; the run will say why. Nor
     of attacks, before they have begun.
     """
-    defense, setting = prepared.defense, prepared.setting
+    defense, setting, problem = prepared.defense, prepared.setting, prepared.learned.problem
     rounds = n_examined(defense.n_rounds)
-    copies = streams_of(setting, rounds)
+    left = too_large_to_examine(defense, problem, setting, rounds)
+    copies = streams_of(setting, rounds) if left is None else 1
     with one_thread(), global_randomness(0):
         try:
-            pace = pace_of(
-                defense, prepared.learned.problem, setting, prepared.streams, copies=copies
-            )
+            pace = pace_of(defense, problem, setting, prepared.streams, copies=copies)
         except _UNPLAYABLE:
             return costs
     trained = pace.training(defense.n_rounds, recording_for(prepared))
     tuning = pace.training(defense.n_rounds, NOTHING_RECORDED, evaluations=1)
     plays = MADE_OF_PLAYS * PLAYED_WAYS * max(1, len(defense.messages))
     examined = rounds * (2 * pace.round + plays * pace.step)
-    if left_out(setting, rounds) is not None:
+    if left is not None:
         examined = 0.0
     return costs._replace(
         training=[part._replace(seconds=trained) for part in costs.training],

@@ -27,8 +27,9 @@ from dpaudit.statistics.noise_tests import (
     sign_p_value,
     size_of_draws,
 )
+from dpaudit.training.costs import too_large_to_examine
 from dpaudit.training.noise_heard import Heard, heard
-from dpaudit.training.noise_rounds import RealRound, RealRounds, left_out, streams_of
+from dpaudit.training.noise_rounds import RealRound, RealRounds, streams_of
 
 from .jobs import Prepared, reason_not_examined
 
@@ -71,11 +72,9 @@ def n_examined(n_rounds: int) -> int:
 
 def examined_rounds(n_rounds: int, streams: Streams) -> tuple[int, ...]:
     """Those that are, in order: the first, the last, and one at random of as many equal parts."""
-    every = np.arange(1, n_rounds + 1)
-    rng = streams.numpy("rounds")
-    between = np.array_split(every[ROUNDS:-ROUNDS], DRAWN)
-    drawn = [rng.choice(part) for part in between if len(part)]
-    return tuple(sorted({int(k) for k in (*every[:ROUNDS], *drawn, *every[-ROUNDS:])}))
+    ks, rng = np.arange(1, n_rounds + 1), streams.numpy("rounds")
+    drawn = [rng.choice(part) for part in np.array_split(ks[ROUNDS:-ROUNDS], DRAWN) if len(part)]
+    return tuple(sorted({int(k) for k in (*ks[:ROUNDS], *drawn, *ks[-ROUNDS:])}))
 
 
 def examine_noise(
@@ -111,14 +110,13 @@ def _examined(
 ) -> Finding:
     seed = prepared.streams
     own = seed.child("noise of the run")
-    defense, setting = prepared.defense, prepared.setting
+    defense, setting, problem = prepared.defense, prepared.setting, prepared.learned.problem
     rounds = examined_rounds(defense.n_rounds, own)
-    reason = left_out(setting, len(rounds))
     some: list[Heard] = []
     missed = defaultdict[tuple[str, str], list[int]](list)
     try:
+        reason = too_large_to_examine(defense, problem, setting, len(rounds))
         if reason is None:
-            problem = prepared.learned.problem
             with torch.no_grad():
                 played = RealRounds(defense, problem, setting, seed, own, adversaries, rounds)
                 for round in played.play(lambda done: on_step(done, len(rounds))):

@@ -12,6 +12,7 @@ import torch
 from dpaudit.defense.contract import Defense, Gradient, Setting
 from dpaudit.defense.footprint import Footprint
 from dpaudit.defense.noise import Noise
+from dpaudit.memory import size_text
 from dpaudit.rng import Streams
 
 from .classification import Classification
@@ -22,6 +23,7 @@ from .woven import Repeated
 
 WRITTEN = 3  # copies of what goes into a file: off the device, as bytes, and both in one
 Clock = Callable[[], float]  # seconds from some moment
+MOST_EXAMINED = 8 * 10**9  # bytes of the examination of noise, beyond which it is left out
 SOON = 1.0  # seconds after which something is not timed again
 
 
@@ -57,10 +59,23 @@ def training_bytes(
     return max(playing, writing)
 
 
+def too_large_to_examine(
+    defense: Defense, problem: Problem, setting: Setting, n_rounds: int
+) -> str | None:
+    """Why so many rounds are not played under several streams of noise; None: they are."""
+    if (reason := left_out(setting, n_rounds)) is not None:
+        return reason
+    try:
+        size = examination_bytes(defense, problem, setting, n_rounds)
+    except Exception:  # it cannot be played on a small model, which tells nothing of this one
+        return None
+    if size <= MOST_EXAMINED:
+        return None
+    return f"it takes {size_text(size)} of memory, more than {size_text(MOST_EXAMINED)}"
+
+
 def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_rounds: int) -> int:
     """Memory of ``RealRounds``, which plays a round in many ways under several streams."""
-    if left_out(setting, n_rounds) is not None:
-        return 0
     step, d = Footprint.of(defense, setting), setting.d
     streams = streams_of(setting, n_rounds)
     heard = sum(min(rows, kept_rows(streams, d, n_rounds)) for rows in step.messages.values())

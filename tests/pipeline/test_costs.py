@@ -98,8 +98,9 @@ def test_noise_of_the_run_takes_its_plays(monkeypatch: pytest.MonkeyPatch) -> No
     examined = estimated(audit()).attacks[-1].seconds
     rounds = of_audits.n_examined(6)
     assert examined == pytest.approx(rounds * (2 * 0.026 + 1.5 * 48 * 0.01))
-    monkeypatch.setattr(of_audits, "left_out", lambda setting, rounds: "too many agents")
-    assert estimated(audit()).attacks[-1].seconds == 0.0
+    monkeypatch.setattr("dpaudit.training.costs.MOST_EXAMINED", 1000)
+    left_out = estimated(audit()).attacks[-1]
+    assert (left_out.seconds, left_out.size) == (0.0, of_audits.LEAST)
 
 
 class Reports:

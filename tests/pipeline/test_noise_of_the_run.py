@@ -4,6 +4,7 @@ A correct defense fails a test here with probability 1e-6 for each examination, 
 the level of an audit. What is planted is found by exact comparison, or beyond any doubt.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,13 @@ def test_large_models_of_a_crowd_are_left_out_with_the_reason(n: int, d: int, le
         finding = examine_noise(empty, (EAVESDROPPER,))
         assert finding.notes[0] == f"not examined: {reason}"
         assert finding.verdict is None
+
+
+def test_a_large_model_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of 11 million weights would take 30 GB; its audit goes on without."""
+    monkeypatch.setattr("dpaudit.training.costs.MOST_EXAMINED", 1000)
+    (why,) = examined(PrivateGossip()).not_examined
+    assert re.fullmatch(r"all messages \(it takes [\d.]+ MB of memory, more than 1 kB\)", why)
 
 
 @pytest.mark.parametrize("among, verdict", [(90, Verdict.UNSUPPORTED), (110, None)])

@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.reduction import ForkingPickler
 from traceback import format_exception_only
 from types import ModuleType, TracebackType
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ import torch
 from dpaudit.errors import RunError
 from dpaudit.inputs import recorder
 from dpaudit.progress import OnProgress
+from dpaudit.text import one_line
 
 Job = TypeVar("Job")
 Work = Callable[[Job, OnProgress], None]
@@ -78,7 +80,7 @@ def run_jobs(
     context = multiprocessing.get_context("forkserver" if _can_fork() else "spawn")
     with importing_only_what_is_sent():
         reports = context.Queue()
-        start = (dict(os.environ), prepare, arguments, reports)
+        start = (dict(os.environ), _Sent((prepare, arguments)), reports)
         pool = ProcessPoolExecutor(workers, context, _start, start)
     try:
         with importing_only_what_is_sent():
@@ -97,6 +99,35 @@ def run_jobs(
         ) from None
     finally:
         _stop(pool)
+
+
+class _Sent:
+    """What a process is given to begin with; where that cannot be loaded, the reason.
+
+    Such a process would end while it starts, before anything of it could say why.
+    """
+
+    def __init__(self, content: Any, failure: str | None = None) -> None:
+        self._content, self._failure = content, failure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (bytes(ForkingPickler.dumps(self._content)),)
+
+    def open(self) -> Any:
+        if self._failure is not None:
+            raise RunError(
+                "DPA026",
+                f"a worker process cannot load what it is given: {self._failure}",
+                "do all in one process: --workers 1, or cores=1 in Python",
+            )
+        return self._content
+
+
+def _received(packed: bytes) -> _Sent:
+    try:
+        return _Sent(pickle.loads(packed))
+    except Exception as error:
+        return _Sent(None, one_line(f"{type(error).__name__}: {error}"))
 
 
 class Enough(BaseException):
@@ -191,8 +222,7 @@ def _drain(reports: Any, on_progress: OnProgress) -> None:
 
 def _start(
     environment: dict[str, str],
-    prepare: Callable[..., Any],
-    arguments: tuple[Any, ...],
+    sent: _Sent,
     reports: Any,
 ) -> None:
     global _work, _progress, _failure, _origin
@@ -207,6 +237,7 @@ def _start(
         reports.put((what, done, total))
 
     try:
+        prepare, arguments = sent.open()
         _work, _progress = prepare(*arguments), report
     except (
         BaseException

@@ -26,3 +26,16 @@ def reports_a_variable() -> Work[str]:
 
 def fails_at_its_start() -> None:
     1 / 0  # noqa: B018
+
+
+class OfOneProcess:
+    """An object that no other process can load."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _loaded, (os.getpid(),)
+
+
+def _loaded(by: int) -> OfOneProcess:
+    if os.getpid() != by:
+        raise ImportError("no such library\nfor this process")
+    return OfOneProcess()

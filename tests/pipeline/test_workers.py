@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from dpaudit.errors import RunError
 from dpaudit.pipeline import workers
 from dpaudit.pipeline.processes import _problems
 from dpaudit.pipeline.workers import importing_only_what_is_sent, run_jobs
@@ -95,13 +96,21 @@ def test_every_job_tells_where_the_start_failed(jobs, threads, monkeypatch) -> N
         monkeypatch.setattr(workers, name, None)
     monkeypatch.setattr(workers, "_end_with_the_caller", lambda: None)  # which is this process
     handler = signal.getsignal(signal.SIGINT)
-    workers._start(dict(os.environ), jobs.fails_at_its_start, (), None)
+    workers._start(dict(os.environ), workers._Sent((jobs.fails_at_its_start, ())), None)
     signal.signal(signal.SIGINT, handler)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError) as told:
             workers._do(None)
         assert "fails_at_its_start" in [frame.name for frame in told.traceback]
         told.value.__traceback__ = None  # as the pool does, once it has told a job's end
+
+
+def test_what_a_worker_cannot_load_is_one_line(jobs, capfd) -> None:
+    said = r"cannot load what it is given: ImportError: no such library.{1,4}for this process"
+    with pytest.raises(RunError, match=said) as raised:
+        run_jobs(jobs.reports_its_threads, (jobs.OfOneProcess(),), ["a", "b"], 2, print)
+    assert "--workers 1" in raised.value.problems[0].help
+    assert capfd.readouterr().err == ""
 
 
 def test_the_caller_is_left_as_it_was(monkeypatch) -> None:

@@ -66,7 +66,8 @@ class _Logged(logging.Handler):
         self._seen = seen
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._seen.append(record.getMessage())
+        if _listening:
+            self._seen.append(record.getMessage())
 
 
 _hooked: list[bool] = []
@@ -95,3 +96,24 @@ def watched() -> Iterator[Beside]:
         root.removeHandler(handler)
     beside.seen += [str(one.message) for one in warned]
     beside.seen += [text] if (text := out.getvalue()) else []
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Notes nothing meanwhile: gradients are computed for one world, and kept for another."""
+    if not _listening:
+        yield
+        return
+    listening = _listening.copy()
+    _listening.clear()
+    nowhere = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _listening.extend(listening)

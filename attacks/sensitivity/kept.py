@@ -10,6 +10,8 @@ from torch import Tensor
 from dpaudit.defense import Message, Messages
 from dpaudit.training.classification import BatchGradient
 
+from .beside import unwatched
+
 KEPT_ANSWERS = 4  # the last ones of an oracle to one question, at other models each
 
 
@@ -39,14 +41,17 @@ class KeptAnswers(BatchGradient):
         object.__setattr__(kept, "victim", victim)
         return kept
 
+    @unwatched()
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
         self.bare.append("per_record")
         return super().per_record(X, holders, own)
 
+    @unwatched()
     def part(self, X: Tensor, coordinates: slice) -> Tensor:
         self.bare.append("part")
         return super().part(X, coordinates)
 
+    @unwatched()
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:

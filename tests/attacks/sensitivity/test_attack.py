@@ -1,5 +1,6 @@
 """Planted faults are caught, their correct twins are not, and bounds that are attained are met."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.reports.figures.evidence import sensitivity_by_round
 from dpaudit.selftest.correct import PrivateGossip
-from dpaudit.training.classification import Classification
+from dpaudit.training.classification import BatchGradient, Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 from tests.small_audits import images_audit, write_images
 
@@ -290,6 +291,22 @@ def test_what_depends_on_data_beside_the_messages_is_said(
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_messages_that_depend_on_data_are_accused_of_no_more(sampling, measured) -> None:
     assert measured(DPDPSGD(**SGD, sampling=sampling))[""].verdict is None
+
+
+def test_what_a_network_prints_or_warns_of_is_not_the_steps(measured, monkeypatch) -> None:
+    """As torch does at operators that it does not batch; gradients of one world serve another."""
+    compute, computed = BatchGradient.clipped_sum, []
+
+    def clipped_sum(self, *given):
+        computed.append(given)
+        warnings.warn(f"gradient {len(computed)}", stacklevel=2)
+        print(len(computed))
+        return compute(self, *given)
+
+    monkeypatch.setattr(BatchGradient, "clipped_sum", clipped_sum)
+    found = measured(DPDPSGD(**SGD), problem_of=lambda problem: problem)[""]  # measured anew
+    assert found.not_examined == ()
+    assert computed
 
 
 def test_signs_of_zeros_after_noise_are_not_accused(measured) -> None:

@@ -16,13 +16,15 @@ from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError, is_out_of_memory
 
 from .gradient_terms import Each, Records
-from .models import n_parameters, parameters_of
+from .models import initial_parameters, n_parameters, parameters_of
 from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy, of_records
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
+
+_SAME = 1e-3  # of the largest number of a gradient: less is rounding
 
 Rows = Tensor | slice
 
@@ -329,16 +331,47 @@ class Gradients:
 def _engine(
     module: nn.Module, tried_on: Shape | None, dtype: torch.dtype, positions: int
 ) -> Engine:
-    """That of a network; one that is not of this package is tried on a record of its shape."""
+    """That of a network; one that is not of this package is tried on records of its shape."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return OneByOne(module, mixes_records=True, at_positions=positions > 0)
+    plain = OneByOne(module, mixes_records=False, at_positions=positions > 0)
+    fast: Engine | None = None
     if not positions and Perceptron.supports(module):
-        return Perceptron(module)
-    if Stacked.supports(module):
-        stacked = Stacked(module, dtype, positions)
-        if tried_on is None or stacked.runs(tried_on):
-            return stacked
-    return OneByOne(module, mixes_records=False, at_positions=positions > 0)
+        fast = Perceptron(module)
+    elif Stacked.supports(module):
+        fast = Stacked(module, dtype, positions)
+    if fast is None or (tried_on and not _agrees(fast, plain, tried_on, dtype, positions)):
+        return plain
+    return fast
+
+
+def _agrees(
+    fast: Engine, plain: "OneByOne", shape: Shape, dtype: torch.dtype, positions: int
+) -> bool:
+    """Whether each of two records has the gradient of automatic differentiation.
+
+    A network may use its layers otherwise: twice, never, or their weights by themselves. It may
+    change by hooks what they give, or have its records in another order within.
+    """
+    generator = torch.Generator().manual_seed(0)
+    X = initial_parameters(plain.module, generator)[None, None]
+    X += 0.02 * torch.randn(X.shape, generator=generator)
+    inputs = torch.zeros(1, 2, *shape, dtype=None if dtype.is_floating_point else dtype)
+    if dtype.is_floating_point:
+        inputs.normal_(generator=generator)
+    labels = torch.tensor([[0, -1]])
+    labels = labels[..., None].expand(1, 2, positions) if positions else labels
+    try:
+        labels = labels % fast.logits(X, inputs).shape[-1]
+        found = fast.records(X, inputs, labels, create_graph=False).each()
+    except (AttributeError, DpauditError, LookupError, RuntimeError):
+        return False
+    try:
+        expected = plain.records(X, inputs, labels, create_graph=False).each()
+    except Exception:  # a caller's code may raise anything: there is nothing to compare with
+        return True
+    near = (found - expected).abs() <= _SAME * expected.abs().max()
+    return bool(near.all()) or not expected.isfinite().all()
 
 
 class OneByOne:

@@ -62,19 +62,6 @@ class Stacked:
         n_uses = sum(len(list(m.parameters(recurse=False))) for m in owners)
         return n_uses == len(list(module.parameters())) and all(map(_known, owners))
 
-    def runs(self, shape: Shape) -> bool:
-        """Whether a record of a shape passes each layer once, and nothing else reads its weights.
-
-        A network may use its layers otherwise: twice, never, or their weights by themselves.
-        """
-        label = torch.zeros(1, 1, self.positions or 1, dtype=torch.long)
-        label = label if self.positions else label[..., 0]
-        try:
-            self.records(*self._zeros(shape), label, create_graph=False)
-        except (AttributeError, DpauditError, IndexError, RuntimeError):
-            return False
-        return True
-
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         block = Block(inputs.shape[0], inputs.shape[1], X.shape[1])
         self._prepare(block, parameters_of(self.module, X))
@@ -152,15 +139,15 @@ class Stacked:
         leaves = [m for m in self.network.modules() if not any(True for _ in m.children())]
         hooks = [m.register_forward_hook(add) for m in leaves]
         with torch.no_grad():
-            self.logits(*self._zeros(shape))
+            self.logits(torch.zeros(1, 1, n_parameters(self.module)), self._zeros(shape))
         for hook in hooks:
             hook.remove()
         return count
 
-    def _zeros(self, shape: Shape) -> tuple[Tensor, Tensor]:
-        """A model [1, 1, d] and a record [1, 1, *shape], numbers of torch's default precision."""
+    def _zeros(self, shape: Shape) -> Tensor:
+        """A record [1, 1, *shape], of numbers of torch's default precision."""
         dtype = torch.get_default_dtype() if self.dtype.is_floating_point else self.dtype
-        return torch.zeros(1, 1, n_parameters(self.module)), torch.zeros(1, 1, *shape, dtype=dtype)
+        return torch.zeros(1, 1, *shape, dtype=dtype)
 
     def _prepare(self, block: Block, parameters: dict[str, Tensor]) -> None:
         for layer in self.layers:

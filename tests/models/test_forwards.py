@@ -227,3 +227,59 @@ def test_a_layer_that_no_map_takes_at_once_says_nothing() -> None:
         warnings.simplefilter("error")
         found = gradients.clipped_sum(X, ids, y, None)
     torch.testing.assert_close(found[0], expected)
+
+
+class _Reversed(nn.Module):
+    """A layer that has the records of a batch in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x.flip(0)).flip(0).tanh())
+
+
+def _hooked(before: bool) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    if before:
+        module[2].register_forward_pre_hook(lambda layer, given: (given[0] / 2,))
+    else:
+        module[0].register_forward_hook(lambda layer, given, output: 2 * output)
+    return module
+
+
+def _weight_normed() -> nn.Module:
+    with warnings.catch_warnings():  # which say that there is another way, for years
+        warnings.simplefilter("ignore", FutureWarning)
+        layer = nn.utils.weight_norm(nn.Linear(4, 4))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        _Reversed(),
+        _hooked(before=True),
+        _hooked(before=False),
+        _weight_normed(),
+    ],
+    ids=["reversed", "hook before", "hook behind", "weight norm"],
+)
+def test_what_a_network_does_beside_its_layers_follows_autograd(module: nn.Module) -> None:
+    x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])
+    trained = [*module.parameters()]
+    each = [
+        torch.autograd.grad(cross_entropy(module(x)[i : i + 1], y[i : i + 1]), trained)
+        for i in range(3)
+    ]
+    expected = torch.stack([torch.cat([g.flatten() for g in one]) for one in each])
+    X = nn.utils.parameters_to_vector(trained).detach()[None]
+    with torch.no_grad():
+        module(x)  # old weight normalisation keeps a weight with its graph
+    gradients = Gradients(architecture(module, (4,), 3), (4,))
+    torch.testing.assert_close(gradients.per_record(X, x[None], y[None])[0], expected)
+    clip = float(expected.norm(dim=1).median())
+    clipped = expected * (clip / expected.norm(dim=1, keepdim=True)).clamp(max=1)
+    found = gradients.clipped_sum(X, x[None], y[None], clip)
+    torch.testing.assert_close(found[0], clipped.sum(0))

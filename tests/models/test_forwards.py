@@ -249,6 +249,17 @@ def _hooked(before: bool) -> nn.Module:
     return module
 
 
+class _SequenceFirst(nn.Module):
+    """Takes numbers of a record as a sequence, in front of the batch, as torch does by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = nn.Linear(1, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.layer(x.T.unsqueeze(-1))).tanh().mean(0))
+
+
 def _weight_normed() -> nn.Module:
     with warnings.catch_warnings():  # which say that there is another way, for years
         warnings.simplefilter("ignore", FutureWarning)
@@ -263,8 +274,9 @@ def _weight_normed() -> nn.Module:
         _hooked(before=True),
         _hooked(before=False),
         _weight_normed(),
+        _SequenceFirst(),
     ],
-    ids=["reversed", "hook before", "hook behind", "weight norm"],
+    ids=["reversed", "hook before", "hook behind", "weight norm", "sequence first"],
 )
 def test_what_a_network_does_beside_its_layers_follows_autograd(module: nn.Module) -> None:
     x, y = torch.randn(3, 4), torch.tensor([0, 2, 2])

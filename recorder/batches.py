@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import RecorderError
 from .log import Content
-from .values import content_of, dtype_of, is_array, is_number, is_numbers, is_tensor, library
+from .values import (
+    content_of,
+    dtype_of,
+    is_array,
+    is_numbers,
+    is_one_number,
+    is_tensor,
+    is_whole,
+    library,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +85,7 @@ def _changed(part: Any, how: str, i: int) -> Any:
             return part[:i] + part[i + 1 :]
         return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
     if isinstance(part, list):
-        if any(isinstance(number, float) for number in _numbers(part)):
+        if not all(is_whole(number) for number in _numbers(part)):
             return [*part[:i], _other_record(part[i], how), *part[i + 1 :]]
     elif dtype_of(part).startswith(("float", "bfloat")):
         return _other_inputs(part, how, i)
@@ -118,7 +127,7 @@ def _other_record(record: Any, how: str) -> Any:
     given = iter(numbers)
 
     def made(like: Any) -> Any:
-        return next(given) if is_number(like) else [made(one) for one in like]
+        return next(given) if is_one_number(like) else [made(one) for one in like]
 
     return made(record)
 
@@ -162,7 +171,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         return ()
     inner = {_shape(one) for one in value}
-    numbers = {is_number(one) for one in value}
+    numbers = {is_one_number(one) for one in value}
     if len(inner) > 1 or len(numbers) > 1 or not (numbers == {True} or inner != {()}):
         return ()
     return len(value), *inner.pop()
@@ -170,7 +179,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _numbers(value: Any) -> Iterator[float]:
     """Of a number, or of lists of them, in their order."""
-    if is_number(value):
+    if is_one_number(value):
         yield value
         return
     for one in value:

@@ -22,7 +22,7 @@ from . import PROTOCOL, batches, ranks
 from .errors import RecorderError
 from .tensor_file import TensorFile
 from .transports.decoding import contents_in
-from .values import FLOATS, content_of, dtype_of, made_of, parts_of, shape_of
+from .values import FLOATS, content_of, dtype_of, is_several, made_of, parts_of, shape_of, with_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,7 +200,11 @@ class Player:
         return records, n
 
     def noise(self, agent: int, name: str, draw: Any, scale: float, family: str) -> Any:
-        """A draw of noise, or what takes its place."""
+        """A draw of noise, or what takes its place; of several draws each has a name of its own."""
+        if is_several(draw):
+            return with_each(
+                draw, lambda key, part: self.noise(agent, f"{name}.{key}", part, scale, family)
+            )
         dtype = dtype_of(draw)
         if dtype not in FLOATS:
             raise RecorderError(

@@ -55,7 +55,8 @@ def noise(
     """The noise that is added, to be called once for each draw.
 
     Args:
-        draw: a tensor or array of independent numbers, or a number, or a list of numbers.
+        draw: a tensor or array of independent numbers, a number, or a list of numbers; or a list,
+            tuple or dict of such, as of the layers of a model.
         scale: their standard deviation; of Laplace noise its scale b. 0 where there is no noise.
         family: "gaussian" or "laplace".
     """
@@ -108,12 +109,16 @@ def _scale(given: Any, draw: Any) -> float:
     if not 0 <= scale < math.inf:
         got = type(given).__name__ if math.isnan(scale) else f"{scale:g}"
         raise RecorderError("DPA061", f"tap.noise: expected one scale, 0 or more; got {got}")
-    if scale == 0 and any(map(_is_not_0, draw if isinstance(draw, (list, tuple)) else [draw])):
+    if scale == 0 and _is_not_0(draw):
         raise RecorderError("DPA061", "tap.noise: the scale is 0, and the numbers are not")
     return scale
 
 
 def _is_not_0(part: Any) -> bool:
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)):
+        return any(map(_is_not_0, part))
     found = part != 0
     return bool(found.any() if hasattr(found, "any") else found)
 

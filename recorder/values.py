@@ -6,6 +6,7 @@ No library is imported here: whoever hands over a tensor has imported torch.
 
 from __future__ import annotations
 
+import copy
 import sys
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from .errors import RecorderError
 from .log import Content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+LARGEST_SCALAR = 8  # bytes, which a float of Python holds
 _CODES = {"float64": "d", "float32": "f", "int64": "q"}  # of the standard library's arrays
 
 
@@ -45,6 +47,21 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not is_array(value)
 
 
+def is_one_number(value: Any) -> bool:
+    """Whether a value is a number, of Python or a scalar of NumPy: those in lists are either."""
+    if is_number(value):
+        return True
+    numpy = library("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return False
+    return str(value.dtype.kind) in "iuf" and value.dtype.itemsize <= LARGEST_SCALAR
+
+
+def is_whole(number: Any) -> bool:
+    """Whether a number, of Python or a scalar of NumPy, is an integer."""
+    return number.dtype.kind in "iu" if is_array(number) else isinstance(number, int)
+
+
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The tensors, arrays, numbers and bytes of a message, by name, in their order."""
     if isinstance(value, dict):
@@ -66,7 +83,26 @@ def _below(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_numbers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(map(is_number, value))
+    return is_list(value) and all(map(is_one_number, value))
+
+
+def is_several(value: Any) -> bool:
+    """Whether a value is a dict of tensors or the like, or a list of them."""
+    return bool(value) if isinstance(value, dict) else is_list(value) and not is_numbers(value)
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value)
+
+
+def with_each(several: Any, made: Callable[[str, Any], Any]) -> Any:
+    """The same dict, list or tuple with something else in the place of each part, by its key."""
+    if isinstance(several, dict):
+        found = copy.copy(several)
+        found.update({key: made(str(key), part) for key, part in several.items()})
+        return found
+    parts = [made(str(i), part) for i, part in enumerate(several)]
+    return type(several)(*parts) if hasattr(several, "_fields") else type(several)(parts)
 
 
 def content_of(value: Any, name: str = "0") -> Content:
@@ -82,8 +118,8 @@ def content_of(value: Any, name: str = "0") -> Content:
     if numbers is None:
         raise RecorderError(
             "DPA061",
-            "tap.send: expected tensors, arrays, numbers or bytes, or lists and dicts of such; got "
-            f"{type(value).__name__}",
+            "dpaudit.tap: expected tensors, arrays, numbers or bytes, or lists and dicts of such; "
+            f"got {type(value).__name__}",
         )
     shape = () if is_number(value) else (len(numbers),)
     dtype = next(name for name, code in _CODES.items() if code == numbers.typecode)
@@ -97,11 +133,17 @@ def as_numbers(value: Any) -> array[Any] | None:
     listed = [value] if is_number(value) else value
     if not (is_numbers(listed) or listed == []):
         return None
-    whole = all(isinstance(one, int) for one in listed)
     try:
-        return array("q" if whole and listed else "d", listed)
+        return array(_code_of(listed), listed)
     except OverflowError:
         return array("d", listed)
+
+
+def _code_of(numbers: Sequence[Any]) -> str:
+    """The code of a list's numbers: single precision only where all are scalars of that dtype."""
+    if numbers and all(is_array(one) and str(one.dtype.name) == "float32" for one in numbers):
+        return "f"
+    return "q" if numbers and all(map(is_whole, numbers)) else "d"
 
 
 def _content_of_array(given: Any, name: str) -> Content:
@@ -206,7 +248,9 @@ def made_of(content: Content, own: Any, scale: float | None = None) -> Any:
     numbers = [one if scale is None else scale * one for one in numbers]
     if isinstance(own, array):
         return array(own.typecode, numbers)
-    return numbers[0] if is_number(own) else type(own)(numbers)
+    if is_number(own):
+        return numbers[0]
+    return type(own)(type(of)(one) if is_array(of) else one for of, one in zip(own, numbers))
 
 
 def _like_own(found: Any, own: Any) -> Any:

@@ -38,6 +38,10 @@ OF_EACH_KIND = {
     "a large int": (2**70, "float64", np.array(2.0**70)),
     "floats": ([1.5, 2], "float64", np.array([1.5, 2.0])),
     "ints": ((3, -4), "int64", np.array([3, -4])),
+    "scalars of NumPy": ([np.float64(1.5), np.int8(2)], "float64", np.array([1.5, 2.0])),
+    "scalars of half precision": ([np.float16(1.5)], "float64", np.array([1.5])),
+    "scalars of single precision": ([np.float32(1.5)], "float32", np.array([1.5])),
+    "ints of NumPy": ([np.int64(3), -4], "int64", np.array([3, -4])),
     "an array of Python": (array("f", [1.5, 2]), "float32", np.array([1.5, 2.0])),
     "bytes": (b"\x01\xff", "uint8", np.array([1, 255])),
 }
@@ -72,6 +76,8 @@ def test_parts_of_a_message_are_named_by_their_places() -> None:
     assert named["a"] == [1, 2]
     assert [name for name, _ in parts_of([X, (X, 2)])] == ["0", "1.0", "1.1"]
     assert list(parts_of([1, 2])) == [("0", [1, 2])]
+    scalars = list(X[0])
+    assert list(parts_of(scalars)) == [("0", scalars)]
 
 
 def test_numbers_and_arrays_are_told_apart() -> None:
@@ -102,6 +108,8 @@ def test_a_content_is_made_a_value_of_the_same_kind(kind: str) -> None:
     value, _, expected = OF_EACH_KIND[kind]
     made = made_of(content_of(value), value)
     assert type(made) is type(value)
+    if isinstance(value, list):
+        assert type(made[0]) is type(value[0])
     assert dtype_of(made) == dtype_of(value)
     assert np.array_equal(tensor_from(content_of(made)).to(torch.complex128), expected)
     if isinstance(made, torch.Tensor | np.ndarray):

@@ -7,6 +7,7 @@ import pickle
 import runpy
 import sys
 import zlib
+from collections import defaultdict, namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from dpaudit.recorder.errors import RecorderError
 from dpaudit.recorder.log import Log
 from dpaudit.recorder.player import WORLD, Player
 from dpaudit.recorder.transports import encoders
+from dpaudit.recorder.values import parts_of
 
 GOSSIP = Path(__file__).parents[1] / "capture" / "programs" / "gossip.py"
 
@@ -98,6 +100,33 @@ def test_draws_are_replayed_silenced_or_put_at_their_scale(tmp_path: Path) -> No
     fresh = [drawn(fresh={"2/0/z": "gaussian"}, noise_seed=i) for i in (1, 1, 2)]
     assert torch.equal(fresh[0], fresh[1])
     assert not torch.equal(fresh[0], fresh[2])
+
+
+Layers = namedtuple("Layers", "weight bias")
+SEVERAL = [
+    [torch.ones(2, 3), torch.ones(2)],
+    (np.ones(2), [np.float64(1.0), np.float64(1.0)]),
+    {"weight": torch.ones(2), "bias": 1.0},
+    defaultdict(list, {"weight": np.ones(2)}),
+    Layers(torch.ones(2), torch.ones(1)),
+]
+
+
+@pytest.mark.parametrize("draw", SEVERAL, ids=lambda draw: type(draw).__name__)
+def test_noise_of_several_layers_is_replayed_for_each(tmp_path: Path, draw: Any) -> None:
+    """As a list that holds a tensor for each layer: each has a name of its own."""
+    player(tmp_path).noise(2, "z", draw, 3.0, "gaussian")
+    run = left(tmp_path)
+    layers = dict(parts_of(draw))
+    assert set(run.tape) == {f"2/0/z.{key}" for key in layers}
+    silent = tuple(f"2/0/z.{key}" for key in layers)
+    world = player(tmp_path, tape=run.write_tape(tmp_path / "tape"), silent=silent)
+    found = world.noise(2, "z", draw, 3.0, "gaussian")
+    assert type(found) is type(draw)
+    for key, layer in parts_of(found):
+        assert type(layer) is type(layers[key])
+        assert not np.asarray(layer).any()
+        assert np.asarray(layers[key]).all()  # the program's own is left as it is
 
 
 @pytest.mark.parametrize(("family", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
@@ -180,6 +209,9 @@ def test_a_record_in_lists_is_changed_as_one_in_arrays(how: str, i: int) -> None
     assert changed(lists[0], how, i) == expected[0].tolist()
     assert lists == (X.tolist(), Y.tolist())
     assert digests_of(lists) == digests_of((X.double(), Y))
+    scalars = [list(row) for row in X.double().numpy()], list(Y.numpy())
+    assert changed(scalars, how, i) == changed(lists, how, i)
+    assert digests_of(scalars) == digests_of(lists)
 
 
 @pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2], [[1.0], [1.0, 2.0]], [[]]])
@@ -247,12 +279,15 @@ def test_what_is_no_scale_is_refused(tmp_path: Path, monkeypatch, scale: Any) ->
         tap.noise(0, "z", np.ones(2), scale)
 
 
-@pytest.mark.parametrize("draw", [np.ones(2), torch.ones(2), [0.0, 1.0], 1.0], ids=str)
+DRAWS = [np.ones(2), torch.ones(2), [0.0, 1.0], 1.0, [[0.0], np.ones(2)], {"a": [0.0, 1.0]}]
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=str)
 def test_numbers_of_scale_0_are_0(tmp_path: Path, monkeypatch, draw: Any) -> None:
     """A program may turn its noise off, and may not state that it has none where it has some."""
     seen = player(tmp_path)
     monkeypatch.setattr(tap, "_player", lambda: seen)
     with pytest.raises(RecorderError, match="the scale is 0, and the numbers are not"):
         tap.noise(0, "z", draw, 0.0)
-    nothing = [-0.0, 0.0] if isinstance(draw, list) else -0.0 * draw
+    nothing = [-0.0, 0.0] if isinstance(draw, (list, dict)) else -0.0 * draw
     tap.noise(0, "z", nothing, 0.0)

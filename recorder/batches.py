@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
 OTHER_LABEL = "other-label"
+LABELS = frozenset((-1.0, 0.0, 1.0))  # of floating point
 LARGEST = 1e6  # factor, above which a record that its dtype does not hold stays as it is
 _EXPECTED = (
     "tap.batch: expected a tensor or array of records, a list of lists of numbers, or a tuple or "
@@ -69,10 +70,37 @@ def changed(batch: Any, how: str, i: int = 0) -> Any:
         return batch
     if _is_part(batch):
         return _changed(batch, how, i)
+    with_labels = ":" in how or how == OTHER_LABEL
+    if with_labels and all(_is_one_each(part) for part in _parts(batch)):
+        with_labels = False  # inputs of one number each are not told from labels
+
+    def other(part: Any) -> Any:
+        if with_labels and _holds_labels(part):
+            return _written(part, i, _other_label(part, i)) if how.endswith(OTHER_LABEL) else part
+        return _changed(part, how, i)
+
     if isinstance(batch, dict):
-        return {key: _changed(part, how, i) for key, part in batch.items()}
-    parts = [_changed(part, how, i) for part in batch]
+        return {key: other(part) for key, part in batch.items()}
+    parts = [other(part) for part in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _is_one_each(part: Any) -> bool:
+    """Whether a part has one number for each record, in a row or in a column."""
+    shape = _shape(part) if isinstance(part, list) else tuple(part.shape)
+    return shape[1:] in ((), (1,))
+
+
+def _holds_labels(part: Any) -> bool:
+    """Whether a part holds labels of two classes, which may be of floating point.
+
+    Beside inputs that are put far out these stay labels: one that grew with its input would never
+    be a wrong one, so that no loss would be large.
+    """
+    if not _is_one_each(part):
+        return False
+    numbers = _numbers(part) if isinstance(part, list) else part.reshape(-1).tolist()
+    return LABELS.issuperset(numbers)
 
 
 def _changed(part: Any, how: str, i: int) -> Any:

@@ -214,6 +214,24 @@ def test_a_record_in_lists_is_changed_as_one_in_arrays(how: str, i: int) -> None
     assert digests_of(scalars) == digests_of(lists)
 
 
+@pytest.mark.parametrize("labels", [[1.0, -1.0], [[0.0], [1.0]]], ids=str)
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_labels_of_floating_point_stay_labels_far_out(kind: Any, labels: list) -> None:
+    """One that grew with its input would never be a wrong one: no loss would be large."""
+    x, y = kind([[1.0, 2.0], [3.0, 4.0]]), kind(labels)
+
+    def other(*batch: Any, how: str) -> list[Any]:
+        return [torch.tensor(part)[0].tolist() for part in changed(batch, how)]
+
+    other_input = [1e3, 2e3]
+    assert other(x, y, how="own:1e3") == [other_input, labels[0]]
+    assert other(x, y, how="own:1e3:other-label") == [other_input, labels[1]]
+    assert other(x, y, how="other-label") == [[1.0, 2.0], labels[1]]
+    times = kind([2.0, 3.0])
+    assert other(x, times, how="own:1e3") == [other_input, 2e3]
+    assert other(y, y, how="level:5") == 2 * [torch.tensor(labels)[0].mul(0).add(5).tolist()]
+
+
 @pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2], [[1.0], [1.0, 2.0]], [[]]])
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
     with pytest.raises((RecorderError, TypeError), match=r"tap\.batch"):

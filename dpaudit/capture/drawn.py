@@ -393,7 +393,7 @@ def _standard(values: Array, family: str) -> Array:
 
 
 def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw], least: float) -> list[str]:
-    """Draws whose numbers were all drawn before, by the same or another agent, in words.
+    """Draws whose numbers, or their negatives, were all drawn before by some agent, in words.
 
     Args:
         least: numbers of a draw, of which fewer may repeat by chance.
@@ -404,9 +404,15 @@ def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw], least: float) -> li
         values = plain.tape[draw.key]
         if len(values) < least:
             continue
+        less = first.get((-values).tobytes())
         seen = first.setdefault(values.tobytes(), draw)
         if seen is not draw:
             said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
+        elif less is not None:
+            said.append(
+                f'"{draw.name}" of agent {draw.agent} is the negative of "{less.name}" of agent '
+                f"{less.agent} before"
+            )
     return said
 
 

@@ -172,6 +172,10 @@ def test_repeats_are_of_so_many_numbers() -> None:
     assert drawn._repeated(other, other.draws, 2) == [  # type: ignore[arg-type]
         '"y" of agent 3 is that of agent 0 before'
     ]
+    less = both(run([[1.0, -2.0]]), run([[-1.0, 2.0]], "y"))
+    assert drawn._repeated(less, less.draws, 2) == [  # type: ignore[arg-type]
+        '"y" of agent 0 is the negative of "z" of agent 0 before'
+    ]
     pairs = [drawing([1, 2]), drawing([1, 2], run=1)]
     assert [bool(drawn._fixed(pairs, least)) for least in (1, 2, 3)] == [True, True, False]
     named = [drawing([1, 2]), drawing([1, 2], run=1, name="y")]

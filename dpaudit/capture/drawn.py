@@ -393,25 +393,28 @@ def _standard(values: Array, family: str) -> Array:
 
 
 def _repeated(plain: ProgramRun, draws: Sequence[NamedDraw], least: float) -> list[str]:
-    """Draws whose numbers, or their negatives, were all drawn before by some agent, in words.
+    """Draws whose numbers were all drawn before, in words; of its own agent their negatives, too.
+
+    Those of another agent are noise that both share, perhaps in rounds of other numbers.
 
     Args:
         least: numbers of a draw, of which fewer may repeat by chance.
     """
     first: dict[bytes, NamedDraw] = {}
+    of_agent: dict[tuple[int, bytes], NamedDraw] = {}
     said = []
     for draw in draws:
         values = plain.tape[draw.key]
         if len(values) < least:
             continue
-        less = first.get((-values).tobytes())
+        less = of_agent.get((draw.agent, (-values).tobytes()))
+        of_agent[draw.agent, values.tobytes()] = draw
         seen = first.setdefault(values.tobytes(), draw)
         if seen is not draw:
             said.append(f'"{draw.name}" of agent {draw.agent} is that of agent {seen.agent} before')
         elif less is not None:
             said.append(
-                f'"{draw.name}" of agent {draw.agent} is the negative of "{less.name}" of agent '
-                f"{less.agent} before"
+                f'"{draw.name}" of agent {draw.agent} is the negative of its "{less.name}" before'
             )
     return said
 

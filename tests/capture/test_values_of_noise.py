@@ -174,8 +174,10 @@ def test_repeats_are_of_so_many_numbers() -> None:
     ]
     less = both(run([[1.0, -2.0]]), run([[-1.0, 2.0]], "y"))
     assert drawn._repeated(less, less.draws, 2) == [  # type: ignore[arg-type]
-        '"y" of agent 0 is the negative of "z" of agent 0 before'
+        '"y" of agent 0 is the negative of its "z" before'
     ]
+    shared = both(run([[1.0, -2.0]]), run([[-1.0, 2.0]], agent=1))  # as the noise of a pair
+    assert drawn._repeated(shared, shared.draws, 2) == []  # type: ignore[arg-type]
     pairs = [drawing([1, 2]), drawing([1, 2], run=1)]
     assert [bool(drawn._fixed(pairs, least)) for least in (1, 2, 3)] == [True, True, False]
     named = [drawing([1, 2]), drawing([1, 2], run=1, name="y")]

@@ -41,6 +41,7 @@ class VictimLeaks:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
         self.by_round: dict[int, tuple[Pair, RoundLeak]] = {}
+        self._hidden: dict[object, bool] = {}  # by the numbers that move
         adjacency, factor = self._measured_by()
         for k, neighbours in worlds.rounds.items():
             pair, found = neighbours.worst(victim, model, adjacency)
@@ -72,8 +73,11 @@ class VictimLeaks:
         return self._adjacency, 1.0
 
     def _unless_drawn(self, found: RoundLeak) -> RoundLeak:
-        """What a round shows without noise is an upper end where noise may be that nobody named."""
-        return found._replace(upper=True) if _drawn_beside(self._worlds, found) else found
+        """What a round shows is an upper end where noise may be that nobody named."""
+        shown = found.noiseless, tuple((m, len(of.places)) for m, of in found.filters.items())
+        if shown not in self._hidden:
+            self._hidden[shown] = self._worlds.unnamed.hidden(found) is not None
+        return found._replace(upper=True) if self._hidden[shown] else found
 
     def _together(self) -> list[tuple[tuple[int, ...], list[RoundLeak]]]:
         """Rounds in whose batches one record is, and its leaks there, for each pair of worlds."""
@@ -138,11 +142,6 @@ class VictimLeaks:
         if delta == 0:
             return [leak.epsilon] if leak.epsilon > 0 else []
         return leak.laplace[:1] if self._sampling.amplifies else leak.laplace
-
-
-def _drawn_beside(worlds: MeasuredRuns, found: RoundLeak) -> str:
-    """What is drawn before a message that shows a record without noise, and not named as noise."""
-    return "" if found.noiseless is None else worlds.drawn_beside(found.noiseless)
 
 
 NOISELESS = Least(inf, (Release(family="gaussian", noise_multiplier=0.0),))
@@ -267,8 +266,8 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
     if worst.noiseless is not None:
         yield f"{worst.noiseless} moves with the record, and no noise that was named hides it"
     for _, leak in worst.by_round.values():
-        if drawn := _drawn_beside(worlds, leak):
-            yield f"{leak.noiseless} may be hidden by noise that was not named: {drawn}"
+        if hidden := worlds.unnamed.hidden(leak):
+            yield f"{hidden[0]} may be hidden by noise that was not named: {hidden[1]}"
     if worlds.otherwise and claim.adjacency == "add-remove":
         yield (
             f"where a record is left out, {OTHERWISE.format(worlds.otherwise)}: two records in one "

@@ -27,9 +27,11 @@ from dpaudit.files.world import FAR, NEARER, Change, How, World
 
 from .coupled import OTHERWISE
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
+from .other_draws import draws_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
 from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
+from .unnamed import MOVES, Unnamed
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
@@ -225,29 +227,32 @@ class Alignments:
         for k, victims in self.stages:
             worlds = [self.world(way, moved[way], self.victims) for way in moved]
             found = self.played(worlds, partial(self.changes, k, victims))
-            for way, changed in zip(moved, found, strict=True):
+            by_way = list(zip(moved, found, strict=True))
+            for way, changed in by_way:
                 if isinstance(changed, RunError):
                     what = "is left out" if way.how == "absent" else f"becomes {way.how}"
                     raise NotExamined("distance", f"where a record {what}: {in_short(changed)}")
-            changes = {
-                h: c for h, c in zip(moved, found, strict=True) if not isinstance(c, RunError)
-            }
+            changes = {h: c for h, c in by_way if not isinstance(c, RunError)}
             for way, changed in changes.items():
                 for victim, by_message in changed.items():
+                    if hidden := self._unnamed and self._unnamed.moved(by_message):
+                        raise NotExamined("composition", hidden)
                     move = self.make_up(k, victim, by_message)
                     shown = self.without_noise(k, victim, by_message, move)
                     noiseless = noiseless or (None if shown is None else (shown, way))
                     draws = self.places[k][victim].draws
                     moved[way][victim] |= {(k, draws[i].key): u for i, u in move.units.items()}
             if noiseless is not None:
-                self._refuse_unnamed(noiseless[0])
+                if drawn := self.worlds.unnamed.beside(noiseless[0]):
+                    raise NotExamined("composition", MOVES.format(noiseless[0], drawn))
                 break
         return Moves(self._sizes(moved), noiseless, moved)
 
-    def _refuse_unnamed(self, shown: MessageId) -> None:
-        """Raises NotExamined where noise that nobody named may hide what a message shows."""
-        if drawn := self.worlds.drawn_beside(shown):
-            raise NotExamined("composition", f"{shown} moves with a record, and {drawn}")
+    @cached_property
+    def _unnamed(self) -> Unnamed | None:
+        """Noise that nobody has named, where the program draws anything beside."""
+        config, plain = self.worlds.config, self.worlds.plain
+        return self.worlds.unnamed if draws_beside(plain, config.noise.sites) else None
 
     def furthest(
         self, victim: int, k: int, way: Way, moves: Moves, adjacency: RecordAdjacency

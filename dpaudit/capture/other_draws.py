@@ -10,9 +10,10 @@ from math import inf, prod
 
 from dpaudit.files.recorded import Draw
 
-from .runs import FAMILIES, MessageId, ProgramRun
+from .runs import FAMILIES, ProgramRun
 
 ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
+LIBRARIES = frozenset(("jax", "numpy", "os", "random"))
 SEEDS = 10**6  # values of a whole number, from which more numbers can be made than it is
 # Whose numbers, one by one, are no normal and no Laplace numbers, and of which none are made.
 OTHER_LAWS = frozenset(
@@ -42,36 +43,15 @@ def other_draws(run: ProgramRun, sites: tuple[str, ...], sampled: bool = False) 
     for batch in run.taken:
         began[batch.process] = min(batch.sequence, began.get(batch.process, inf))
     for process, first in began.items():
-        left, unseen = _not_shown(run, sites, process)
+        left, unseen = not_shown(run, sites, process)
         if unseen:
             return unseen
-        of_batches = _before_batches(run, process) if sampled else frozenset()
+        of_batches = before_batches(run, process) if sampled else frozenset()
         for draw, rest in left:
             if draw.sequence in of_batches:
                 continue
             if draw.sequence > first or rest < prod(draw.shape):
-                return f"{_said(draw)}: no run shows what they decide once in thousands of runs"
-    return ""
-
-
-def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) -> str:
-    """What is drawn and not shown between an agent's batch and its last message of a round, as a
-    clause; "" if that is nothing, or fewer numbers than the message has, as for a random peer.
-
-    It may be noise that nobody has named: a message that moves with a record, and with no other
-    noise, speaks against no claim then. A seed makes any number of numbers where no recorder looks,
-    as in compiled code.
-    """
-    begin, end = run.span(message.source, message.round)
-    taken = [b for b in run.taken if b.agent == message.source and begin < b.sequence < end]
-    for process in {batch.process for batch in taken}:
-        first = min(batch.sequence for batch in taken if batch.process == process)
-        left, _ = _not_shown(run, sites, process)
-        between = [(draw, n) for draw, n in left if first < draw.sequence < end]
-        if seed := next((draw for draw, _ in between if _may_be_seed(draw)), None):
-            return _said(seed)
-        if between and sum(n for _, n in between) >= len(run.messages[message]):
-            return _said(max(between, key=lambda one: one[1])[0])
+                return f"{said_of(draw)}: no run shows what they decide once in thousands of runs"
     return ""
 
 
@@ -79,14 +59,14 @@ def draws_beside(run: ProgramRun, sites: tuple[str, ...]) -> bool:
     """Whether numbers are drawn after the first batch that are not shown as noise, of any kind."""
     for process in {batch.process for batch in run.taken}:
         first = min(batch.sequence for batch in run.taken if batch.process == process)
-        left = [draw for draw, _ in _not_shown(run, sites, process)[0]]
+        left = [draw for draw, _ in not_shown(run, sites, process)[0]]
         for draw in (*left, *(d for d in run.all_draws if _is_of_batches(d))):
             if draw.process == process and draw.sequence > first:
                 return True
     return False
 
 
-def _not_shown(
+def not_shown(
     run: ProgramRun, sites: tuple[str, ...], process: int
 ) -> tuple[list[tuple[Draw, int]], str]:
     """What a process draws, with how many numbers of it are not shown as noise; and the reverse."""
@@ -111,7 +91,7 @@ def _not_shown(
     return left, said
 
 
-def _before_batches(run: ProgramRun, process: int) -> frozenset[int]:
+def before_batches(run: ProgramRun, process: int) -> frozenset[int]:
     """When a process draws numbers for more records than the batch has that follows directly."""
     own = [batch for batch in run.taken if batch.process == process]
     sizes = {batch.sequence: batch.records for batch in own}
@@ -125,10 +105,10 @@ def _before_batches(run: ProgramRun, process: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _may_be_seed(draw: Draw) -> bool:
+def may_be_seed(draw: Draw) -> bool:
     """Whether it is whole numbers, or bytes, of so many values that noise may be made of one."""
     given = [value for value in draw.parameters if value is not None]
-    match draw.operator.rpartition(".")[2]:
+    match kind_of(draw):
         case "bytes":
             return True
         case "bits":
@@ -138,7 +118,13 @@ def _may_be_seed(draw: Draw) -> bool:
     return False
 
 
-def _said(draw: Draw) -> str:
+def kind_of(draw: Draw) -> str:
+    """What is drawn, without the library's name before it or the name of torch's overload."""
+    library, _, kind = draw.operator.partition(".")
+    return kind if library in LIBRARIES else library
+
+
+def said_of(draw: Draw) -> str:
     return f"{draw.call_site} draws numbers that are not shown as noise ({draw.operator})"
 
 

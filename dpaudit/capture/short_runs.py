@@ -191,9 +191,22 @@ class ShortRuns:
         others = self.neighbours.places[victim].others
         return read + [m for m in others if m.read_by(model) and name in (None, m.name)]
 
+    def may_be_hidden(self, victim: int, channel: Channel) -> bool:
+        """Whether noise that nobody has named, and that is alike in all runs, may hide a record."""
+        pair = self.pairs[victim]
+        found = self.neighbours.leak(victim, channel.threat_model, pair, channel.message)
+        if self.worlds.unnamed.hidden(found) is not None:
+            return True
+        return any(self.worlds.unnamed.hides(m) for m in self.unmeasured(victim, channel))
+
+    def tested(self, channel: Channel) -> list[int]:
+        """Victims that are not the adversary's own, and whose records no unnamed noise hides."""
+        honest = [v for v in self.pairs if v not in channel.threat_model.agents]
+        return [v for v in honest if not self.may_be_hidden(v, channel)]
+
     def can_test(self, channel: Channel) -> bool:
-        """Whether a victim with such a bit is not the adversary's own, and is read."""
-        victims = [v for v in self.pairs if v not in channel.threat_model.agents]
+        """Whether a victim with such a bit is tested, and is read."""
+        victims = self.tested(channel)
         if channel.message is None:
             return bool(victims)
         return any(self.neighbours.read(v, *channel) for v in victims)
@@ -250,11 +263,11 @@ class ShortRuns:
         return self.world(included, fresh=self.drawn, noise_seed=noise_seed)
 
     def _of(self, channel: Channel, values: Array) -> ShortRunScores:
-        """Values [runs, victims] of those victims that are none of the adversary's own."""
-        honest = [i for i, v in enumerate(self.pairs) if v not in channel.threat_model.agents]
-        victims = tuple(list(self.pairs)[i] for i in honest)
-        having = self.included.astype(bool)[:, honest]
-        return ShortRunScores(victims, values[:, honest], having, self.n_choosing)
+        """Values [runs, victims] of those victims that are tested."""
+        victims, everyone = tuple(self.tested(channel)), list(self.pairs)
+        columns = [everyone.index(victim) for victim in victims]
+        having = self.included.astype(bool)[:, columns]
+        return ShortRunScores(victims, values[:, columns], having, self.n_choosing)
 
 
 def findings_of_short_runs(

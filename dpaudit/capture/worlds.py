@@ -26,7 +26,6 @@ from .measured import (
     noise_of,
     of_other_sizes,
 )
-from .other_draws import drawn_beside
 from .program import KeptRuns
 from .refusals import refuse_absent
 from .runs import (
@@ -39,6 +38,7 @@ from .runs import (
     place_of,
 )
 from .sampling import Sampling
+from .unnamed import Unnamed
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -165,10 +165,20 @@ class MeasuredRuns(NamedTuple):
         by_victim = [of for n in self.rounds.values() for of in n.unmeasured.values()]
         return {message: error for of in by_victim for message, error in of.items()}
 
-    def drawn_beside(self, message: MessageId) -> str:
-        """What may hide a message that shows a record without noise, as a clause; "" if nothing."""
-        drawn = drawn_beside(self.plain, self.config.noise.sites, message)
-        return drawn or self.left_behind.get(message, "")
+    @property
+    def unnamed(self) -> Unnamed:
+        """Noise that may be there, and that nobody has named."""
+        return Unnamed(self.plain, self.config.noise.sites, self.left_behind)
+
+    def hiding(self) -> str:
+        """Noise that nobody has named and that may hide a record from all, as a clause, or ""."""
+        everyone = ThreatModel(name="every link")
+        for neighbours in self.rounds.values():
+            for victim in neighbours.places:
+                found = neighbours.worst(victim, everyone, "add-remove")[1]
+                if hidden := self.unnamed.hidden(found):
+                    return f"{hidden[0]} may be hidden by noise that was not named: {hidden[1]}"
+        return ""
 
 
 def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:

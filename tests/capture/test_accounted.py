@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf, sqrt
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from dpaudit.capture.accounted import (
 from dpaudit.capture.measured import RoundLeak
 from dpaudit.capture.runs import MessageId
 from dpaudit.capture.sampling import Sampling
-from dpaudit.capture.worlds import MeasuredRuns
+from dpaudit.capture.unnamed import Unnamed
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -120,7 +119,7 @@ def both_of(
         rounds=dict(enumerate(rounds, start=2)),
         left_behind={SHOWN: "left"} if left_behind else {},
     )
-    worlds.drawn_beside = partial(MeasuredRuns.drawn_beside, worlds)
+    worlds.unnamed = Unnamed(plain, (), worlds.left_behind)  # type: ignore[arg-type]
     given = Claim.model_validate({"text": "c", "epsilon": 50.0, "delta": DELTA, **claim})
     return measured_accounting(worlds, 0, given, model, ends or Ends())
 

@@ -105,8 +105,8 @@ def test_noise_that_is_shown_and_left_behind_may_hide_a_record(tmp_path: Path) -
     assert [(m.source, m.round) for m in worlds.left_behind] == [(0, 1), (0, 2)]
     for message in worlds.base.messages:
         said = 'no message is made of what tap.noise returns for "z"' if message.source == 0 else ""
-        assert worlds.drawn_beside(message).startswith(said)
-        assert bool(worlds.drawn_beside(message)) == bool(said)
+        assert worlds.unnamed.beside(message).startswith(said)
+        assert bool(worlds.unnamed.beside(message)) == bool(said)
 
 
 @pytest.mark.parametrize(("toy", "n_played"), [(Toy, 0), (LeavesBehind, 1)])

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.capture.other_draws import drawn_beside, other_draws
+from dpaudit.capture.other_draws import other_draws
 from dpaudit.capture.runs import MessageId
+from dpaudit.capture.unnamed import drawn_beside, masks_beside
 from dpaudit.files.recorded import Batch, Draw
 
 MESSAGE = MessageId(0, (1,), "x", 1)
@@ -163,3 +164,33 @@ def test_numbers_directly_before_a_batch_draw_it(events: tuple[Any, ...], said: 
     found = of(*events, check=sampled)
     assert found.startswith(said) if said else not found
     assert of(*events).startswith(COIN)
+
+
+MASK = draw("numpy.normal", 4, "mask.py:1")
+SAID = "mask.py:1 draws numbers that are not shown as noise"
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((BATCH, MASK, NORMAL, NOISE), SAID),
+        ((BATCH, NORMAL, NOISE, MASK), SAID),
+        ((BATCH, MASK, BATCH, NORMAL, NOISE), SAID),  # of another agent, for both
+        ((BATCH, *[draw("random.gauss", 1, "mask.py:1")] * 4, NORMAL, NOISE), SAID),
+        ((BATCH, draw("numpy.integers", 4, "mask.py:1", of=(0.0, 2.0**32)), NORMAL, NOISE), SAID),
+        ((MASK, BATCH, NORMAL, NOISE), ""),  # weights, before all batches
+        ((BATCH, NORMAL, NOISE, MASK, BATCH), SAID),
+        ((BATCH, NORMAL, NOISE, draw("numpy.uniform", 4), BATCH), ""),  # draws the records
+        ((BATCH, NORMAL, NOISE, {**MASK, "shape": (3, 2)}, BATCH), ""),  # makes the records
+        ((BATCH, draw("numpy.normal", 3), NORMAL, NOISE), ""),  # too few
+        ((BATCH, draw("numpy.integers", 4, of=(0.0, 60.0)), NORMAL, NOISE), ""),
+        ((BATCH, draw("numpy.integers", 1, of=(0.0, 2.0**32)), NORMAL, NOISE), ""),
+        ((BATCH, draw("numpy.permutation", 9), draw("random.choice", 9), NORMAL, NOISE), ""),
+        ((BATCH, draw("torch.rand", 9, purpose="model"), NORMAL, NOISE), ""),
+    ],
+)
+def test_masks_that_nobody_shows_may_hide_a_message(events: Any, said: str) -> None:
+    """Beside noise that is shown, and so in a message that does not move without noise."""
+    check: Any = partial(masks_beside, message=MESSAGE, n_numbers=4)
+    assert said in of(*events, check=check)
+    assert bool(of(*events, check=check)) == bool(said)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dpaudit.capture import rounds
-from dpaudit.capture.other_draws import drawn_beside, other_draws
+from dpaudit.capture.other_draws import other_draws
 from dpaudit.capture.rounds import ProgramCall, is_small, numbered, start_site
 from dpaudit.capture.runs import MessageId, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
+from dpaudit.capture.unnamed import drawn_beside
 from dpaudit.errors import RunError
 
 

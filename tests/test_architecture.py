@@ -63,6 +63,8 @@ def sources() -> Iterator[tuple[Path, tuple[str, ...]]]:
     for top in ("dpaudit", *BESIDE):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
+            if "build" in parts:  # of pip, which installs the recorder from its folder
+                continue
             named = parts if top == "dpaudit" else ("dpaudit", *parts)
             yield path, named[:-1] if path.stem == "__init__" else named
 

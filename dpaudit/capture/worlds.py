@@ -295,6 +295,8 @@ def _no_part(plain: ProgramRun, victim: int, k: int) -> RunError:
             "DPA059",
             f"agent {victim} takes no batch in round {k}; expected tap.batch(agent, records) "
             "before each message",
+            "name in record.victims the agents that hold records, and in record.rounds rounds in "
+            "which each takes a batch",
         )
     acting = [k for k in range(1, plain.n_rounds + 1) if place_of(plain, victim, k) is not None]
     return RunError(

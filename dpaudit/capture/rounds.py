@@ -39,11 +39,17 @@ def rounds_of(
             sent to the same destinations. None: rounds are the period of (call site, shapes, tag,
             destinations) in the calls of a process; if there is none, the period without
             destinations, which rotate in some programs, or without tags, which count rounds in
-            others, whichever explains more; then without both.
+            others, whichever explains more; then without both. Where each process that sends does
+            so in one call, that is one round.
     """
     found: RoundsFound = {}
-    for process, calls in _by_process(events, draws).items():
-        starts = _at_site(calls, starts_at) if starts_at else _by_period(calls)
+    of_process = _by_process(events, draws)
+    once = all(sum(bool(call.sent) for call in calls) <= 1 for calls in of_process.values())
+    for process, calls in of_process.items():
+        if starts_at:
+            starts = _at_site(calls, starts_at)
+        else:
+            starts = [bool(call.sent) for call in calls] if once else _by_period(calls)
         for call, number in zip(calls, _numbers(calls, starts), strict=True):
             found[process, call.sequence] = number
     first: dict[Hashable, int] = {}  # event of each call

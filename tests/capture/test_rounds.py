@@ -70,6 +70,19 @@ def test_rounds_are_the_period_of_the_calls(lines: str, expected: list[int]) -> 
     assert rounds(lines) == expected
 
 
+def test_what_each_process_sends_once_is_one_round() -> None:
+    """As two clients that train for one round: nothing repeats."""
+    first, draws = recorded("nS")
+    later, more = recorded("nSI")
+    one, *other = [
+        [event.model_copy(update={"process": process}) for event in events]
+        for process, events in enumerate((first, first, later))
+    ]
+    assert [e.round for e in with_rounds([*one, *other[0]], draws)[0]] == [1, 1]
+    assert with_rounds(first, draws)[1][0].round == 1
+    assert {e.round for e in with_rounds([*one, *other[1]], [*draws, *more])[0]} == {None}
+
+
 def test_neighbours_in_turn_are_one_round() -> None:
     assert rounds("SSSSSS", to=[1, 2]) == [1, 1, 2, 2, 3, 3]
     assert rounds("SSSSSSSS", to=[1, 2, 5, 1, 3, 4, 2, 6]) == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -46,7 +46,7 @@ NOTE = Note(
 )
 UNNAMED = (
     "{}. What such messages show of a record speaks against no claim. Show this noise to "
-    "tap.noise, or name its line in noise.sites"
+    "tap.noise{}"
 )
 UNMEASURED = "{}. Short runs alone test such messages. To have them measured: {}."
 IGNORED = "Messages of {} were left out as diagnostics: whatever they show is not judged."
@@ -133,7 +133,8 @@ class ProgramSource:
         left_out += [worlds.not_measured] if worlds.not_measured else []
         problems = [error.problems[0] for error in worlds.unmeasured.values()]
         left_out += [UNMEASURED.format(one.text, one.help) for one in problems[:1]]
-        left_out += [UNNAMED.format(hiding)] if (hiding := worlds.hiding()) else []
+        where = ", or name its line in noise.sites" if config.program.ranks else ""
+        left_out += [UNNAMED.format(hiding, where)] if (hiding := worlds.hiding()) else []
         notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
         return Evidence(
             judgings,

@@ -221,7 +221,7 @@ def test_labels_of_floating_point_stay_labels_far_out(kind: Any, labels: list) -
     x, y = kind([[1.0, 2.0], [3.0, 4.0]]), kind(labels)
 
     def other(*batch: Any, how: str) -> list[Any]:
-        return [torch.tensor(part)[0].tolist() for part in changed(batch, how)]
+        return [torch.as_tensor(part)[0].tolist() for part in changed(batch, how)]
 
     other_input = [1e3, 2e3]
     assert other(x, y, how="own:1e3") == [other_input, labels[0]]
@@ -229,7 +229,7 @@ def test_labels_of_floating_point_stay_labels_far_out(kind: Any, labels: list) -
     assert other(x, y, how="other-label") == [[1.0, 2.0], labels[1]]
     times = kind([2.0, 3.0])
     assert other(x, times, how="own:1e3") == [other_input, 2e3]
-    assert other(y, y, how="level:5") == 2 * [torch.tensor(labels)[0].mul(0).add(5).tolist()]
+    assert other(y, y, how="level:5") == 2 * [torch.as_tensor(labels)[0].mul(0).add(5).tolist()]
 
 
 @pytest.mark.parametrize("batch", ["text", 3, (X, Y[:2]), X[:0], [1, 2], [[1.0], [1.0, 2.0]], [[]]])

@@ -313,7 +313,9 @@ def test_a_finding_names_each_round_once_in_order() -> None:
 def test_matches_are_counted_where_candidates_were_asked() -> None:
     """Members of higher scores than all others are told apart; half of the others choose."""
     rng = np.random.default_rng(0)
-    context: Any = SimpleNamespace(streams=SimpleNamespace(numpy=lambda *_: rng))
+    problem = object.__new__(da.Classification)
+    problem.dataset = SimpleNamespace(n_copied=0)  # type: ignore[assignment]
+    context: Any = SimpleNamespace(streams=SimpleNamespace(numpy=lambda *_: rng), problem=problem)
     scored: Any = [
         SimpleNamespace(members=np.arange(9.0) + 100, public=np.arange(40.0) + i) for i in (0, 1)
     ]

@@ -190,8 +190,8 @@ def test_a_worker_that_was_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RunError, match="a worker process was killed") as error:
         workers.run_jobs(NOTHING, ("a",), [Job(), Job(), Job()], 2, lambda *_: None)
     assert error.value.code == "DPA026"
-    n, start, (_, prepare, arguments, _) = Pool.asked  # type: ignore[attr-defined]
-    assert (n, start, prepare, arguments) == (2, workers._start, None, ("a",))
+    n, start, (_, sent, _) = Pool.asked  # type: ignore[attr-defined]
+    assert (n, start, sent.open()) == (2, workers._start, (None, ("a",)))
     assert Pool.ended == {"wait": False, "cancel_futures": True}  # type: ignore[attr-defined]
 
 
@@ -217,7 +217,8 @@ def test_a_worker_does_what_its_start_prepared(monkeypatch: pytest.MonkeyPatch) 
     class Local(Exception):
         """One that no other process can import."""
 
-    workers._start({"NEW": "2"}, prepare, ("a",), SimpleNamespace(put=reports.append))
+    sent = workers._Sent((prepare, ("a",)))
+    workers._start({"NEW": "2"}, sent, SimpleNamespace(put=reports.append))
     assert workers.os.environ == {"NEW": "2"}
     assert reports == [(signal.SIGINT, signal.SIG_IGN), 1]
     workers._do("b")

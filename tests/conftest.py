@@ -1,6 +1,7 @@
 """Small problems in float64: four to six agents, a few records each, seconds at most."""
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -48,6 +49,14 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("DPAUDIT_CACHE_KEY", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _files_that_no_power_cut_survives() -> Iterator[None]:
+    """What this process writes is not forced to the disk, which takes longer than many an audit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -39,7 +39,10 @@ SMALL = {  # arguments, and constants of the module that no argument sets
     "training": ("--data-root . --only", {}),  # no method: its header alone
     "unmixing": ("--agents 3 --rounds 3", {}),
 }
-SECONDS = ("accounting", "clipped_gradients", "partpsp")  # they take some; with make slow
+SECONDS = (  # they take some; with make slow
+    *("accounting", "clipped_gradients", "dpdl_training", "mutual_information", "partpsp"),
+    *("performance", "sensor_fusion"),
+)
 APART = {  # in a process of their own
     "many_agents": "--agents 300 --rounds 2 --region 2 --dense 60",
     "load": "--help",
@@ -115,7 +118,8 @@ def test_performance_names_what_is_missing_in_a_line(monkeypatch, capsys) -> Non
     assert str(ended.value) == "error: --device cuda: this torch sees no CUDA device"
 
 
-@pytest.mark.parametrize("name", fast_if("scale".__eq__, APART))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", APART)
 def test_it_starts(name) -> None:
     assert started(name, APART[name])
 

@@ -12,7 +12,7 @@ from dpaudit.statistics.noise_tests import lag_p_values
 from .fine_changes import fine_changes
 from .noise_rounds import LOUD, RoundMessage
 from .quiet_directions import QuietDirection, paired, quiet_direction
-from .woven import PLAYED, SILENT, Spread, Way, spread_of
+from .woven import PLAYED, SILENT, Spread, Way, row_sizes, spread_of
 
 EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
@@ -210,13 +210,27 @@ class _Listener:
         """What a draw as large as the scale that is asked adds, [rows, d].
 
         By known numbers in the place of draws, which are the same in all rows. None: a step puts
-        its coordinates in another order, so that other numbers add something else.
+        its coordinates in another order, so that other numbers add something else, or several rows
+        of draws reach a number, as in an average over agents, where one as large in all adds more.
         """
         (one, first), (other, second) = map(self._added_by, (0, 1))
         shown = torch.minimum(first, second) > COMPARED
         if ((one - other).abs() > ALIKE * one.max())[shown.expand_as(one)].any():
             return None
-        return torch.where(first > LEAST, one, 0.0)
+        added = torch.where(first > LEAST, one, 0.0)
+        return added if self._of_one_row(added) else None
+
+    def _of_one_row(self, added: Tensor) -> bool:
+        """Whether draws of its own sender's row, or link's, reach a row, by rows of other sizes."""
+        found = (self._play(Way(signs="asked"))[0] - self._base[0]).abs()
+        seen = self._message.seen
+        senders = torch.tensor([sender for sender, _ in seen.links], dtype=torch.long)
+        for rows in (senders, seen.rows.cpu(), torch.zeros_like(senders)):
+            sizes = row_sizes(int(rows.max()) + 1)[rows].to(added)
+            wrong = (found - sizes * added).abs() > EXACT * found.max() + self._tolerance
+            if not wrong[added > 0].any():
+                return True
+        return False
 
     def _added_by(self, pattern: int) -> tuple[Tensor, Tensor]:
         """What known numbers add, over these numbers, and the numbers."""

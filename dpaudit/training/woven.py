@@ -109,8 +109,12 @@ def pattern_of(like: Tensor, pattern: int, salt: int = 0) -> Tensor:
     """Random signs over coordinates, times a number for each row, [rows, d]."""
     rows, d = like.shape[-2:]
     signs = torch.randint(0, 2, (d,), generator=torch.Generator().manual_seed(pattern + 1))
-    sizes = torch.rand(rows, 1, generator=torch.Generator().manual_seed(1000 + salt)) + 0.5
-    return ((2.0 * signs - 1) * sizes).to(like)
+    return ((2.0 * signs - 1) * row_sizes(rows, salt)).to(like)
+
+
+def row_sizes(rows: int, salt: int = 0) -> Tensor:
+    """A number for each row, [rows, 1]; of more rows, the first ones have the same."""
+    return torch.rand(rows, 1, generator=torch.Generator().manual_seed(1000 + salt)) + 0.5
 
 
 def spread_of(

@@ -379,6 +379,28 @@ def test_an_unclipped_message_is_held_against_nothing(measured) -> None:
     assert caught(found) == {"x"}  # no noise at all, which no claim survives
 
 
+class TwiceTheGradientInRound5(DPDGD):
+    def step(self, state, k, graph, gradient, noise):
+        return super().step(state, k, graph, Twice(gradient) if k == 5 else gradient, noise)
+
+
+class Twice(Wrapped):
+    def __call__(self, X, holders=None):
+        return 2 * super().__call__(X, holders)
+
+
+@pytest.mark.parametrize("defense", [DPDGD, TwiceTheGradientInRound5])
+def test_functions_change_in_rounds_that_nobody_asked_for(defense, measured) -> None:
+    attack = Sensitivity(rounds=(2,), steps=0)
+    found = measured(defense(n_rounds=6, batch_size=3), "function", attack)
+    rounds = found[""].metrics[Name.ROUNDS]
+    assert (rounds.value, rounds.n) == (6, 6)
+    faulty = defense is TwiceTheGradientInRound5
+    (message,) = {name for name, one in found.items() if one.adjacency == "function"}
+    assert (found[message].verdict is Verdict.UNSUPPORTED) == faulty
+    assert found[message].rounds == ((2, 6) if faulty else (2,))
+
+
 def test_a_linear_change_attains_delta_alpha_in_every_round(measured) -> None:
     defense = SensitivityReduced(n_rounds=9, batch_size=3, allow_outside_theory=True)
     series = measured(defense, "function", Sensitivity(rounds=(2, 5, 9), steps=0))["z"].series

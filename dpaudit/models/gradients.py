@@ -16,15 +16,14 @@ from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError, is_out_of_memory
 
 from .gradient_terms import Each, Records
-from .models import initial_parameters, n_parameters, parameters_of
+from .models import n_parameters, parameters_of
 from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy, of_records
+from .tried import agrees
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
-
-_SAME = 1e-3  # of the largest number of a gradient: less is rounding
 
 Rows = Tensor | slice
 
@@ -340,40 +339,9 @@ def _engine(
         fast = Perceptron(module)
     elif Stacked.supports(module):
         fast = Stacked(module, dtype, positions)
-    if fast is None or (tried_on and not _agrees(fast, plain, tried_on, dtype, positions)):
+    if fast is None or (tried_on and not agrees(fast, plain, tried_on, dtype, positions)):
         return plain
     return fast
-
-
-def _agrees(
-    fast: Engine, plain: "OneByOne", shape: Shape, dtype: torch.dtype, positions: int
-) -> bool:
-    """Whether each of two records has the gradient of automatic differentiation.
-
-    A network may use its layers otherwise: twice, never, or their weights by themselves. It may
-    change by hooks what they give, or have its records in another order within.
-    """
-    generator = torch.Generator().manual_seed(0)
-    X = initial_parameters(plain.module, generator)[None, None]
-    X += 0.02 * torch.randn(X.shape, generator=generator)
-    inputs = torch.zeros(1, 2, *shape, dtype=None if dtype.is_floating_point else dtype)
-    if dtype.is_floating_point:
-        inputs.normal_(generator=generator)
-    labels = torch.tensor([[0, -1]])
-    labels = labels[..., None].expand(1, 2, positions) if positions else labels
-    try:
-        labels = labels % fast.logits(X, inputs).shape[-1]
-        found = fast.records(X, inputs, labels, create_graph=False).each()
-    except (AttributeError, DpauditError, LookupError, RuntimeError):
-        return False
-    try:
-        expected = plain.records(X, inputs, labels, create_graph=False).each()
-    except Exception:  # a caller's code may raise anything: there is nothing to compare with
-        return True
-    if found.shape != expected.shape:
-        return False
-    near = (found - expected).abs() <= _SAME * expected.abs().max()
-    return bool(near.all()) or not expected.isfinite().all()
 
 
 class OneByOne:
@@ -407,11 +375,11 @@ class OneByOne:
 
     def _of_batch(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """[1, d]."""
-        return grad(self._loss)(x, inputs, labels)[None]
+        return grad(self.loss)(x, inputs, labels)[None]
 
     def _of_records(self, create_graph: bool, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """[r, d]."""
-        records, one = (inputs[:, None], labels[:, None]), grad(self._loss)
+        records, one = (inputs[:, None], labels[:, None]), grad(self.loss)
         with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
             if not create_graph and self._maps:
                 try:
@@ -425,7 +393,8 @@ class OneByOne:
             # vmap's result has wrong derivatives for layer normalisation (torch 2.13)
             return torch.stack([one(x, *record) for record in zip(*records, strict=True)])
 
-    def _loss(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The sum over records of the loss of a model [d]."""
         logits = self._call(x, inputs)
         return cross_entropy(logits[None, :, None], labels[None]).sum()
 

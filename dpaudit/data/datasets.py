@@ -10,6 +10,7 @@ or token ids [n, length], int64.
 import math
 import os
 import stat
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ _BROKEN = (  # what reading a damaged archive raises
     SyntaxError,
     OverflowError,
     NotImplementedError,
+    tokenize.TokenError,  # of a header, since Python 3.12
     zipfile.BadZipFile,
     zlib.error,
 )

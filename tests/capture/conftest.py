@@ -33,10 +33,16 @@ def started_servers() -> None:
     """A test with this one starts all servers as users do."""
 
 
+@pytest.fixture
+def forked_servers() -> None:
+    """For slow tests that change what a server finds: it is a fork of the test's own process."""
+
+
 @pytest.fixture(autouse=True)
 def _quickest_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request.fixturenames
     is_slow = request.node.get_closest_marker("slow") is not None
-    if not is_slow and "started_servers" not in request.fixturenames:
+    if "forked_servers" in asked or (not is_slow and "started_servers" not in asked):
         instead = SimpleNamespace(**{**vars(subprocess), "Popen": quickest})
         monkeypatch.setattr(program, "subprocess", instead)
 

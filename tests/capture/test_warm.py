@@ -14,6 +14,8 @@ from dpaudit.files.world import Change, World
 from dpaudit.recorder import warm
 from dpaudit.recorder.player import RAW
 
+pytestmark = pytest.mark.usefixtures("forked_servers")
+
 PROGRAM = """
 import random, sys
 import numpy as np

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 NPY = b"\x93NUMPY"
-PICKLED = b"\x80"  # begins what a pickle is, by protocols since 2
 MOST_BYTES = 2**31  # that an archive may be unpacked to
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
@@ -101,14 +100,17 @@ def numbers_in(value: Any, name: str = "") -> list[Content]:
     return found
 
 
-def collective_in(data: bytes, name: str) -> list[Content]:
-    """The numbers of objects as ``torch.distributed`` sends them; none where they hold none.
+def collective_in(data: bytes, name: str, is_filled: bool) -> list[Content]:
+    """The numbers of objects as ``torch.distributed`` sends them; none where they hold none, or
+    where one is not known any more.
 
-    Their bytes follow each other. torch fills up what is shorter than the longest of all ranks with
-    whatever is there, which is left out, but for the bytes of an object that is not known any more.
+    Args:
+        is_filled: there is one object, which torch fills up to the length of the longest of all
+            ranks with whatever is in the memory, as the bytes of another one. Else the bytes of
+            several objects follow each other.
     """
-    objects, rest = encoders.collective_in(data)
-    if not objects or rest[:1] == PICKLED:
+    objects, rest = encoders.collective_in(data, 1 if is_filled else len(data))
+    if not objects or (rest and not is_filled):
         return []
     found, unnumbered = [], []
     for i, (encoded, parts) in enumerate(objects):

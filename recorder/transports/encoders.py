@@ -80,10 +80,11 @@ def hook_collectives(c10d: Any) -> None:
     c10d._object_to_tensor = to_tensor
 
 
-def collective_in(data: bytes) -> tuple[list[tuple[bytes, dict[str, Any]]], bytes]:
-    """The objects whose bytes these begin with, each with its parts, and the bytes after them."""
+def collective_in(data: bytes, most: int) -> tuple[list[tuple[bytes, dict[str, Any]]], bytes]:
+    """The objects, so many at most, whose bytes these begin with, each with its parts, and what
+    comes after them."""
     found: list[tuple[bytes, dict[str, Any]]] = []
-    while data:
+    while data and len(found) < most:
         one = next((one for one in reversed(_collective) if data.startswith(one[0])), None)
         if one is None:
             break

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..player import Player
 
 MOST_AWAITED = 1000
+FILLED = frozenset(("all_gather", "gather", "scatter"))  # which send an object of each rank
 # Methods of process groups by the operator that they come down to, and their arguments.
 METHODS = {
     "send": ("send", ("tensors", "dst", "tag")),
@@ -204,7 +205,7 @@ class MessageRecorder:
             with self._log.lock:
                 numbers = f'"sequence": {self._log.number()}, "time": {now!r}'
                 begun = f'{head}, {numbers}, "occurrence": {occurrence}, "number": {number}'
-                shown = numbers_of_objects(tensors)
+                shown = numbers_of_objects(tensors, operator.name)
                 if shown:  # they are not the bytes by which a receiver knows them
                     begun += f', "checksums": {checksums(tensors)}'
                 self._log.end(begun, shown or contents(tensors))
@@ -309,12 +310,12 @@ def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
             yield Content(name, tuple(part.shape), dtype_name(part.dtype), bytes_of(held))
 
 
-def numbers_of_objects(tensors: Sequence[Tensor]) -> list[Content]:
+def numbers_of_objects(tensors: Sequence[Tensor], operator: str) -> list[Content]:
     """Of the objects whose pickled bytes are the one tensor that is sent, if these hold some."""
     if len(tensors) != 1 or tensors[0].dtype is not torch.uint8 or tensors[0].ndim != 1:
         return []
     held = in_memory(tensors[0])
-    return collective_in(bytes(bytes_of(held)), "0")
+    return collective_in(bytes(bytes_of(held)), "0", is_filled=operator in FILLED)
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:

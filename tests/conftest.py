@@ -53,7 +53,7 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _files_that_no_power_cut_survives() -> Iterator[None]:
+def _no_fsync() -> Iterator[None]:
     """What this process writes is not forced to the disk, which takes longer than many an audit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)

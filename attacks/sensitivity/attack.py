@@ -269,7 +269,7 @@ class Sensitivity(da.Attack):
 
 
 def _is_small(coupled: Coupled) -> bool:
-    """Whether functions are changed in every round of a run, which plays it a few times."""
+    """Whether a run is small enough for functions to be changed in every round of it."""
     defense, setting = coupled.defense, coupled.setting
     one = setting.n_agents * setting.d * defense.batch_size
     return defense.n_rounds <= MOST_ROUNDS and defense.n_rounds * one <= MOST_NUMBERS

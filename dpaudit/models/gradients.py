@@ -383,7 +383,7 @@ class OneByOne:
         with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
             if not create_graph and self._maps:
                 try:
-                    with warnings.catch_warnings():  # whose lines would look like the step's own
+                    with warnings.catch_warnings():  # advice to torch's authors alone
                         warnings.filterwarnings("ignore", "There is a performance drop")
                         return vmap(one, in_dims=(None, 0, 0))(x, *records)
                 except RuntimeError as error:  # of vmap, in words of the layer: or the loop fails

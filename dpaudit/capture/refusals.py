@@ -1,9 +1,15 @@
-"""What an audit asks of a program that is not there: agents, rounds, lines of noise."""
+"""What an audit asks of a program: agents, rounds, lines of noise, and runs that repeat."""
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 
-from .runs import ProgramRun
+from .runs import MessageId, ProgramRun, first_difference
+
+ROUNDED = 1e-5  # of the largest number: what sums of float32 in another order differ by at most
 
 
 def refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
@@ -42,3 +48,32 @@ def refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:
         raise RunError(
             "DPA005", 'record.victims: expected one with messages.reductions = "sum only"'
         )
+
+
+def refuse_difference(
+    one: ProgramRun, other: ProgramRun, of: Sequence[MessageId] | None = None
+) -> None:
+    """Raises RunError where messages differ between runs that should send the same.
+
+    Args:
+        of: the messages to compare; None: all.
+    """
+    message = first_difference(one, other, of)
+    if message is None:
+        return
+    a, b = one.messages.get(message), other.messages.get(message)
+    why = (
+        "; something of the program is random and not seeded, not drawn by name, or depends on the "
+        "time"
+    )
+    if a is not None and b is not None and a.shape == b.shape:
+        size, moved = np.abs(a).max(initial=0), np.abs(a - b).max(initial=0)
+        if moved <= ROUNDED * size:
+            why = (
+                f", by {moved / size:.1g} of its largest number; something is added up in the "
+                "order in which it arrives"
+            )
+    raise RunError(
+        "DPA062",
+        f"{message} differs between runs that share every draw and all data until then{why}",
+    )

@@ -9,6 +9,8 @@ import numpy as np
 
 from dpaudit.files.recorded import Draw, Event
 
+from .simulated import TAP
+
 Line = TypeVar("Line", Event, Draw)
 RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
 LONGEST_PERIOD = 1000  # calls of one process in one round
@@ -26,6 +28,8 @@ class ProgramCall(NamedTuple):
     tags: tuple[int | None, ...] = ()
     destinations: tuple[tuple[int, ...], ...] = ()
     size: int = 0  # numbers of its largest message
+    agent: int | None = None  # of which the process told the tap
+    process: int = 0
 
 
 def rounds_of(
@@ -40,18 +44,24 @@ def rounds_of(
             destinations) in the calls of a process; if there is none, the period without
             destinations, which rotate in some programs, or without tags, which count rounds in
             others, whichever explains more; then without both. Where each process that sends does
-            so in one call, that is one round.
+            so in one call, that is one round. Where a process has shown ``dpaudit.tap`` what
+            several agents send, each agent stands in the place of a process: workers serve
+            agents in any order.
     """
     found: RoundsFound = {}
     of_process = _by_process(events, draws)
-    once = all(sum(bool(call.sent) for call in calls) <= 1 for calls in of_process.values())
-    for process, calls in of_process.items():
+    together = of_process if starts_at else [a for p in of_process for a in _by_agent(p)]
+    by_agent = len(together) > len(of_process)
+    once = [sum(bool(call.sent) for call in calls) <= 1 for calls in together]
+    for calls, sends_once in zip(together, once, strict=True):
         if starts_at:
             starts = _at_site(calls, starts_at)
+        elif all(once) or (by_agent and sends_once):
+            starts = [bool(call.sent) for call in calls]
         else:
-            starts = [bool(call.sent) for call in calls] if once else _by_period(calls)
+            starts = _by_period(calls)
         for call, number in zip(calls, _numbers(calls, starts), strict=True):
-            found[process, call.sequence] = number
+            found[call.process, call.sequence] = number
     first: dict[Hashable, int] = {}  # event of each call
     for event in events:
         start = first.setdefault(_call(event), event.sequence)
@@ -86,7 +96,7 @@ def _call(event: Event) -> tuple[int, str, str, int]:
     return event.process, event.operator, event.call_site, event.occurrence
 
 
-def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, list[ProgramCall]]:
+def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> list[list[ProgramCall]]:
     """The calls of each process in their order."""
     calls: defaultdict[int, list[ProgramCall]] = defaultdict(list)
     together: defaultdict[tuple[int, str, str, int], list[Event]] = defaultdict(list)
@@ -96,10 +106,25 @@ def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> dict[int, lis
         what = tuple((operator, *((t.shape, t.dtype) for t in e.tensors)) for e in sent)
         tags, to = tuple(e.tag for e in sent), tuple(e.destinations for e in sent)
         size = max(sum(prod(t.shape) for t in e.tensors) for e in sent)
-        calls[process].append(ProgramCall(sent[0].sequence, site, what, tags, to, size))
+        agent = sent[0].source if operator == TAP else None
+        call = ProgramCall(sent[0].sequence, site, what, tags, to, size, agent, process)
+        calls[process].append(call)
     for draw in draws:
-        calls[draw.process].append(ProgramCall(draw.sequence, draw.call_site))
-    return {process: sorted(listed) for process, listed in calls.items()}
+        calls[draw.process].append(ProgramCall(draw.sequence, draw.call_site, process=draw.process))
+    return [sorted(listed, key=lambda call: call.sequence) for listed in calls.values()]
+
+
+def _by_agent(calls: list[ProgramCall]) -> list[list[ProgramCall]]:
+    """The calls of one process apart for the agents that it tells of; draws go before a message."""
+    agents: list[int | None] = [call.agent for call in calls if call.sent]
+    if None in agents or len({*agents}) < 2:
+        return [calls]
+    parts: defaultdict[int | None, list[ProgramCall]] = defaultdict(list)
+    following = agents[-1]
+    for call in reversed(calls):
+        following = call.agent if call.sent else following
+        parts[following].append(call)
+    return [part[::-1] for part in parts.values()]
 
 
 def _numbers(calls: Sequence[ProgramCall], starts: Sequence[bool]) -> list[int | None]:

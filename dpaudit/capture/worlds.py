@@ -27,7 +27,7 @@ from .measured import (
     of_other_sizes,
 )
 from .program import KeptRuns
-from .refusals import refuse_absent
+from .refusals import refuse_absent, refuse_difference
 from .runs import (
     AgentRound,
     MessageId,
@@ -196,7 +196,7 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     replay = World(out=tape, seed=config.seed, tape=plain.write_tape(tape), same=same)
     base, again = runs.loaded([replay, replay])
     for other in (plain, again):
-        _refuse_difference(first_difference(base, other))
+        refuse_difference(base, other)
         refuse_other_batches(config, base, other)
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
@@ -344,7 +344,7 @@ def _neighbours(
     of_others = [m for place in places.values() for m in place.others]
     played = [*of_noise, *(run for of in changed.values() for run in of.values())]
     for run in played:
-        _refuse_difference(first_difference(base, run, earlier))
+        refuse_difference(base, run, earlier)
     for error in of_other_sizes(base, played, of_others).values():
         raise error
     silent, one_way, other_way = (of_noise[: 3 * n_draws][i::3] for i in range(3))
@@ -475,16 +475,6 @@ def perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, 
         yield {"silent": keys}
         yield {"signs": keys, "sign_seed": 0}
         yield {"signs": keys, "sign_seed": 1}
-
-
-def _refuse_difference(message: MessageId | None) -> None:
-    if message is not None:
-        raise RunError(
-            "DPA062",
-            f"{message} differs between runs that share every draw and all data until then; "
-            "something of the program is random and not seeded, not drawn by name, or depends on "
-            "the time",
-        )
 
 
 def refuse_other_batches(config: CapturedConfig, base: ProgramRun, other: ProgramRun) -> None:

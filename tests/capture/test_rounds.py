@@ -144,3 +144,40 @@ def test_messages_of_one_call_are_of_one_round() -> None:
 )
 def test_what_sends_little_makes_no_more_rounds(lines: str, expected: list[int]) -> None:
     assert rounds(lines) == expected
+
+
+def served(agents: Sequence[int]) -> list[int]:
+    """The round of each reply that one worker shows the tap, of these agents in their order."""
+    [first, *_], _ = recorded("S")
+    shown = {"operator": "tap", "destinations": (9,), "group": (0, 9)}
+    events = [
+        first.model_copy(update={**shown, "sequence": i, "source": agent, "occurrence": i})
+        for i, agent in enumerate(agents)
+    ]
+    events, _ = with_rounds(events, [])
+    return [event.round or 0 for event in events]
+
+
+@pytest.mark.parametrize("agents", [[0, 1, 2, 0, 1, 2], [2, 0, 1, 1, 0, 2], [1, 0, 2, 2, 0, 1]])
+def test_a_worker_serves_agents_in_any_order(agents: list[int]) -> None:
+    assert served(agents) == [1, 1, 1, 2, 2, 2]
+
+
+def test_an_agent_that_is_served_once_has_its_round() -> None:
+    assert served([0, 1, 2, 0, 2]) == [1, 1, 1, 2, 2]
+
+
+def test_a_worker_that_serves_each_agent_once_plays_one_round() -> None:
+    assert served([1, 2, 0]) == [1, 1, 1]
+
+
+def test_a_draw_is_of_the_agent_that_sends_next() -> None:
+    [first, *_], _ = recorded("S")
+    _, [draw] = recorded("n")
+    events, draws = [], []
+    for i, agent in enumerate([0, 1, 1, 0]):
+        place = {"sequence": 2 * i + 1, "occurrence": i}
+        events.append(first.model_copy(update={"operator": "tap", "source": agent, **place}))
+        draws.append(draw.model_copy(update={"sequence": 2 * i, "occurrence": i}))
+    events, draws = with_rounds(events, draws)
+    assert [event.round for event in events] == [draw.round for draw in draws] == [1, 1, 2, 2]

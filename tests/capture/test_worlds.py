@@ -4,10 +4,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpaudit.capture.process_logs import Process
-from dpaudit.capture.refusals import refuse_absent
+from dpaudit.capture.refusals import refuse_absent, refuse_difference
 from dpaudit.capture.runs import MessageId, ProgramRun, TakenBatch
 from dpaudit.capture.worlds import refuse_other_batches
 from dpaudit.errors import RunError
@@ -35,6 +36,26 @@ def test_batches_of_other_rounds_in_equal_runs_are_refused() -> None:
         with pytest.raises(RunError, match="agent 0 takes other batches before its messages") as e:
             refuse_other_batches(CONFIG, run(5, 15), other)
         assert e.value.problems[0].code == "DPA062"
+
+
+@pytest.mark.parametrize(
+    ("moved", "said"),
+    [
+        (3e-8, "by 1e-08 of its largest number; something is added up in the order in which it"),
+        (1e-3, "until then; something of the program is random and not seeded"),
+        (float("nan"), "until then; something of the program is random and not seeded"),
+    ],
+)
+def test_a_sum_in_another_order_is_told_from_chance(moved: float, said: str) -> None:
+    def sent(*numbers: float) -> Any:
+        return SimpleNamespace(messages={MessageId(0, (1,), "x", 2): np.array(numbers)})
+
+    refuse_difference(sent(1, -3), sent(1, -3))
+    with pytest.raises(RunError, match=said) as error:
+        refuse_difference(sent(1, -3), sent(1 + moved, -3))
+    assert error.value.problems[0].code == "DPA062"
+    with pytest.raises(RunError, match="until then; something of the program is random"):
+        refuse_difference(sent(1, -3), sent(1, -3, 0))
 
 
 def test_an_agent_of_changing_processes_is_refused() -> None:

@@ -36,6 +36,7 @@ CHANGED: dict[Adjacency, str] = {
     "function": "one agent's function changes",
     "agent-identity": "one agent's query is replaced by another's",
 }
+CHEAP: tuple[Adjacency, ...] = "function", "agent-identity"  # changes, examined in every round
 PAIRED: dict[Adjacency, str] = {
     "add-remove": "both worlds draw the same batch; its first record gives way to the one that "
     "only one world has, and the sum is divided by the public batch size in both",
@@ -121,7 +122,8 @@ class Sensitivity(da.Attack):
                 else:
                     constant[rows[0].message] = None
         n_rounds = len(self._rounds(defense.n_rounds))
-        played = defense.n_rounds if claimed == ["function"] and _is_small(coupled) else n_rounds
+        cheap = bool(claimed) and {*claimed} <= {*CHEAP} and _is_small(coupled)
+        played = defense.n_rounds if cheap else n_rounds
         rounds: dict[str, da.Metric] = {da.Name.ROUNDS: da.Metric(value=played, n=defense.n_rounds)}
         notes = list[str]()
         for adjacency, by_record in found:
@@ -165,7 +167,8 @@ class Sensitivity(da.Attack):
         rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
         done, own = 0, dict.fromkeys(slopes, state)
-        last = coupled.defense.n_rounds if slopes and _is_small(coupled) else max(rounds)
+        cheap = {*CHEAP} & {*adjacencies} and _is_small(coupled)
+        last = coupled.defense.n_rounds if cheap else max(rounds)
         others = Others(examination)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
@@ -180,7 +183,7 @@ class Sensitivity(da.Attack):
                 by_function, own = examination.function(state, k, own, in_round)
                 asked = by_function if k in rounds else [row for row in by_function if row.counts]
                 rows["function", False] += asked
-            if ("agent-identity", False) in rows:  # cheap, so in every round
+            if ("agent-identity", False) in rows:
                 rows["agent-identity", False] += between_agents(examination, state, k)
             for adjacency in adjacencies if k in rounds else ():
                 if adjacency == "function" and isinstance(coupled.problem, da.Classification):
@@ -269,7 +272,7 @@ class Sensitivity(da.Attack):
 
 
 def _is_small(coupled: Coupled) -> bool:
-    """Whether a run is small enough for functions to be changed in every round of it."""
+    """Whether a run is small enough for what is cheap to be examined in every round of it."""
     defense, setting = coupled.defense, coupled.setting
     one = setting.n_agents * setting.d * defense.batch_size
     return defense.n_rounds <= MOST_ROUNDS and defense.n_rounds * one <= MOST_NUMBERS

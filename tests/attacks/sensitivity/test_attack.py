@@ -401,6 +401,15 @@ def test_functions_change_in_rounds_that_nobody_asked_for(defense, measured) -> 
     assert found[message].rounds == ((2, 6) if faulty else (2,))
 
 
+def test_agents_are_compared_in_rounds_that_nobody_asked_for(measured) -> None:
+    """Its largest distance is found in any of them."""
+    found = measured(DPPS(n_rounds=5, batch_size=3), "agent-identity", Sensitivity(rounds=(2,)))
+    rounds = found[""].metrics[Name.ROUNDS]
+    assert (rounds.value, rounds.n) == (5, 5)
+    (one,) = (one for one in found.values() if one.adjacency == "agent-identity")
+    assert one.rounds == (1, 2, 3, 4, 5)
+
+
 def test_a_linear_change_attains_delta_alpha_in_every_round(measured) -> None:
     defense = SensitivityReduced(n_rounds=9, batch_size=3, allow_outside_theory=True)
     series = measured(defense, "function", Sensitivity(rounds=(2, 5, 9), steps=0))["z"].series

@@ -103,7 +103,7 @@ def information_metrics(found: MaximumInformation, shuffled: bool) -> dict[str, 
     ends = information_correlation(found.low), information_correlation(found.high)
     metrics: dict[str, Metric] = {
         Name.INFORMATION: _with_interval(found.bits, found.low, found.high, found.n),
-        Name.M_NMI: Metric(value=found.m_nmi),
+        Name.M_NMI: _with_interval(found.m_nmi, *found.m_nmi_ends, found.n),
         Name.CORRELATION: _with_interval(found.correlation, *ends),
         Name.GAUSSIAN_INFORMATION: Metric(value=found.gaussian),
         Name.SELF_INFORMATION: Metric(value=found.self_information),

@@ -40,7 +40,7 @@ class Scores(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over n cases and its 95% interval; no interval for fewer than ``FEWEST``."""
+    """A mean over n cases and its 95% interval; no Student-t interval for fewer than ``FEWEST``."""
 
     value: float
     low: float | None
@@ -114,13 +114,13 @@ def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf))
     mean, n = float(x.mean()), len(x)
     known = n > 1 and bool(np.isfinite(x).all())
     error = float(x.std(ddof=1) / np.sqrt(n)) if known else None
+    if error == 0 and within == SHARE and mean in SHARE:
+        reach = 1 - 0.025 ** (1 / n)
+        return Estimate(mean, max(0.0, mean - reach), min(1.0, mean + reach), n, error)
     if error is None or n < FEWEST:
         return Estimate(mean, None, None, n, error)
     margin = float(stdtrit(n - 1, 0.975)) * error
     low, high = (float(end) for end in np.clip([mean - margin, mean + margin], *within))
-    if within == SHARE and low == high and mean in SHARE:
-        reach = 1 - 0.025 ** (1 / n)
-        low, high = max(0.0, mean - reach), min(1.0, mean + reach)
     return Estimate(mean, low, high, n, error)
 
 

@@ -39,6 +39,9 @@ KEY_METRICS: Mapping[Role, Mapping[str, Side]] = {
         Name.SSIM: "above",
         Name.LABEL_ACCURACY: "above",
     },
+    Role.TEXT_RECOVERY: {Name.TOKENS_RECOVERED: "above", Name.SEQUENCES_RECOVERED: "above"},
+    Role.MEMBERSHIP: {Name.AUC: "above"},
+    Role.TOPOLOGY: {Name.AUC: "above"},
     Role.INFORMATION: {Name.M_NMI: "above"},
 }
 
@@ -50,6 +53,11 @@ class KeyMetric(NamedTuple):
     side: Side  # where more leaks
     exact: bool  # no estimate: a number of the accounting, which depends on the seed's partition
     metric: Metric
+
+    def p_worse(self, before: Metric) -> float:
+        """Of the hypothesis that it did not get worse; 1 if an estimate lacks its error."""
+        has_errors = _has_error(self.metric) and _has_error(before)
+        return p_worse(self.metric, before, self.side) if self.exact or has_errors else 1.0
 
 
 class CheckBaseline(Strict):
@@ -215,7 +223,7 @@ def compare(
         if key.label in old.metrics
     ]
     random = [i for i, (_, key, _) in enumerate(compared) if not key.exact]
-    p = [p_worse(key.metric, before, key.side) for _, key, before in compared]
+    p = [key.p_worse(before) for _, key, before in compared]
     for i, adjusted in zip(random, holm([p[i] for i in random]), strict=True):
         p[i] = adjusted
     level = baseline.ledger.level(content)
@@ -228,8 +236,8 @@ def compare(
 
 
 def not_compared(old: CheckBaseline, result: AuditResult) -> list[str]:
-    """The labels that only one of a baseline and a result has, or of which only the result has an
-    error: a comparison that could be made, and is not."""
+    """The labels that only one of a baseline and a result has, or an error of: a comparison that
+    could be made, and is not."""
     now = {key.label: key.metric for key in _comparable(old, result)}
     every = {key.label for key in key_metrics(result)}
     return [
@@ -238,7 +246,7 @@ def not_compared(old: CheckBaseline, result: AuditResult) -> list[str]:
         *(
             label
             for label, metric in now.items()
-            if label in old.metrics and _has_error(metric) and not _has_error(old.metrics[label])
+            if label in old.metrics and _has_error(metric) != _has_error(old.metrics[label])
         ),
     ]
 

@@ -24,7 +24,12 @@ from .evidence import AGAINST, Accumulated, History, Stake, accumulated, by_hist
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
 CONFIDENCE = 0.95  # of a lower bound that does not say
-LOWER_BOUNDS = (Name.EPSILON_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_LOWER_BOUND)
+LOWER_BOUNDS = (
+    Name.EPSILON_LOWER_BOUND,
+    Name.EPSILON_OF_DECLARED_SHAPE,
+    Name.MU_LOWER_BOUND,
+    Name.MU_OF_WHOLE_CURVE,
+)
 
 
 class Tentative(NamedTuple):
@@ -142,7 +147,7 @@ class _Speaker(NamedTuple):
 
     def _limit(self, threshold: Threshold, measured: ThresholdSubject, metric: Metric) -> Tentative:
         side: Side = "below" if threshold.at_most is None else "above"
-        limit = _limit_value(threshold, measured, self.result)
+        limit, name = _limit_value(threshold, measured, self.result), canonical(threshold.metric)
         bounds = "at least" if side == "below" else "at most"
         subject = f"{_about(threshold, measured)} {bounds} {limit:g}"
         adversary = measured.threat_model or ""
@@ -157,7 +162,7 @@ class _Speaker(NamedTuple):
             ),
             _p_of_limit(threshold, measured, metric, limit, side),
             self.check.significance,
-            metric.n is not None,
+            metric.n is not None or _is_certified(name, metric, side),
             "limit broken",
             f"{where} is broken: {value}",
         )
@@ -338,8 +343,7 @@ def _p_of_limit(
     if measured.void is not None:
         return p_beyond(Metric(value=metric.value), limit, side)  # no end of it is certain
     name = canonical(threshold.metric)
-    certified = side == "above" and name in LOWER_BOUNDS and metric.low is None
-    if not certified or metric.n is None:
+    if not _is_certified(name, metric, side):
         return p_beyond(metric, limit, side)
     if not metric.value > limit:
         return 1.0
@@ -347,11 +351,20 @@ def _p_of_limit(
         measured.metrics.get,
         (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES, Name.DELTA, Name.CONFIDENCE),
     )
-    if fp is None or fn is None or delta is None or fp.n is None or fn.n is None:
-        return 1 - (CONFIDENCE if confidence is None else confidence.value)
-    from dpaudit.statistics.bounds import p_value
+    if fp is not None and fn is not None and fp.n is not None and fn.n is not None:
+        from dpaudit.statistics.bounds import mu_p_value, p_value
 
-    return p_value(int(fp.value), int(fn.value), fp.n, fn.n, delta.value, limit)
+        counts = int(fp.value), int(fn.value), fp.n, fn.n
+        if name == Name.EPSILON_LOWER_BOUND and delta is not None:
+            return p_value(*counts, delta.value, limit)
+        if name == Name.MU_LOWER_BOUND:
+            return mu_p_value(*counts, limit)
+    return 1 - (CONFIDENCE if confidence is None else confidence.value)
+
+
+def _is_certified(name: str, metric: Metric, side: Side) -> bool:
+    """Whether a limit is on a lower bound, which a test at some confidence certified."""
+    return side == "above" and name in LOWER_BOUNDS and metric.low is None
 
 
 def _limit_value(threshold: Threshold, measured: ThresholdSubject, result: AuditResult) -> float:

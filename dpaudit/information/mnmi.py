@@ -51,6 +51,7 @@ class MaximumInformation:
     bits: float  # the largest estimate over rounds
     round: int  # where, 1-based
     m_nmi: float  # the largest ratio to I(V; V), eq. (43)
+    m_nmi_ends: tuple[float, float]  # of its interval, with I(V; V) as it is estimated
     self_information: float  # bits of I(V; V) in that round, as NPEET estimates it
     n: int  # trials
     k: int  # neighbours
@@ -271,6 +272,7 @@ def _judged(
         bits=float(bits[top]),
         round=top + 1,
         m_nmi=float((bits / of_itself).max()),
+        m_nmi_ends=tuple(float((end / of_itself).max()) for end in (interval.low, interval.high)),
         self_information=float(of_itself[top]),
         n=pairs[top].n,
         k=k,

@@ -4,11 +4,14 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binom, t
 
+from dpaudit.attack.figures import information_metrics
+from dpaudit.attack.membership_rates import rate
 from dpaudit.check.baseline import (
     ALPHA,
     Baseline,
@@ -22,6 +25,7 @@ from dpaudit.check.baseline import (
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.finding import Finding, Metric, Role
 from dpaudit.files.result import AuditResult, EpsilonRange
+from dpaudit.information.mnmi import maximum_information
 from dpaudit.statistics.bounds import bound_error, epsilon_lower_bound, from_scores
 from dpaudit.statistics.p_values import p_worse
 
@@ -317,3 +321,59 @@ def test_a_void_figure_is_kept_without_its_ends() -> None:
     )
     [key] = key_metrics(GOLDEN.model_copy(update={"findings": (declared,)}))
     assert (key.metric, key.exact) == (Metric(value=math.inf), True)
+
+
+def informed(seed: int, n_splits: int = 20) -> AuditResult:
+    """An audit of what a message tells of a number with the correlation 0.6, M-NMI with its error."""
+    rng = np.random.default_rng(seed)
+    private = rng.normal(size=(1, 200))
+    view = 0.6 * private + 0.8 * rng.normal(size=(1, 200))
+    found = maximum_information(private, view, rng, n_permutations=0, n_splits=n_splits)
+    finding = Finding(
+        role=Role.INFORMATION,
+        kind="mutual-information",
+        title="i",
+        attack="mutual-information",
+        metrics=information_metrics(found, shuffled=False),
+    )
+    return GOLDEN.model_copy(update={"findings": (finding,), "claims": ()})
+
+
+def test_an_m_nmi_that_moved_within_its_error_is_not_worse() -> None:
+    """It fails wrongly with probability 0.005 for each seed at most, and has these seeds."""
+    results = [informed(seed) for seed in range(4)]
+    values = [r.findings[0].metrics["m-nmi"] for r in results]
+    assert all(m.low < m.value < m.high and m.n == 200 for m in values)
+    assert max(m.value for m in values) > values[0].value
+    for now in results:
+        assert compare(baseline_of(results[0]), {"c": now}, "new content") == ([], 1)
+
+
+def test_estimates_without_an_error_are_named_and_not_compared() -> None:
+    """As of M-NMI in baselines that had none, or without splits of the trials."""
+    with_error, without = informed(1), informed(2, n_splits=0)
+    label = "mutual-information | mutual-information | m-nmi"
+    old = check_baseline(AUDIT, with_error)
+    bare = old.model_copy(update={"metrics": {label: Metric(value=0.0)}})
+    assert compare(Baseline(checks={"c": bare}), {"c": with_error}, "x")[0] == []
+    assert not_compared(bare, with_error) == not_compared(old, without) == [label]
+
+
+@pytest.mark.parametrize(
+    "role, kind, name",
+    [
+        (Role.TEXT_RECOVERY, "reconstruction", "tokens recovered"),
+        (Role.TEXT_RECOVERY, "reconstruction", "sequences recovered"),
+        (Role.MEMBERSHIP, "membership", "auc"),
+        (Role.TOPOLOGY, "topology", "auc"),
+    ],
+)
+def test_text_members_and_links_that_are_found_are_worse(role: Role, kind: Any, name: str) -> None:
+    def found(hits: int) -> AuditResult:
+        metric = rate(np.arange(40) < hits)
+        finding = Finding(role=role, kind=kind, title="t", metrics={name: metric})
+        return GOLDEN.model_copy(update={"findings": (finding,), "claims": ()})
+
+    worse, compared = compare(baseline_of(found(20)), {"c": found(39)}, "new content")
+    assert ([w.label for w in worse], compared) == ([f"{kind} | {name}"], 1)
+    assert compare(baseline_of(found(20)), {"c": found(22)}, "new content") == ([], 1)

@@ -27,6 +27,7 @@ from dpaudit.files.ledger_file import Budget
 from dpaudit.files.verdict import Verdict
 from dpaudit.ledger import event, laplace
 from dpaudit.ledger import open as open_ledger
+from dpaudit.statistics.bounds import mu_p_value
 
 from .test_evidence import stake
 from .test_statements import GOLDEN, audit_of, empirical, file_of, ssim
@@ -78,7 +79,23 @@ def test_a_bound_beyond_a_limit_has_the_p_value_of_its_counts() -> None:
         assert p_of_limit({**COUNTS, name: Metric(value=40)}) == pytest.approx(0.1)
     assert p_of_limit({}) == pytest.approx(0.05)
     assert p_of_limit(COUNTS, limit=1.9) == p_of_limit({}, limit=2.0) == 1.0
-    assert p_of_limit(COUNTS, n=None) == 0.0  # of a figure that is known exactly
+    assert p_of_limit(COUNTS, n=None) == p_of_limit(COUNTS)
+    assert p_of_limit({}, n=None) == pytest.approx(0.05)  # no certified bound is an exact number
+
+
+def test_a_bound_on_mu_beyond_a_limit_has_a_p_value_of_mu() -> None:
+    """Counts that refute mu 2.0 speak less of a limit of 2.0 on epsilon."""
+    names = Name.MU_LOWER_BOUND, Name.EPSILON_OF_DECLARED_SHAPE, Name.MU_OF_WHOLE_CURVE
+
+    def p_of(name: Name, counts: dict[str, Metric]) -> float:
+        bound = Metric(value=2.1)
+        threshold = Threshold.model_validate({"metric": name, "at_most": 2.0})
+        subject = ThresholdSubject("empirical-epsilon", {**counts, name: bound})
+        return _p_of_limit(threshold, subject, bound, 2.0, "above")
+
+    assert p_of(names[0], COUNTS) == mu_p_value(40, 300, 1000, 1000, 2.0)
+    assert p_of(names[1], COUNTS) == p_of(names[2], COUNTS) == pytest.approx(0.1)
+    assert [p_of(name, {}) for name in names] == pytest.approx([0.05] * 3)
 
 
 def test_a_void_figure_is_said_with_its_least_value() -> None:

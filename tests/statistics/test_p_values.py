@@ -1,12 +1,14 @@
 """P-values of estimates beside limits and beside earlier estimates, and Holm's adjustment."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit.attack.image_metrics import interval
+from dpaudit.attack.image_metrics import SHARE, interval
+from dpaudit.attack.membership_rates import rate
 from dpaudit.files.finding import Metric
 from dpaudit.statistics.p_values import Side, holm, p_beyond, p_worse
 
@@ -125,3 +127,53 @@ def test_holm_rejects_step_by_step() -> None:
     assert rejected([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
     assert rejected([0.011, 0.02, 0.04]) == [True, True, True]
     assert rejected([0.02, 0.02, 0.02]) == [False, False, False]
+
+
+def share_of(values: np.ndarray) -> Metric:
+    return Metric(**interval(values.astype(float), SHARE)._asdict())
+
+
+@pytest.mark.parametrize("metric_of", [share_of, rate])
+def test_a_share_has_the_exact_tests(metric_of: Callable[[np.ndarray], Metric]) -> None:
+    for hits, n in [(0, 2), (2, 2), (3, 3), (1, 8), (7, 8), (8, 8), (20, 50), (500, 900)]:
+        found = metric_of(np.arange(n) < hits)
+        for limit in (0.1, 0.5, 0.9):
+            above, below = stats.binom.sf(hits - 1, n, limit), stats.binom.cdf(hits, n, limit)
+            expected = above if hits / n > limit else 1.0
+            assert p_beyond(found, limit, "above") == pytest.approx(expected, rel=1e-9)
+            expected = below if hits / n < limit else 1.0
+            assert p_beyond(found, limit, "below") == pytest.approx(expected, rel=1e-9)
+        before = metric_of(np.arange(12) < 5)
+        side: Side = "above" if hits / n > 5 / 12 else "below"
+        alternative = "greater" if side == "above" else "less"
+        table = [[hits, n - hits], [5, 7]]
+        expected = stats.fisher_exact(table, alternative=alternative).pvalue
+        assert p_worse(found, before, side) == pytest.approx(expected, rel=1e-9)
+    assert p_beyond(share_of(np.ones(8)), -0.1, "above") == 0.0  # no share keeps it
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 50])
+@pytest.mark.parametrize("chance", [0.5, 0.9, 0.95])
+def test_a_share_breaks_a_kept_limit_at_its_level(n: int, chance: float) -> None:
+    """Each of 4 counts fails wrongly with probability 1e-9, over fresh seeds."""
+    rng, trials, level = np.random.default_rng(20240611), 500, 0.05
+    shares = [share_of(rng.random(n) < chance) for _ in range(trials)]
+    pairs = list(zip(shares, shares[::-1], strict=True))[: trials // 2]
+    allowed = stats.binom.isf(FALSE_FAILURE, trials, level)
+    for side in ("above", "below"):
+        assert sum(p_beyond(share, chance, side) <= level for share in shares) <= allowed
+        worse = sum(p_worse(now, before, side) <= level for now, before in pairs)
+        assert worse <= stats.binom.isf(FALSE_FAILURE, trials // 2, level)
+
+
+def test_means_that_are_no_shares_keep_their_t_test() -> None:
+    """SSIMs of 1 that do not vary are no counts, nor shares of batches that vary less."""
+    assert (
+        p_beyond(Metric(value=1.0, low=1.0, high=1.0, n=8, standard_error=0.0), 0.9, "above") == 0
+    )
+    values = np.array([0.5, 0.75, 0.5, 0.25])
+    expected = stats.ttest_1samp(values, 0.2, alternative="greater").pvalue
+    assert p_beyond(share_of(values), 0.2, "above") == pytest.approx(expected)
+    one, other = share_of(np.zeros(4)), share_of(values)
+    error = math.hypot(other.standard_error, one.high / stats.t.ppf(0.975, 3))
+    assert p_worse(other, one, "above") == pytest.approx(stats.t.sf(0.5 / error, 3))

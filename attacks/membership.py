@@ -1,6 +1,6 @@
 """Membership: was this record in the batch that an intercepted gradient came from?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -93,8 +93,11 @@ class Membership(da.Attack):
             revealed, refused = gradients_of_window(defense, context.setting, *asked)
             for victim, (estimate, *_) in revealed.items():
                 batch = _Batch.of(context, problem, defense, k, victim, estimate)
+                if not len(batch.inputs):
+                    refusals.append(f"{batch.where} drew no record")
+                    continue
                 scored.append(batch.scored())
-                if self.candidates is not None and len(batch.inputs):
+                if self.candidates is not None:
                     matched.append(batch.matched(self.candidates, rng))
             refusals += refused
             on_step(done, len(self.rounds))
@@ -213,12 +216,12 @@ class _Batch:
             yield each if self.clip_norm is None else dp.clip(each, self.clip_norm)
 
     def scored(self) -> _Scored:
-        def score(inputs: Tensor, labels: Tensor) -> Array:
-            parts = self.gradients(inputs, labels)
-            found = [_scores(g, self.estimate, self.batch_size) for g in parts]
-            return torch.cat(found).double().cpu().numpy()
-
-        members, public = score(self.inputs, self.labels), score(*self._public())
+        fits = [
+            _Fits.together(self.gradients(*records), self.estimate.gradient)
+            for records in ((self.inputs, self.labels), self._public())
+        ]
+        by_likelihood = fits[1].are_below_noise(self.estimate)  # for both, who are compared
+        members, public = (one.scores(by_likelihood, self.batch_size) for one in fits)
         spread = public.std()
         if not np.isfinite(spread) or spread == 0:
             raise da.DpauditError(
@@ -267,10 +270,28 @@ def is_matched(
     return int(distances.argmin()) == place
 
 
-def _scores(g: Tensor, estimate: GradientEstimate, batch_size: int) -> Tensor:
-    """Of records' gradients g [n, d]: how well each fits the estimate of the batch's mean."""
-    fits, squares = g @ estimate.gradient, g.square().sum(dim=1)
-    noise = 0.0 if estimate.std is None else estimate.std**2 * g.shape[1]
-    if noise > float(squares.max()):  # noise dominates: the likelihood ratio
-        return fits - squares / (2 * batch_size)
-    return fits / squares.sqrt().clamp(min=torch.finfo(g.dtype).tiny)
+class _Fits(NamedTuple):
+    """How records' gradients fit the estimate of a batch's mean, [n] each."""
+
+    products: Tensor  # of a gradient with the estimate
+    squares: Tensor  # of a gradient's length
+
+    @classmethod
+    def together(cls, parts: Iterable[Tensor], estimate: Tensor) -> "_Fits":
+        """Of gradients [n, d] in parts."""
+        every = [(g @ estimate, g.square().sum(dim=1)) for g in parts]
+        return cls(*map(torch.cat, zip(*every, strict=True)))
+
+    def are_below_noise(self, estimate: GradientEstimate) -> bool:
+        """Whether the noise of the estimate is longer than each of these gradients."""
+        noise = 0.0 if estimate.std is None else estimate.std**2 * len(estimate.gradient)
+        return noise > float(self.squares.max())
+
+    def scores(self, by_likelihood: bool, batch_size: int) -> Array:
+        """The likelihood ratio, or else the length of the estimate along the gradient."""
+        if by_likelihood:
+            found = self.products - self.squares / (2 * batch_size)
+        else:
+            tiny = torch.finfo(self.squares.dtype).tiny
+            found = self.products / self.squares.sqrt().clamp(min=tiny)
+        return found.double().cpu().numpy()

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 import dpaudit
 from dpaudit.attack.membership_rates import auc, rate
-from dpaudit.attacks.membership import _scores, is_matched
+from dpaudit.attacks.membership import _Fits, is_matched
 from dpaudit.defense import Round, broadcast
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
@@ -70,9 +70,9 @@ def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
         moved = u.clone()
         moved[:, 0] += shift
         where = GradientInput(1, 0, 0)
-        scores.append(
-            [float(_scores(g, GradientEstimate(where, row, row, s, 0.0), 1)) for row in moved]
-        )
+        fits = [_Fits.together([g], row) for row in moved]
+        assert fits[0].are_below_noise(GradientEstimate(where, u[0], u[0], s, 0.0))
+        scores.append([float(one.scores(True, 1)[0]) for one in fits])
     area = auc(np.array(scores[1]), np.array(scores[0]))
     assert area.value == pytest.approx(norm.cdf(1 / (s * sqrt(2))), abs=4 * 0.5 / sqrt(n))
 
@@ -177,6 +177,21 @@ def test_poisson_batches_are_matched_too(tmp_path: Path) -> None:
     result = run_audit(AuditConfig.from_dict(poisson), tmp_path, Runtime(cores=1))
     one = next(f for f in result.findings if f.role is Role.MEMBERSHIP)
     assert one.metrics[Name.MATCHED].value == 1.0
+
+
+def test_batches_that_drew_no_record_are_left_out(tmp_path: Path) -> None:
+    """Of 8 batches of 1 expected record, some hold none; with this seed, each world's too."""
+    poisson = config(1.0, candidates=5).model_dump(mode="json", exclude_none=True)
+    poisson["defense"] |= {"sampling": "poisson", "batch_size": 1}
+    result = run_audit(AuditConfig.from_dict(poisson), tmp_path, Runtime(cores=1))
+    for one in (f for f in result.findings if f.role is Role.MEMBERSHIP):
+        matched = one.metrics[Name.MATCHED].n
+        assert matched is not None
+        assert 0 < matched < 8
+        assert f" records of {matched} batches against 359" in one.notes[0]
+        [left] = [note for note in one.notes if note.startswith("out of reach")]
+        assert left.startswith(f"out of reach {8 - matched} times: round ")
+        assert left.endswith(" drew no record")
 
 
 def test_more_candidates_than_free_records_are_refused(tmp_path: Path) -> None:

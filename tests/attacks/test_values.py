@@ -14,7 +14,7 @@ from dpaudit.attacks.canaries import channels
 from dpaudit.attacks.gradient_inversion import attack as inversion
 from dpaudit.attacks.gradient_inversion import labels, plan
 from dpaudit.attacks.likelihood_ratio import runs
-from dpaudit.attacks.membership import _scores, is_matched
+from dpaudit.attacks.membership import _Fits, is_matched
 from dpaudit.attacks.mutual_information import samples
 from dpaudit.attacks.sensitivity import beside_values, laws, lengths, unlikely, witness
 from dpaudit.defense.contract import Gradient
@@ -156,9 +156,11 @@ def estimate(gradient: Tensor, std: float | None) -> Any:
 
 def test_records_fit_by_cosine_or_by_likelihood() -> None:
     g, of = torch.tensor([[3.0, 4.0], [0.0, 0.0]]).double(), vector(1.0, 2.0)
-    assert _scores(g, estimate(of, None), 4).tolist() == pytest.approx([11 / 5, 0.0])
-    assert _scores(g, estimate(of, 3.5), 4).tolist() == pytest.approx([11 / 5, 0.0])  # 24.5 < 25
-    assert _scores(g, estimate(of, 3.6), 4).tolist() == pytest.approx([11 - 25 / 8, 0.0])
+    fits = _Fits.together([g[:1], g[1:]], of)
+    for std, below in ((None, False), (3.5, False), (3.6, True)):  # 24.5 < 25
+        assert fits.are_below_noise(estimate(of, std)) is below
+    assert fits.scores(False, 4).tolist() == pytest.approx([11 / 5, 0.0])
+    assert fits.scores(True, 4).tolist() == pytest.approx([11 - 25 / 8, 0.0])
 
 
 def test_a_record_is_matched_if_it_is_nearest() -> None:

@@ -34,7 +34,8 @@ parts: list[int] = []
 def a_batch(clip_norm: float | None = None, std: float | None = None, **of: Any) -> _Batch:
     """Records (3, 4) and (0, 1) of a batch of two; public ones beside them."""
     data = SimpleNamespace(
-        x_test=torch.tensor([[1.0, 0.0], [0.0, 2.0], [4.0, 3.0]]), y_test=torch.zeros(3)
+        x_test=torch.tensor(of.get("public", [[1.0, 0.0], [0.0, 2.0], [4.0, 3.0]])),
+        y_test=torch.zeros(3),
     )
     problem: Any = SimpleNamespace(gradients=PerRecord(), dataset=data)
     estimate: Any = SimpleNamespace(
@@ -61,6 +62,15 @@ def test_records_are_scored_beside_public_ones(monkeypatch: pytest.MonkeyPatch) 
         parts.clear()
         list(a_batch().gradients(a_batch().inputs, torch.zeros(2)))
         assert parts == sizes
+
+
+def test_members_and_public_records_have_one_kind_of_score() -> None:
+    """The noise is longer than each member's gradient, and shorter than a public one's."""
+    public = [[6.0, 0.0], [0.0, 2.0], [4.0, 3.0]]  # 36, against 25 and 1 of members, 32 of noise
+    longer = a_batch(std=4.0, public=public).scored()
+    raw = np.array([9 / 6, 2.5, (6 + 7.5) / 5])
+    expected = (np.array([(4.5 + 10) / 5, 2.5]) - raw.mean()) / raw.std()
+    assert longer.members.tolist() == pytest.approx(expected.tolist())
 
 
 def test_a_record_is_matched_beside_the_others_of_its_batch(monkeypatch: Any) -> None:

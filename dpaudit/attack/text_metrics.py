@@ -34,11 +34,15 @@ class TextScores(NamedTuple):
 
 
 def score(truth: Tensor, recovered: Tensor) -> TextScores:
-    """Of token ids [m, b, length] both; each batch is aligned by the most tokens that are right."""
+    """Of token ids [m, b, length] both; each batch is aligned by the most tokens that are right.
+
+    Of alignments with as many, one with the most sequences that are right as a whole.
+    """
     rows, orders = [], []
     for true, found in zip(truth, recovered, strict=True):
-        right = (true[:, None] == found).double().mean(-1)
-        _, columns = linear_sum_assignment(-right.numpy())
+        right = true[:, None] == found
+        whole = right.all(-1) / (2 * len(true))  # of a batch less than a token
+        _, columns = linear_sum_assignment(-(right.sum(-1) + whole).numpy())
         order = torch.as_tensor(columns)
         found, pairs = found[order], range(len(true))
         rows.append(

@@ -22,6 +22,7 @@ SARIF_SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 LEVELS = {"error": "error", "fails": "error", "warning": "warning"}
+STRICT_LEVELS = LEVELS | {"warning": "error"}
 
 
 def junit(report: CheckReport, strict: bool = False) -> str:
@@ -88,12 +89,20 @@ def _document(root: ElementTree.Element) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
 
 
-def sarif(report: CheckReport) -> str:
-    """SARIF 2.1.0: a result for each statement that does not hold, at its line."""
+def sarif(report: CheckReport, strict: bool = False) -> str:
+    """SARIF 2.1.0: a result for each statement that does not hold, at its line.
+
+    Args:
+        strict: whether warnings are errors.
+    """
+    levels = STRICT_LEVELS if strict else LEVELS
     shown = [s for s in report.statements if s.outcome in LEVELS]
     codes = sorted({s.code for s in shown})
-    results = [_sarif_result(s, codes.index(s.code), report.claims_file) for s in shown]
-    return sarif_log(codes, results, report.exit_code(), report.version)
+    results = [
+        _sarif_result(s, codes.index(s.code), report.claims_file) | {"level": levels[s.outcome]}
+        for s in shown
+    ]
+    return sarif_log(codes, results, report.exit_code(strict), report.version)
 
 
 def sarif_log(
@@ -138,18 +147,21 @@ def sarif_place(file: str, **region: int) -> list[dict[str, Any]]:
     return [{"physicalLocation": place}]
 
 
-def markdown(report: CheckReport, pictures: Mapping[str, str]) -> str:
+def markdown(report: CheckReport, pictures: Mapping[str, str], strict: bool = False) -> str:
     """A job summary: what is said of each claim and limit, then the key figures of each audit.
 
     Args:
         report: the check.
         pictures: by check, where its picture is, relative to the summary.
+        strict: whether warnings are errors.
     """
     failed = sum(s.outcome == "fails" for s in report.statements)
     warned = sum(s.outcome == "warning" for s in report.statements)
     errors = sum(s.outcome == "error" for s in report.statements)
     title = f"## dpaudit: {failed} of {len(report.statements) - errors} statements fail, "
     title += f"{warned} warning{'s' * (warned != 1)}"
+    if strict and warned:
+        title += ", which --strict counts as errors" if warned > 1 else ", an error by --strict"
     lines = [title + (f", {errors} could not be checked" if errors else ""), ""]
     order = ("error", "fails", "warning", "holds")
     ordered = sorted(report.statements, key=lambda s: order.index(s.outcome))
@@ -202,10 +214,11 @@ def _with_advice(s: Statement) -> str:
     return f"{s.message} What to do: {s.remedy}" if s.remedy else s.message
 
 
-def annotations(report: CheckReport) -> list[str]:
-    """GitHub's workflow commands for all that does not hold."""
+def annotations(report: CheckReport, strict: bool = False) -> list[str]:
+    """GitHub's workflow commands for all that does not hold; ``strict``: warnings are errors."""
+    levels = STRICT_LEVELS if strict else LEVELS
     return [
-        f"::{LEVELS[s.outcome]} file={_property(report.claims_file)},line={s.line},"
+        f"::{levels[s.outcome]} file={_property(report.claims_file)},line={s.line},"
         f"title={_property(f'{s.check}: {s.verdict} ({s.code})')}::{_data(_with_advice(s))}"
         for s in report.statements
         if s.outcome in LEVELS
@@ -226,7 +239,6 @@ def _sarif_result(statement: Statement, rule: int, claims_file: str) -> dict[str
     return {
         "ruleId": statement.code,
         "ruleIndex": rule,
-        "level": LEVELS[statement.outcome],
         "message": sarif_text(_with_advice(statement)),
         "locations": sarif_place(claims_file, startLine=statement.line),
         "partialFingerprints": {"dpaudit/v1": sha256(one_line(identity).encode()).hexdigest()[:16]},

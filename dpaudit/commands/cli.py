@@ -212,7 +212,7 @@ def check(
     terminal.remove_outputs(junit, sarif, markdown)
     found = _checked(claims, asked, junit, quiet)
     terminal.write_outputs(found, strict, junit, sarif, markdown)
-    terminal.print_check(found, quiet)
+    terminal.print_check(found, quiet, strict)
     return found.exit_code(strict)
 
 

@@ -347,7 +347,7 @@ def write_outputs(
     if junit is not None:
         write_whole(junit, ci.junit(found, strict).encode())
     if sarif is not None:
-        write_whole(sarif, ci.sarif(found).encode())
+        write_whole(sarif, ci.sarif(found, strict).encode())
     if markdown is not None:
         pictures = {}
         for i, check in enumerate(found.checks):
@@ -355,7 +355,7 @@ def write_outputs(
                 pictures[check.name] = f"{markdown.stem}-{i + 1}.png"
                 picture = Path(check.picture).read_bytes()
                 write_whole(markdown.parent / pictures[check.name], picture)
-        write_whole(markdown, ci.markdown(found, pictures).encode())
+        write_whole(markdown, ci.markdown(found, pictures, strict).encode())
 
 
 def write_problems(junit: Path | None, claims: Path, error: BaseException, seconds: float) -> None:
@@ -367,7 +367,7 @@ def write_problems(junit: Path | None, claims: Path, error: BaseException, secon
         write_whole(junit, xml.encode())
 
 
-def print_check(found: "CheckReport", quiet: bool) -> None:
+def print_check(found: "CheckReport", quiet: bool, strict: bool = False) -> None:
     """A line for each statement of a check, and annotations where GitHub runs it.
 
     What could not be checked is on stderr, behind all outcomes.
@@ -382,7 +382,7 @@ def print_check(found: "CheckReport", quiet: bool) -> None:
     for note in found.notes:
         say(note)
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for command in ci.annotations(found):  # the only lines that may be commands
+        for command in ci.annotations(found, strict):  # the only lines that may be commands
             say_as_it_is(command)
     errors = [s for s in found.statements if s.outcome == "error"]
     print_problems([Problem(s.code, s.message, s.remedy) for s in errors])

@@ -242,3 +242,16 @@ def test_warnings_fail_only_where_that_is_asked() -> None:
     only_warning = report().model_copy(update={"statements": (statement("warning"),)})
     assert (only_warning.exit_code(), only_warning.exit_code(strict=True)) == (0, 1)
     assert report().exit_code() == 1
+
+
+def test_where_warnings_are_errors_every_output_says_so() -> None:
+    only_warning = report().model_copy(update={"statements": (statement("warning"),)})
+    for strict, level, ended in ((False, "warning", 0), (True, "error", 1)):
+        [run] = json.loads(sarif(only_warning, strict))["runs"]
+        assert [one["level"] for one in run["results"]] == [level]
+        assert run["invocations"] == [{"executionSuccessful": True, "exitCode": ended}]
+        [line] = annotations(only_warning, strict)
+        assert line.startswith(f"::{level} file=")
+        title, *_ = markdown(only_warning, {}, strict).splitlines()
+        assert title.startswith("## dpaudit: 0 of 1 statements fail, 1 warning")
+        assert title.endswith(", an error by --strict") is strict

@@ -138,6 +138,18 @@ def test_the_leak_is_that_of_the_matrices(name, n, defense, weather, threat_mode
     assert max(expected) > 0 or threat_model is not EAVESDROPPER
 
 
+def test_draws_of_an_agent_that_sends_nothing_are_its_own() -> None:
+    """In round 1 agent 2 sends nothing on a ring of which 4 directed links are left."""
+    network = network_of("ring", 4, 952597, loss=0.5, stragglers=0.6, delay=1)
+    graph = network.at(1)
+    assert graph.n_edges == graph.n_agents
+    assert VICTIM not in graph.senders
+    two = ThreatModel(name="agents 0 and 1", kind="colluding", agents=(0, 1))
+    expected = mu_by_hand(network, two, push=False)
+    assert expected[0] == pytest.approx(1 / (SIGMA * np.sqrt(2)))  # two rounds' draws hide it
+    assert mu_of_defense(network, two, GOSSIP) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
 def test_loss_is_a_list_of_matrices_to_network_accounting() -> None:
     network = network_of("ring", 8, 5, loss=0.3)
     matrices = [network.at(k).W for k in range(1, ROUNDS + 1)]

@@ -113,15 +113,19 @@ class Observer:
         if rows != graph.n_edges or torch.equal(graph.senders, agents):
             return agents
         if name not in self._of_links:
-            self._of_links[name] = _is_of_links(self.game, k, name, sent)
+            found = _is_of_links(self.game, k, name, sent)
+            if found is None:  # a later round may tell
+                return agents
+            self._of_links[name] = found
         return graph.senders if self._of_links[name] else agents
 
 
-def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
+def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool | None:
     """Whether the rows of a draw are of links, on a graph that has as many of them as agents.
 
     A draw named after a message has its rows. Of another a row is its maker's if the maker sends
-    what the row moves: the draw is of links where that is so of their senders alone.
+    what the row moves: the draw is of links where that is so of their senders alone. None: the
+    round tells nothing, as what the draw moves was lost.
     """
     graph = game.setting.network.at(k)
     if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
@@ -136,13 +140,13 @@ def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool:
     sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
     for message, quiet in still.items():
         changed = (moved[message].payload != quiet.payload).any(-1)
-        sends.index_add_(1, senders_by_row(quiet), changed.float())
+        sends.index_add_(1, quiet.senders, changed[:, quiet.rows].float())  # not of unsent rows
     unsent = (sends == 0).all(1)
     links, agents = (
         bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
         for makers in (graph.senders, torch.arange(n))
     )
-    return links and not agents
+    return None if links and agents else links
 
 
 def recorded_rows(view: View, observed: Sequence[tuple[int, str, int]], none: str) -> Tensor:

@@ -161,7 +161,10 @@ def _standard_error(metric: Metric, side: Side) -> float | None:
         return None
     from scipy.special import stdtrit
 
-    error = abs(metric.value - end) / float(stdtrit(metric.n - 1, 0.975))
+    half = abs(metric.value - end)
+    if end in (0, 1):  # where that of a rate may have been cut
+        half = max(metric.value - low, high - metric.value)
+    error = half / float(stdtrit(metric.n - 1, 0.975))
     return error if math.isfinite(error) else None
 
 

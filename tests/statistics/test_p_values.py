@@ -177,3 +177,11 @@ def test_means_that_are_no_shares_keep_their_t_test() -> None:
     one, other = share_of(np.zeros(4)), share_of(values)
     error = math.hypot(other.standard_error, one.high / stats.t.ppf(0.975, 3))
     assert p_worse(other, one, "above") == pytest.approx(stats.t.sf(0.5 / error, 3))
+
+
+def test_an_end_at_which_a_rate_is_cut_tells_no_error() -> None:
+    """As of an AUC of links: 0.9 with an interval from 0.7 that would reach 1.1."""
+    cut, whole = (Metric(value=0.9, low=0.7, high=end, n=30) for end in (1.0, 1.1))
+    now = Metric(value=0.99, low=0.9, high=1.0, n=30)
+    assert p_worse(now, cut, "above") == p_worse(now, whole, "above") > 0.1
+    assert p_beyond(cut, 0.95, "below") == p_beyond(whole, 0.95, "below")

@@ -272,7 +272,10 @@ def _judged(
         bits=float(bits[top]),
         round=top + 1,
         m_nmi=float((bits / of_itself).max()),
-        m_nmi_ends=tuple(float((end / of_itself).max()) for end in (interval.low, interval.high)),
+        m_nmi_ends=(
+            float((interval.low / of_itself).max()),
+            float((interval.high / of_itself).max()),
+        ),
         self_information=float(of_itself[top]),
         n=pairs[top].n,
         k=k,

@@ -44,16 +44,22 @@ def rank_here() -> int | None:
     """The number of this process among those of its program; None: it has none yet."""
     if _Here.rank is not None:
         return _Here.rank
+    launched = _launched()
+    if launched is not None:
+        return launched
+    place = _numbers() or _Here.place
+    return place[0] if len(place) == 1 else None
+
+
+def _launched() -> int | None:
+    """The rank that a launcher has given to this process."""
     distributed, mpi = sys.modules.get("torch.distributed"), sys.modules.get("mpi4py.MPI")
     if getattr(distributed, "is_initialized", bool)():
         return int(distributed.get_rank())  # type: ignore[union-attr]
     if getattr(mpi, "Is_initialized", bool)():
         return int(mpi.COMM_WORLD.Get_rank())  # type: ignore[union-attr]
     found = next((os.environ[name] for name in RANKS if name in os.environ), None)
-    if found is not None:
-        return int(found)
-    place = _numbers() or _Here.place
-    return place[0] if len(place) == 1 else None
+    return None if found is None else int(found)
 
 
 def _numbers() -> Place:
@@ -84,6 +90,8 @@ def about_here() -> dict[str, Any]:
     """What is known of this process when it begins to write."""
     rank = rank_here()
     found: dict[str, Any] = {} if rank is None else {"rank": rank}
+    if rank is not None and (_Here.rank is not None or _launched() is None):
+        found["ordered"] = True
     if not _numbers() and _Here.place:
         found["place"] = list(_Here.place)
     return found

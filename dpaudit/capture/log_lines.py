@@ -40,6 +40,7 @@ class ProcessLine(TypedDict):
     python: _Name
     identity: NotRequired[list[_Rank]]  # among the processes of multiprocessing
     rank: NotRequired[_Rank]
+    ordered: NotRequired[bool]  # the rank is a number in an order, which no launcher has given
     place: NotRequired[list[_Rank]]  # in the order of starting
 
 

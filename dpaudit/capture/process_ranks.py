@@ -14,15 +14,22 @@ def ranks_of(processes: Sequence[Process]) -> dict[int, int]:
 
     It is the agent that the process is to the tap. Of others it is the rank that the recorder has
     found: that of a launcher, or the order in which one process has started them. Those without one
-    come after, in the order of the ports and addresses at which they are reached.
+    come after, in the order of the ports and addresses at which they are reached. So do those of an
+    order whose number another process has given to the tap, as a server that is started before the
+    agents 0, 1, ...
 
     Raises RunError where one process is several agents, or several processes have one place.
     """
     using = [n for n, p in enumerate(processes) if p.of_kind(*CHANNELS)]
     _refuse_one_place([processes[n] for n in using])
     found = {n: _rank(processes[n]) for n in using}
-    ranks = {n: rank for n, rank in found.items() if rank is not None}
+    ordered = {n for n in using if _is_ordered(processes[n])}
+    named = {rank for n, rank in found.items() if n not in ordered}
+    ranks = {
+        n: r for n, r in found.items() if r is not None and (n not in ordered or r not in named)
+    }
     rest = sorted((n for n in using if n not in ranks), key=lambda n: _order(processes[n]))
+    _refuse_noise_of_two([processes[n] for n in rest])
     first = max(ranks.values(), default=-1) + 1
     return {**ranks, **{n: first + i for i, n in enumerate(rest)}}
 
@@ -42,6 +49,27 @@ def _rank(process: Process) -> int | None:
         own |= {about["rank"]} if "rank" in about and not own else set()
         own |= {numbers[0] - 1} if len(numbers) == 1 and not own else set()
     return min(own, default=None)
+
+
+def _is_ordered(process: Process) -> bool:
+    """Whether nobody has given the process its number."""
+    orders = {about["rank"] for about in process.of_kind("process") if about.get("ordered")}
+    told = {r["agent"] for r in process.of_kind("batch")}
+    told |= {r["rank"] for r in process.of_kind("drawn") if "rank" in r}
+    return bool(orders) and not told and _rank(process) in orders
+
+
+def _refuse_noise_of_two(processes: Sequence[Process]) -> None:
+    """Draws are replayed by the number that a process has to the recorder."""
+    for process in processes:
+        for record in process.of_kind("noise"):
+            raise RunError(
+                "DPA060",
+                f"{record['site']} draws noise in a process that has no number of its own: in the "
+                f"order of starting it is agent {record['rank']}, and another process is that one "
+                "to the tap",
+                "give each process its number as RANK in its environment",
+            )
 
 
 def _refuse_one_place(processes: Sequence[Process]) -> None:

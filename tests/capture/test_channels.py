@@ -283,6 +283,71 @@ def test_the_rank_is_that_of_the_tap_and_then_its_place() -> None:
         ranks_of(twice)
 
 
+def test_a_server_that_is_started_first_is_no_client() -> None:
+    """Its number is a place in an order, and that of a client is given to the tap."""
+
+    def begun(name: str, *more: dict[str, Any], **about: Any) -> Process:
+        return process(name, {"kind": "process", "pid": 1, **about}, took("pipe:1"), *more)
+
+    def client(agent: int) -> Process:
+        batch = {"kind": "batch", "agent": agent}
+        return begun(f"client {agent}", batch, rank=agent + 1, ordered=True)
+
+    server = begun("server", rank=0, ordered=True)
+    clients = [client(0), client(1)]
+    assert ranks_of([server, *clients]) == {0: 2, 1: 0, 2: 1}
+    assert ranks_of([server, client(1)]) == {0: 0, 1: 1}  # nobody else is 0
+    launched = begun("server", rank=0)  # as by RANK, which its helpers inherit
+    assert ranks_of([launched, *clients]) == {0: 0, 1: 0, 2: 1}
+    noise = {"kind": "noise", "rank": 0, "site": "server.py:7"}
+    noisy = begun("server", noise, rank=0, ordered=True)
+    assert ranks_of([noisy, client(1)]) == {0: 0, 1: 1}
+    with pytest.raises(RunError, match="server.py:7 draws noise in a process that has no number"):
+        ranks_of([noisy, *clients])
+
+
+SERVER_FIRST = """
+import os
+import socket
+import subprocess
+import sys
+from dpaudit_recorder import tap
+
+def serve(port):
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        print("up", flush=True)
+        links = [listening.accept()[0] for _ in range(2)]
+        for link in links:
+            link.recv(100)
+
+def send(port, agent):
+    tap.batch(agent, [[1.0]])
+    with socket.create_connection(("127.0.0.1", port)) as link:
+        link.sendall(b"[0.5, %d]" % agent)
+
+if len(sys.argv) > 1:
+    port, agent = map(int, sys.argv[1:])
+    serve(port) if agent < 0 else send(port, agent)
+else:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, __file__, port]
+    server = subprocess.Popen([*command, "-1"], stdout=subprocess.PIPE)
+    server.stdout.readline()
+    for client in [subprocess.Popen([*command, str(agent)]) for agent in range(2)]:
+        client.wait()
+    server.wait()
+"""
+
+
+def test_clients_send_to_a_server_that_was_started_first(tmp_path: Path, numpy_alone: Path) -> None:
+    (tmp_path / "program.py").write_text(SERVER_FIRST)
+    command = ["python", str(tmp_path / "program.py")]
+    recording = capture(command, tmp_path / "out", Options(seconds=60, python=numpy_alone))
+    assert {(e.source, e.destinations) for e in recording.events} == {(0, (2,)), (1, (2,))}
+    assert recording.unseen == ()
+
+
 def replace_pid(one: Process) -> Process:
     about, *rest = one.records
     return Process(one.path, ({**about, "pid": 2}, *rest))

@@ -36,7 +36,7 @@ from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
 from .sizes import with_sizes
 from .worlds import MeasuredRuns, measured_worlds
-from .written import FileState, files_below
+from .written import FileState, files_below, unedited
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
 NOTE = Note(
@@ -118,6 +118,11 @@ class ProgramSource:
         return hash_of(below(folder, ".py"), folder)
 
     def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
+        """Raises RunError also where the program's code was changed meanwhile."""
+        with unedited(self.config.program.folder, lambda: run.forget(f"{KEPT}/*")):
+            return self._evidence(on_progress, run)
+
+    def _evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
         began, config = time.perf_counter(), self.config
         ignored, on_progress = config.messages.ignore, run.noted(on_progress)
         for what in ("worlds", "alignments", "short runs", "the report"):

@@ -20,6 +20,7 @@ Record = dict[str, Any]
 Line = TypeVar("Line", Draw, Event)
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
+LEAST_DIGITS = 4
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
     "ChildFailedError",
     "ProcessExitedException",
@@ -101,6 +102,20 @@ def unseen_by(processes: Iterable[Process]) -> tuple[str, ...]:
     """What the recorder could not hook, as it says it, once each."""
     notes = [note for process in processes for note in process.of_kind("unseen")]
     return tuple(dict.fromkeys(one_line(note["text"]) for note in notes))
+
+
+def given_by_system(processes: Iterable[Process]) -> frozenset[str]:
+    """Numbers that the system gives to a run: ports of its connections, and its processes' own.
+
+    Those of fewer than four digits are left out, which may mean anything.
+    """
+    found = {str(about["pid"]) for p in processes for about in p.of_kind("process")}
+    for process in processes:
+        channels = (str(r["channel"]) for r in process.of_kind("took", "posted"))
+        ends = {end for channel in channels if ">" in channel for end in channel.split(">")}
+        ends |= {str(record["address"]) for record in process.of_kind("bound", "connected")}
+        found |= {end.rpartition(":")[2] for end in ends if not end.startswith("grpc:")}
+    return frozenset(n for n in found if n.isdecimal() and len(n) >= LEAST_DIGITS)
 
 
 def all_over(processes: Sequence[Process]) -> bool:

@@ -25,6 +25,7 @@ from .process_logs import (
     batches_of,
     draws_of,
     events_of,
+    given_by_system,
     in_threads,
     processes_in,
     unseen_by,
@@ -196,6 +197,11 @@ class ProgramRun:
     def beside(self) -> tuple[str, ...]:
         """Texts, and the identity of bytes, that messages hold beside numbers."""
         return tuple(r["text"] for p in self._processes for r in p.of_kind("beside"))
+
+    @property
+    def given_by_system(self) -> frozenset[str]:
+        """Its ports and the numbers of its processes, which say nothing of a record."""
+        return given_by_system(self._processes)
 
     @cached_property
     def seen_by_receivers(self) -> frozenset[int]:

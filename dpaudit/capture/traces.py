@@ -15,6 +15,7 @@ from dpaudit.files.recorded import Event
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import World
 from dpaudit.recorder.player import SAID
+from dpaudit.recorder.transports.unseen import PRINTED
 from dpaudit.text import one_line
 
 from .program import Program
@@ -28,6 +29,7 @@ CLOCK = re.compile(  # dates and times of day, durations, and rates as of sample
     r"(?:\d{4}-\d\d-\d\d[T ])?(?:\d+:)?\d?\d:\d\d(?:[.,]\d+)?\b"
     rf"|{NUMBER.pattern} ?(?:[A-Za-z]+/)?(?:[mnuµ]?s|secs?|seconds?|minutes?)(?:/[A-Za-z]+)?\b"
 )
+WHOLE = re.compile(r"(?<![\w.])\d{4,}(?!\w|\.\d)")  # a whole number of four digits or more
 LONGEST = 80  # of a line that is quoted
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
 Ordered = Literal["all", "source", "link"]
@@ -87,7 +89,7 @@ class Trace(NamedTuple):
             tuple(ids.get((e.process, e.sequence)) for e, _ in sent),
             tuple((d.key, d.scale, d.family) for d in drawn),
             tuple((t.agent, t.records) for t in taken),
-            printed(run.world.out / SAID, run.beside),
+            printed(run.world.out / SAID, run.beside, run.given_by_system),
             ordered,
         )
 
@@ -117,18 +119,30 @@ def _rounded(draws: tuple[tuple[str, float, str], ...]) -> list[tuple[str, str, 
     return [(key, f"{scale:.9g}", family) for key, scale, family in draws]
 
 
-def printed(path: Path, beside: tuple[str, ...] = ()) -> tuple[str, ...]:
+def printed(
+    path: Path, beside: tuple[str, ...] = (), given: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """The lines that a run printed, in order of their texts, without times and warnings of numbers.
 
     Args:
-        beside: texts that are sent, as if they were printed.
+        beside: texts that are sent, as if they were printed, and what its processes printed to it.
+        given: numbers that the system gave to the run, as ports, which other runs have others of.
     """
-    found, warned = list(beside), False
+
+    def in_all_runs(line: str) -> str:
+        return WHOLE.sub(lambda found: "(given)" if found[0] in given else found[0], line)
+
+    found, warned = [_without_times(text) for text in beside], False
     for line in path.read_text("utf-8", "replace").splitlines() if path.exists() else ():
         is_code, warned = warned and line.startswith("  "), bool(WARNED.match(line))
         if not (is_code or warned):
             found.append(CLOCK.sub("(time)", line))
-    return tuple(sorted(found, key=lambda line: NUMBER.sub(_short, line)))
+    return tuple(sorted(map(in_all_runs, found), key=lambda line: NUMBER.sub(_short, line)))
+
+
+def _without_times(text: str) -> str:
+    """A line that a process printed to the program; other texts are sent as they are."""
+    return CLOCK.sub("(time)", text) if text.startswith(PRINTED) else text
 
 
 def _short(found: re.Match[str]) -> str:

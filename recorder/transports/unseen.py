@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..log import Log
 
+PRINTED = "printed: "  # before a line that a process printed to the one that started it
 BEGAN = "DPAUDIT_BEGAN"  # when the program began, in its environment
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
@@ -192,7 +193,7 @@ class Printed:
         text = data if isinstance(data, str) else bytes(data or b"").decode("utf-8", "replace")
         self._told |= bool(text)
         for line in text.splitlines():
-            self._log.beside(f"printed: {line}")
+            self._log.beside(f"{PRINTED}{line}")
 
 
 def begin_anew() -> None:

@@ -398,9 +398,8 @@ def answers(out: Path, *order: tuple[int, str]) -> Any:
         event.operator, event.tag, event.tensors = "http.reply", None, ()
     everything = [(event, np.zeros(1)) for event in sent]
     world = SimpleNamespace(out=out)
-    return SimpleNamespace(
-        all_sent=everything, id_of={}, draws=[], batches=[], world=world, beside=()
-    )
+    none: dict[str, Any] = {"draws": [], "batches": [], "beside": (), "given_by_system": ()}
+    return SimpleNamespace(all_sent=everything, id_of={}, world=world, **none)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from dpaudit.capture.accounted import Ends
 from dpaudit.capture.channels import BESIDE, routed
 from dpaudit.capture.draft import _sites, _start, why_no_draft
 from dpaudit.capture.log_lines import lines_of
-from dpaudit.capture.process_logs import Process
+from dpaudit.capture.process_logs import Process, given_by_system
 from dpaudit.capture.program import Servers
 from dpaudit.capture.runs import ProgramRun, _described
-from dpaudit.capture.traces import EqualRuns, NotExamined, Trace
+from dpaudit.capture.traces import EqualRuns, NotExamined, Trace, are_alike, printed
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.mechanism_file import MechanismConfig
@@ -46,6 +46,59 @@ def test_two_runs_differ_in_what_decides_their_messages() -> None:
     assert one.other_order(trace(draws=())) == scale
     batches = "which batches an agent takes, or how large they are"
     assert one.other_order(trace(batches=((0, 2),))) == batches
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("at http://127.0.0.1:40001/ now", "at http://127.0.0.1:50002/ now", True),
+        ("listening on 40001.", "listening on 50002.", True),
+        ("listening on 40001", "listening on 50003", False),  # which the run does not have
+        ("loss 40001.5", "loss 50002.5", False),
+        ("file40001", "file50002", False),
+        ("agent 7 of 40001", "agent 8 of 50002", False),
+    ],
+)
+def test_ports_that_are_printed_are_not_compared(
+    one: str, other: str, alike: bool, tmp_path: Path
+) -> None:
+    given = [frozenset({port, "7"}) for port in ("40001", "50002")]
+    lines = [
+        printed(tmp_path / "none", (text,), own)
+        for text, own in zip((one, other), given, strict=True)
+    ]
+    assert are_alike(*lines) is alike
+    for name, text in (("one", one), ("other", other)):
+        (tmp_path / name).write_text(text)
+    said = [
+        printed(tmp_path / name, (), own) for name, own in zip(("one", "other"), given, strict=True)
+    ]
+    assert are_alike(*said) is alike
+
+
+def test_times_that_are_printed_to_another_count_nothing() -> None:
+    nothing = Path("none")
+
+    def are_equal(*texts: str) -> bool:
+        return are_alike(*(printed(nothing, (text,)) for text in texts))
+
+    assert are_equal("printed: 10:00:01 up", "printed: 10:00:02 up")
+    assert not are_equal("printed: 10:00:01 up", "printed: 10:00:02 down")
+    assert not are_equal("0.at: 10:00:01", "0.at: 10:00:02")  # sent as it is
+
+
+def test_the_system_gives_ports_and_numbers_of_processes() -> None:
+    def process(pid: int, **channel: str) -> Process:
+        kind = "bound" if "address" in channel else "took"
+        return Process(Path("a"), ({"kind": "process", "pid": pid}, {"kind": kind, **channel}))
+
+    processes = [
+        process(1234, channel="127.0.0.1:40001>127.0.0.1:80"),
+        process(99, channel="pipe:55555"),
+        process(5678, channel="grpc:66666>"),
+        process(2345, address="tcp://127.0.0.1:7777"),
+    ]
+    assert given_by_system(processes) == {"1234", "5678", "2345", "40001", "7777"}
 
 
 def equal(monkeypatch: pytest.MonkeyPatch, *runs: dict[str, str], **of: Any) -> EqualRuns:

@@ -115,8 +115,13 @@ class Program:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def read(self, world: World) -> ProgramRun:
-        """The run of a world, which has left a folder; the plain one has the rounds of all."""
-        return ProgramRun(world, self._config.messages, self._rounds)
+        """The run of a world, which has left a folder; the plain one has the rounds of all.
+
+        Raises RunError where an agent has changed its process, as tasks of a pool may in any run.
+        """
+        run = ProgramRun(world, self._config.messages, self._rounds)
+        run.refuse_agents_of_several_processes()
+        return run
 
     def _refuse_failure(self, status: int | None, processes: Sequence[Process], out: Path) -> None:
         """Raises RunError for a run that failed, or cannot be compared with others."""

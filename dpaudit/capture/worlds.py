@@ -190,7 +190,6 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     """
     tape = runs.program.scratch / "tape"
     plain = runs.loaded([World(out=tape, seed=config.seed)])[0]
-    plain.refuse_agents_of_several_processes()
     refuse_absent(config, plain)
     same = same_draws(plain, config.noise.sites, config.record.rounds)
     replay = World(out=tape, seed=config.seed, tape=plain.write_tape(tape), same=same)

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.process_logs import Process
+from dpaudit.capture.program import Program
 from dpaudit.capture.refusals import refuse_absent, refuse_difference
 from dpaudit.capture.runs import MessageId, ProgramRun, TakenBatch
 from dpaudit.capture.worlds import refuse_other_batches
 from dpaudit.errors import RunError
+from dpaudit.files.captured_file import CapturedConfig
+from dpaudit.files.world import World
+from dpaudit.recorder.player import RAW
+
+from .test_log_lines import ABOUT, written
 
 CONFIG: Any = SimpleNamespace(record=SimpleNamespace(victims=(0,), rounds=(1, 2)))
 
@@ -73,6 +79,25 @@ def test_an_agent_of_changing_processes_is_refused() -> None:
         with pytest.raises(RunError, match="agent 0 is played by several processes") as error:
             refuse([batch, noise], [again])
         assert error.value.problems[0].code == "DPA060"
+
+
+def test_an_agent_may_change_its_process_in_no_run(tmp_path: Path) -> None:
+    """A pool hands a task to whichever process is free: one of its runs says nothing of others."""
+    (tmp_path / "a.py").touch()
+    command = {"command": ("python", "a.py"), "folder": tmp_path, "ranks": 2}
+    config = CapturedConfig.model_validate({"program": command, "record": {"victims": (0,)}})
+    program = Program(config, tmp_path / "scratch", cores=1)
+    batch = {"kind": "batch", "agent": 0, "number": 1, "records": 1, "sequence": 0, "tensors": []}
+    for name, numbers in (("kept", (1, 2)), ("changed", (1, 1))):
+        raw = tmp_path / name / RAW
+        for i, number in enumerate(numbers):
+            (raw / str(i)).mkdir(parents=True)
+            log = written(raw / str(i), {**ABOUT, "pid": i}, {**batch, "number": number})
+            for path in (log, log.with_suffix(".bin")):
+                path.rename(raw / f"{i}{path.suffix}")
+    assert len(program.read(World(out=tmp_path / "kept")).batches) == 2
+    with pytest.raises(RunError, match="agent 0 is played by several processes"):
+        program.read(World(out=tmp_path / "changed"))
 
 
 @pytest.mark.parametrize(

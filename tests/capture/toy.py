@@ -44,9 +44,6 @@ class ToyRun(SimpleNamespace):
         of = getattr(ProgramRun, name)
         return of.fget(self) if isinstance(of, property) else of.__get__(self)
 
-    def refuse_agents_of_several_processes(self) -> None:
-        """It has one process."""
-
     def sent_until(self, k: int) -> dict[int, int]:
         return {}
 

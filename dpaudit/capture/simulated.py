@@ -5,7 +5,8 @@ when it sends the same again, by name and receivers, and so do all where nobody 
 after it has sent. A round of the program ends when an agent that has a part in it begins another.
 So an agent has one part at most in each round, whatever is sent in a round was sent before anything
 of the next one, and agents may miss rounds. Threads act in any order: where agents are threads, and
-all begin as many rounds of their own, these are the rounds.
+all begin as many rounds of their own, these are the rounds. So they are where as many begin without
+what some agents send before their first batch, as a first model that one of them has.
 """
 
 from collections import defaultdict
@@ -24,6 +25,7 @@ class Counting(NamedTuple):
 
     by_batch: bool  # batches begin rounds: an agent takes one after it has sent
     alike: bool  # agents are threads that begin as many, each of which counts its own
+    from_batch: bool = False  # without those that end before the first batch of an agent
 
     @classmethod
     def of(cls, events: Sequence[Event], batches: Sequence[Batch], threads: bool) -> "Counting":
@@ -31,8 +33,12 @@ class Counting(NamedTuple):
         for event in events:
             first.setdefault(event.source, event.sequence)
         by_batch = any(b.sequence > first.get(b.agent, b.sequence) for b in batches)
-        last = {agent: k for _, agent, k in _own_rounds(events, batches, by_batch)}
-        return cls(by_batch, threads and len({*last.values()}) == 1)
+        for from_batch in (False, True) if threads else ():
+            counting = cls(by_batch, True, from_batch)
+            last = {agent: k for _, agent, k in _own_rounds(events, batches, counting)}
+            if len({*last.values()}) == 1:
+                return counting
+        return cls(by_batch, False)
 
 
 def is_simulation(events: Sequence[Event], children: Collection[int] = ()) -> bool:
@@ -80,20 +86,22 @@ def with_counted_rounds(
 
 
 def _own_rounds(
-    events: Sequence[Event], batches: Sequence[Batch], by_batch: bool
+    events: Sequence[Event], batches: Sequence[Batch], counting: Counting
 ) -> Iterator[tuple[Event | Batch, int, int]]:
     """Messages and batches in their order, with the agent of each and its round of its own."""
-    taking = {batch.agent for batch in batches} if by_batch else set()
+    taking = {batch.agent for batch in batches} if counting.by_batch else set()
+    before = {*taking} if counting.from_batch else set()  # who has taken no batch yet
     own: defaultdict[int, int] = defaultdict(lambda: 1)
     sent: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)  # in this round
     both: list[Event | Batch] = [*events, *batches]
     for one in sorted(both, key=lambda one: one.sequence):
         agent = one.source if isinstance(one, Event) else one.agent
         key = (one.call_site, one.destinations) if isinstance(one, Event) else ()
+        before -= set() if key else {agent}
         if not key and bool(sent[agent]) if agent in taking else key in sent[agent]:
             sent[agent].clear()
             own[agent] += 1
-        if key:
+        if key and agent not in before:
             sent[agent].add(key)
         yield one, agent, own[agent]
 
@@ -104,7 +112,7 @@ def _rounds(
     """The round of each message and batch, by sequence."""
     number, parts = 1, dict[int, int]()  # the round of its own with which an agent takes part
     found = {}
-    for one, agent, own in _own_rounds(events, batches, counting.by_batch):
+    for one, agent, own in _own_rounds(events, batches, counting):
         if parts.get(agent, own) != own:
             number, parts = number + 1, {}
         parts[agent] = own

@@ -69,6 +69,15 @@ def test_threads_that_begin_as_many_rounds_count_their_own() -> None:
     assert counted(calls + "b0 s01", threads=True)[0] == counted(calls + "b0 s01")[0]
 
 
+def test_a_first_model_of_a_thread_begins_no_round() -> None:
+    """One agent sends the model that all begin with, once or twice, and all begin two rounds."""
+    begun = ("s01 b0 s01 b1 s10", "s01 b1 s10 b0 s01", "s01 b1 b0 s01 s10", "b1 s10 s01 s01 b0 s01")
+    for calls in (f"{first} {then}" for first in begun for then in ("b0s01b1s10", "b1s10b0s01")):
+        found = counted(calls, threads=True)[0]
+        assert found == [1] * (len(found) - 2) + [2, 2]
+    assert counted("b1 s10 s01 b0 s01 b0 s01 b1 s10")[0] == [1, 1, 2, 3, 3]  # no threads
+
+
 def test_agents_that_miss_rounds_are_in_the_round_of_the_others() -> None:
     """Agent 1 sends in the first and the third round alone, and agent 2 takes no batch once."""
     rounds, _ = counted("b0s01 b1s12 b2s20  b0s01 b2s20  b0s01 b1s12 s20")

@@ -25,6 +25,7 @@ from dpaudit.files.world import Change, How, World
 from .aligned import PLATEAU, Alignments, Changed, Moves
 from .drawn_batches import batches_of
 from .measured import Booleans
+from .runs import BYTES
 from .traces import NotExamined, in_short
 from .worlds import MeasuredRuns
 
@@ -33,6 +34,7 @@ HOWS: dict[tuple[How, How | None], str] = {  # what records become, and what tho
     ("own:1e3:other-label", None): "are far out, with another label",
     ("own:1e-3", "level:1e3"): "have hardly any inputs, and the others are alike and far out",
 }
+INTEGERS = (1, 2, 4, 8)  # bytes of one
 ROUNDS = 3  # that are looked at: the first, one in the middle and the last
 STEPS = 8  # in which the records of a batch are changed, at most
 
@@ -154,12 +156,14 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
     """Raises NotExamined where an agent with records sends numbers without noise of its own.
 
     No run changes records that are not in a batch, so that such a number may be of these. One that
-    all agents send alike is of none, if they hold different records; nor is an agent's own number.
+    all agents send alike is of none, if they hold different records; nor is an agent's own number,
+    which several agents send to say who they are, as integers or as the bytes of these.
     """
     holding, trace = {taken.agent for taken in worlds.base.batches}, runs.equal.trace
     held = {frozenset(d for batch in batches_of(worlds.plain, i) for d in batch) for i in holding}
     differ = len(held) == len(holding) > 1
     bare: dict[tuple[Any, ...], dict[int, list[tuple[Booleans, Array]]]] = defaultdict(dict)
+    others: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)  # who sends other numbers
     for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
         source, name = order[0], order[3]
         if source not in holding:
@@ -167,8 +171,12 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
         k = None if message is None else message.round
         noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
         bare[name, k].setdefault(source, []).append((noised, content[~noised]))
+        if not _are_own(content[~noised], source, is_bytes=_is_of_bytes(order)):
+            others[name, k].add(source)
     for (name, k), by_agent in bare.items():
         if all(noised.all() for some in by_agent.values() for noised, _ in some):
+            continue
+        if differ and len(by_agent) > 1 and not others[name, k]:
             continue
         if not (differ and {*by_agent} == holding and _of_all_alike(by_agent)):
             where = "before round 1" if k is None else f"in round {k}"
@@ -177,6 +185,19 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
                 f'numbers of "{name}" {where} have no noise: they may be of records that are in no '
                 "batch",
             )
+
+
+def _is_of_bytes(order: tuple[Any, ...]) -> bool:
+    """Whether a message is bytes in which no numbers were recognised, by its part in a trace."""
+    return {dtype for _, _, dtype in order[-1]} == BYTES
+
+
+def _are_own(numbers: Array, agent: int, is_bytes: bool) -> bool:
+    """Whether these are an agent's own number, or the bytes of it as an integer."""
+    if not is_bytes or len(numbers) not in INTEGERS:
+        return bool((numbers == agent).all())
+    data = numbers.astype(np.uint8).tobytes()
+    return agent in (int.from_bytes(data, "big"), int.from_bytes(data, "little"))
 
 
 def _of_all_alike(by_agent: Mapping[int, Sequence[tuple[Booleans, Array]]]) -> bool:

@@ -389,14 +389,16 @@ def bare(
 ) -> Any:
     """What agents that hold records, 0 and 1, send; of agent 0 the records "a", or those given."""
     ids = [None if k is None else MessageId(i, (9,), "x", k) for i in by_agent]
+    shapes = (("0", (2,), of.get("dtype", "float64")),)
     trace = SimpleNamespace(
-        order=[(i, 9, 0, "x") for i in by_agent], ids=ids,
+        order=[(i, 9, 0, "x", None, shapes) for i in by_agent], ids=ids,
         contents=[np.array(v) for v in by_agent.values()],
     )  # fmt: skip
     runs: Any = SimpleNamespace(
         equal=SimpleNamespace(trace=trace), hidden=lambda m: np.array([True, hidden])
     )
-    taken = [SimpleNamespace(agent=i, digests=d) for i, d in ((0, of.get("of_0", "a")), (1, "b"))]
+    held = ((0, of.get("of_0", "a")), (1, "b"), (2, "c"))
+    taken = [SimpleNamespace(agent=i, digests=d) for i, d in held]
     run = SimpleNamespace(batches=taken[: of.get("n", 2)])
     return runs, SimpleNamespace(base=run, plain=run)
 
@@ -416,6 +418,14 @@ def bare(
         (bare({0: [1.0, 0.0], 1: [1.0, 1.0]}), None),  # each agent's own number
         (bare({0: [1.0, 1.0], 1: [1.0, 0.0]}), "in round 1"),
         (bare({0: [0.0, 0.0], 1: [1.0, 2.0]}, k=None), "before round 1"),
+        (bare({1: [1.0, 1.0], 2: [2.0, 2.0]}, k=None, n=3), None),  # who links to others
+        (bare({1: [1.0, 1.0], 2: [2.0, 1.0]}, k=None, n=3), "before round 1"),
+        (bare({1: [0.0, 0.0], 2: [0.0, 0.0]}, k=None, n=3), "before round 1"),  # of two alone
+        (bare({1: [1.0, 1.0]}, k=None, n=3), "before round 1"),  # a number of one agent
+        (bare({1: [0.0, 1.0], 2: [0.0, 2.0]}, k=None, n=3, dtype="uint8"), None),
+        (bare({1: [1.0, 0.0], 2: [2.0, 0.0]}, k=None, n=3, dtype="uint8"), None),
+        (bare({1: [1.0, 1.0], 2: [2.0, 2.0]}, k=None, n=3, dtype="uint8"), "before round 1"),
+        (bare({1: [0.0, 1.0], 2: [0.0, 2.0]}, k=None, n=3), "before round 1"),
     ],
 )
 def test_bare_numbers_must_be_the_same_of_all_agents(given: Any, refused: str | None) -> None:

@@ -22,10 +22,12 @@ INSIDE = "{} stayed in one process, where tap.send alone shows messages: {}"
 def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
     """The same processes, in which all messages have ends, and what was left out of them.
 
-    Where torch.distributed, MPI, ZeroMQ or the tap show messages, others are left out.
+    Where torch.distributed, MPI, ZeroMQ or the tap show messages, others are left out. So are those
+    that are no more than the length of the next one, which that shows.
 
     Raises RunError where it cannot be known which process a message went to.
     """
+    processes = [_without_lengths(process) for process in processes]
     posted = [record for process in processes for record in process.of_kind("posted")]
     kinds = ", ".join(sorted({_kind(record) for record in posted}))
     left_out = [BESIDE.format(_counted(len(posted)), kinds)] if posted else []
@@ -34,6 +36,14 @@ def routed(processes: Sequence[Process]) -> tuple[list[Process], list[str]]:
     if not posted or any(process.of_kind("sent") for process in processes):
         return list(processes), left_out
     return _on_channels(processes, ranks_of(processes), posted)
+
+
+def _without_lengths(process: Process) -> Process:
+    lengths = {record["framed"] for record in process.of_kind("posted") if "framed" in record}
+    if not lengths:
+        return process
+    kept = (r for r in process.records if r["kind"] != "posted" or r["sequence"] not in lengths)
+    return replace(process, records=tuple(kept))
 
 
 def _on_channels(

@@ -117,6 +117,7 @@ class PostedLine(LinkLine):
     channel: _Name
     crc32: NonNegativeInt | None
     back: bool
+    framed: NotRequired[NonNegativeInt]  # the number of a message that is the length of this one
 
 
 @with_config(_STRICT)

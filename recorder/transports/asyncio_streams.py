@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from .decoding import contents_in
 from .sockets import channel_of, note_end
 
 if TYPE_CHECKING:
@@ -62,4 +61,4 @@ def _post(socket: Any, data: bytes, channels: Channels) -> None:
     channel = channel_of(socket)
     if channel is not None and data:
         note_end(socket, channels)
-        channels.posted("socket", channel, contents_in(data))
+        channels.posted_bytes(channel, data)

@@ -11,6 +11,8 @@ import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .decoding import OF_LENGTHS, contents_in, is_length
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -23,6 +25,7 @@ class Channels:
     def __init__(self, log: Log, sites: Sites) -> None:
         self._log, self._sites = log, sites
         self._thread = threading.local()
+        self._lengths: dict[str, tuple[int, bytes]] = {}  # by channel: the last bytes, and number
 
     @contextmanager
     def within(self) -> Iterator[bool]:
@@ -56,18 +59,31 @@ class Channels:
         crc32: int | None = None,
         back: bool = False,
         begun: dict[str, Any] | None = None,
-    ) -> None:
-        """A message.
+        framed: int | None = None,
+    ) -> int:
+        """A message; its sequence number.
 
         Args:
             crc32: by which it is found among what several processes have read.
             back: it came from the other end, which may have recorded it too.
             begun: its record, if it began earlier.
+            framed: the number of an earlier message that is no more than the length of this one.
         """
         with self._log.lock:
             about = self.begun(operator, site) if begun is None else begun
             about.update(group="transport", number=None, tag=None)
+            about.update({} if framed is None else {"framed": framed})
             self._log.write({**about, "channel": channel, "crc32": crc32, "back": back}, contents)
+            return int(about["sequence"])
+
+    def posted_bytes(self, channel: str, data: bytes, site: str | None = None) -> None:
+        """Bytes of a connection, before which a program may send their length alone."""
+        with self._log.lock:
+            number, before = self._lengths.pop(channel, (None, b""))
+            framed = number if is_length(before, len(data)) else None
+            number = self.posted("socket", channel, contents_in(data), site, framed=framed)
+            if len(data) in OF_LENGTHS:
+                self._lengths[channel] = number, data
 
     def took(self, channel: str, data: Any = None) -> None:
         """This process reads from a channel; ``data``: what it has read, a message."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NPY = b"\x93NUMPY"
 MOST_BYTES = 2**31  # that an archive may be unpacked to
+OF_LENGTHS = (4, 8)  # bytes
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
 _END_OF_ZIP = b"PK\x05\x06"  # of the last 22 bytes of an archive
@@ -68,12 +69,16 @@ def contents_in(data: bytes, name: str = "0") -> list[Content]:
 
 def _without_length(data: bytes) -> bytes:
     """What follows, where the first 4 or 8 bytes are the length of that."""
-    for size in (4, 8):
-        n = len(data) - size
-        begin = data[:size]
-        if n > 0 and n in (int.from_bytes(begin, "big"), int.from_bytes(begin, "little")):
+    for size in OF_LENGTHS:
+        if len(data) > size and is_length(data[:size], len(data) - size):
             return data[size:]
     return data
+
+
+def is_length(data: bytes, n: int) -> bool:
+    """Whether some bytes are a number of bytes, as they are sent before these."""
+    ends = int.from_bytes(data, "big"), int.from_bytes(data, "little")
+    return len(data) in OF_LENGTHS and n > 0 and n in ends
 
 
 def _tell_rest(name: str, rest: bytes) -> None:

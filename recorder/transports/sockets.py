@@ -8,7 +8,6 @@ import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
-from .decoding import contents_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +63,7 @@ def hook_sending(kind: Any, channels: Channels) -> None:
             site = channels.site()
             if sent and site != NOWHERE:
                 note_end(self, channels)
-                channels.posted("socket", channel, contents_in(sent), site)
+                channels.posted_bytes(channel, sent, site)
             return result
 
         return send

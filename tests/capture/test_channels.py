@@ -283,6 +283,46 @@ def test_the_rank_is_that_of_the_tap_and_then_its_place() -> None:
         ranks_of(twice)
 
 
+def test_a_length_that_is_sent_before_is_no_message() -> None:
+    ends = [took("c:5>s:80"), took("s:80>c:5")]
+    length = {**posted("c:5>s:80", operator="socket"), "sequence": 3}
+    whole = {**posted("c:5>s:80", operator="socket"), "sequence": 4, "framed": 3}
+    alone = {**length, "sequence": 5}
+    found, _ = routed([process("a", length, whole, alone, ends[1]), process("b", ends[0])])
+    assert [record["sequence"] for record in found[0].of_kind("sent")] == [4, 5]
+
+
+LENGTHS = """
+import json
+import os
+import socket
+import struct
+from dpaudit_recorder import tap
+
+one = socket.create_server(("127.0.0.1", 0))
+if os.fork():
+    link, _ = one.accept()
+    while link.recv(100):
+        pass
+    os.wait()
+else:
+    data = json.dumps({"w": [0.25, 1.5]}).encode()
+    with socket.create_connection(one.getsockname()) as other:
+        for sent in (struct.pack(">I", len(data)), data, struct.pack("<q", 8), data, bytes(4)):
+            other.sendall(sent)
+"""
+
+
+def test_lengths_of_messages_on_sockets_are_found(tmp_path: Path, numpy_alone: Path) -> None:
+    """The third is a number that is no length, and the last one is followed by nothing."""
+    (tmp_path / "program.py").write_text(LENGTHS)
+    command = ["python", str(tmp_path / "program.py")]
+    recording = capture(command, tmp_path / "out", Options(seconds=60, python=numpy_alone))
+    sizes = [(t.dtype, t.shape) for event in recording.events for t in event.tensors]
+    numbers, eight, four = ("float64", (2,)), ("uint8", (8,)), ("uint8", (4,))
+    assert sizes == [numbers, eight, numbers, four]
+
+
 def test_a_server_that_is_started_first_is_no_client() -> None:
     """Its number is a place in an order, and that of a client is given to the tap."""
 

@@ -5,8 +5,8 @@ when it sends the same again, by name and receivers, and so do all where nobody 
 after it has sent. A round of the program ends when an agent that has a part in it begins another.
 So an agent has one part at most in each round, whatever is sent in a round was sent before anything
 of the next one, and agents may miss rounds. Threads act in any order: where agents are threads, and
-all begin as many rounds of their own, these are the rounds. So they are where as many begin without
-what some agents send before their first batch, as a first model that one of them has.
+all begin as many rounds of their own, these are the rounds. What an agent sends before its first
+batch is of its first round then, for threads pass a first model on in any order.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ class Counting(NamedTuple):
         for event in events:
             first.setdefault(event.source, event.sequence)
         by_batch = any(b.sequence > first.get(b.agent, b.sequence) for b in batches)
-        for from_batch in (False, True) if threads else ():
+        for from_batch in (True, False) if threads else ():
             counting = cls(by_batch, True, from_batch)
             last = {agent: k for _, agent, k in _own_rounds(events, batches, counting)}
             if len({*last.values()}) == 1:

@@ -70,8 +70,14 @@ def test_threads_that_begin_as_many_rounds_count_their_own() -> None:
 
 
 def test_a_first_model_of_a_thread_begins_no_round() -> None:
-    """One agent sends the model that all begin with, once or twice, and all begin two rounds."""
-    begun = ("s01 b0 s01 b1 s10", "s01 b1 s10 b0 s01", "s01 b1 b0 s01 s10", "b1 s10 s01 s01 b0 s01")
+    """One agent or both send the model that all begin with, and all begin two rounds."""
+    begun = (
+        "s01 s10 b0 s01 b1 s10",
+        "s01 b0 s01 b1 s10",
+        "s01 b1 s10 b0 s01",
+        "s01 b1 b0 s01 s10",
+        "b1 s10 s01 s01 b0 s01",
+    )
     for calls in (f"{first} {then}" for first in begun for then in ("b0s01b1s10", "b1s10b0s01")):
         found = counted(calls, threads=True)[0]
         assert found == [1] * (len(found) - 2) + [2, 2]

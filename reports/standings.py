@@ -94,8 +94,8 @@ FIGURES: Mapping[str, Figure] = {
     "tpr_at_0.1%_fpr": Figure(
         "membership: TPR at 0.1% FPR", Role.MEMBERSHIP, Name.TPR_AT_0001, limits=SHARE
     ),
-    "bits": Figure("information (bits)", Role.INFORMATION, Name.INFORMATION),
-    "m_nmi": Figure("M-NMI", Role.INFORMATION, Name.M_NMI, Name.INFORMATION),
+    "bits": Figure("information (bits)", Role.INFORMATION, Name.INFORMATION, limits=FROM_0),
+    "m_nmi": Figure("M-NMI", Role.INFORMATION, Name.M_NMI, Name.INFORMATION, FROM_0),
     "capacity_bits": Figure(
         "capacity of the noise (bits)", Role.INFORMATION, Name.CAPACITY, Name.INFORMATION, FROM_0
     ),
@@ -176,7 +176,8 @@ def over_seeds(
 ) -> Metric:
     """The mean and its 95% interval by Student's t within what is possible; n counts seeds.
 
-    Of one seed, or where one is infinite, there is no interval.
+    Of one seed, or where one is infinite, there is no interval. An estimate of what cannot be
+    negative may be: its interval begins there then.
     """
     from scipy.special import stdtrit  # half a second that pages without it do not wait for
 
@@ -186,7 +187,7 @@ def over_seeds(
     variance = math.fsum((x - mean) ** 2 for x in values) / (n - 1)
     half = float(stdtrit(n - 1, 0.975)) * math.sqrt(variance / n)
     low, high = max(limits[0], mean - half), min(limits[1], mean + half)
-    return Metric(value=mean, low=low, high=high, n=n)
+    return Metric(value=mean, low=min(low, mean), high=max(high, mean), n=n)
 
 
 def standings(benchmark: BenchmarkResult, folder: Path) -> list[Standing]:

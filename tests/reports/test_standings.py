@@ -34,11 +34,13 @@ def test_over_seeds_there_is_a_mean_and_students_interval() -> None:
 
 
 def test_what_cannot_be_below_0_has_no_interval_that_is() -> None:
-    signed = {"psnr_above_blind", "ssim_above_blind", "bits", "m_nmi"}
+    signed = {"psnr_above_blind", "ssim_above_blind"}
     for key, figure in FIGURES.items():
         found = over_seeds([0.0, 0.9], figure.limits)
         assert found.low is not None
         assert (found.low < 0) == (key in signed), key
+    of_estimates = over_seeds([-0.03, -0.01, 0.01], FIGURES["bits"].limits)
+    assert (of_estimates.value, of_estimates.low) == pytest.approx((-0.01, -0.01))
 
 
 @pytest.mark.parametrize("values", [[0.5], [0.5, math.inf]])

@@ -13,6 +13,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.attack.membership_rates import Rates, membership_rates
 
 from .scores import (
+    FEWEST,
     Mask,
     References,
     Variances,
@@ -94,6 +95,9 @@ class ShadowModels(da.Attack):
         rng = context.streams.numpy("records", threat_model.name)
         dealt = deal(problem, self.shadows + self.targets, threat_model.agents, rng)
         rounds = self._rounds(threat_model, defense.n_rounds)
+        if why_not := self._too_few(dealt.included):
+            notes = (f"not available: {why_not}",)
+            return [self._finding(context, threat_model, rounds, "membership", notes)]
         with_gradients = threat_model.has_final_model and threat_model.access == "white-box"
         watched = partial(models_seen, defense, threat_model, self._message)
         seen = train_shadows(context, defense, dealt, rounds, watched, with_gradients, on_step)
@@ -112,6 +116,19 @@ class ShadowModels(da.Attack):
             self._finding(context, threat_model, rounds, title, notes, scored)
             for title, scored in self._scored(dealt, seen)
         ]
+
+    def _too_few(self, included: Mask) -> str | None:
+        """Why no rate of runs and records [n_runs, n_records] can be counted; None: it can."""
+        n = self.shadows
+        fit = is_scored(included[:n])
+        counted = included[n + self.targets // 2 :, fit]
+        if counted.any() and not counted.all():
+            return None
+        return (
+            f"of {len(fit):,} records, {fit.sum():,} are in {FEWEST} or more of {n} reference runs "
+            f"and left out of {FEWEST} or more, and no attacked run tells members of these from "
+            "others; expected more shadows and targets, or more test records"
+        )
 
     def _scored(self, dealt: Dealt, seen: Seen) -> Iterator[tuple[str, "_Scored"]]:
         """The scores of each method, with its name."""

@@ -128,20 +128,24 @@ def rmia(
 
 
 def tuned_offline_a(references: References, public_in_references: Array) -> float:
-    """The a with which the offline attack on the first reference run has the largest AUC."""
-    rest = np.arange(len(references.included)) > 0
-    others, truth = references.rows(rest), references.included[0]
-    fit = is_scored(others.included)
-    some = References(others.statistics[:, fit], others.included[:, fit])
+    """The a with which the offline attack on a reference run has the largest AUC.
 
-    def area(a: float) -> float:
-        attacked = references.statistics[:1, fit]
-        z = public_in_references
-        (scores,) = rmia(attacked, some, z[:1], z[rest], a)
-        return auc(scores[truth[fit]], scores[~truth[fit]]).value
-
-    areas = [area(float(a)) for a in OFFLINE_WEIGHTS]
-    return float(OFFLINE_WEIGHTS[int(np.argmax(areas))])
+    It is the first run that has some of the records which the others score, and lacks some. Where
+    there is none, nothing can be chosen, and a is 1.
+    """
+    for i in range(len(references.included)):
+        rest = np.arange(len(references.included)) != i
+        others = references.rows(rest)
+        fit = is_scored(others.included)
+        truth = references.included[i, fit]
+        if truth.any() and not truth.all():
+            some = References(others.statistics[:, fit], others.included[:, fit])
+            attacked = references.statistics[[i]][:, fit]
+            z = public_in_references[[i]], public_in_references[rest]
+            scores = (rmia(attacked, some, *z, float(a))[0] for a in OFFLINE_WEIGHTS)
+            areas = [auc(each[truth], each[~truth]).value for each in scores]
+            return float(OFFLINE_WEIGHTS[int(np.argmax(areas))])
+    return 1.0
 
 
 def pooled_covariance(residuals: Array, degrees: int, n_runs: int) -> Array:

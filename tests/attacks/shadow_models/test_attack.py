@@ -226,3 +226,35 @@ def test_few_test_records_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "noise.npz", **few)
     with pytest.raises(DataError, match="at least 40 records that nobody holds; .* 39 test"):
         dpaudit.audit(AuditConfig.from_dict(config), cores=1)
+
+
+def test_too_few_records_in_no_run_are_told_in_a_note(tmp_path: Path) -> None:
+    """Of 6,020 records 20 are left out of a run, so that hardly one is left out of two of eight."""
+    config = audit(tmp_path, {"kind": "final-model"}, 1.0, shadows=8, targets=2)
+    config["defense"] = {"name": "d-psgd", "n_rounds": 1, "batch_size": 20}
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for key, n in (("x", 6000), ("x_test", 40)):
+        arrays[key] = rng.random((n, 2), dtype=np.float32)
+        arrays[key.replace("x", "y")] = np.arange(n) % 2
+    np.savez(tmp_path / "noise.npz", **arrays)
+    result = dpaudit.audit(AuditConfig.from_dict(config), cores=1)
+    findings = [f for f in result.findings if f.role is Role.MEMBERSHIP]
+    assert {finding.world for finding in findings} == {"defense", "no-defense"}
+    for finding in findings:
+        assert not finding.metrics
+        assert finding.notes[0].startswith("not available: of 6,020 records, ")
+        assert "more shadows and targets, or more test records" in finding.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("counted", "told"),
+    [([True, True, True], True), ([False, False, True], True), ([True, False, True], False)],
+)
+def test_rates_need_members_and_others_that_are_scored(counted: list[bool], told: bool) -> None:
+    """The third record is in all reference runs, and not scored."""
+    references = np.zeros((8, 3), dtype=bool)
+    references[:4], references[:, 2] = True, True
+    targets = np.array([[True, False, True], counted])
+    asked = ShadowModels(shadows=8, targets=2)._too_few(np.concatenate([references, targets]))
+    assert (asked is not None) is told

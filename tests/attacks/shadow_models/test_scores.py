@@ -210,3 +210,16 @@ def test_the_offline_weight_is_that_of_the_largest_area() -> None:
             np.mean(members[:, None] > others) + np.mean(members[:, None] == others) / 2
         )
     assert areas[best] == pytest.approx(max(areas.values()), abs=1e-12)
+
+
+def test_the_offline_weight_is_of_a_run_with_both_kinds() -> None:
+    """The first run holds all scored records, as it does of few test records."""
+    rng = np.random.default_rng(4)
+    included = rng.random((16, 300)) < 0.5
+    included[0] = True
+    statistics, public = rng.normal(0, 2, (16, 300, 1)), rng.normal(0, 2, (16, 100, 1))
+    statistics += included[..., None]
+    order = np.r_[1, 0, 2:16]
+    expected = tuned_offline_a(References(statistics[order], included[order]), public[order])
+    assert tuned_offline_a(References(statistics, included), public) == expected
+    assert tuned_offline_a(References(statistics, np.ones((16, 300), dtype=bool)), public) == 1

@@ -1,7 +1,9 @@
 """The attack `dager`: text from gradients of transformers, by algebra."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
+from math import isnan
 from typing import NamedTuple
 
 import torch
@@ -223,8 +225,9 @@ class Scored(NamedTuple):
     ) -> da.Finding:
         rows = {name: tuple(values.tolist()) for name, values in scores.by_name().items()} | more
         metrics = {
-            name: da.Metric(**interval(values, *_ranges(name))._asdict())
+            name: da.Metric(**interval(known, *_ranges(name))._asdict())
             for name, values in rows.items()
+            if (known := _of_batches(name, values))
         }
         victims = tuple(float(target.victim) for target in targets)
         what = "text" if world != "blind" else notes[0].replace(" ", "-")
@@ -264,8 +267,16 @@ def _ranges(name: str) -> tuple[tuple[float, float], ...]:
     return () if name == da.Name.LOSS else (SHARE,)
 
 
+def _of_batches(name: str, values: Sequence[float]) -> list[float]:
+    """Those that a mean is over: a batch with all tokens has no false positive rate."""
+    return [value for value in values if name != da.Name.FPR or not isnan(value)]
+
+
 def _rates(truth: Tensor, found: Tensor) -> tuple[float, float]:
-    """The shares of a batch's tokens, and of the rest of the vocabulary, that were found."""
+    """The shares of a batch's tokens, and of the rest of the vocabulary, that were found.
+
+    NaN of a rest of no tokens.
+    """
     true = torch.zeros(len(found), dtype=torch.bool)
     true[truth.flatten()] = True
     return float(found[true].double().mean()), float(found[~true].double().mean())

@@ -1,5 +1,6 @@
 """Ranks of gradients, without noise and in it, and what was found of a vocabulary."""
 
+from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.attack.text_metrics import score
 from dpaudit.attacks.text import attack, span
 from dpaudit.attacks.text.attack import RecoveredBatch, Scored, _rates
-from dpaudit.files.finding import Name
+from dpaudit.files.finding import Metric, Name
 
 
 def sizes(*values: float) -> Tensor:
@@ -53,6 +55,26 @@ def test_unknown_noise_is_what_is_alike_behind_the_rank(rank: int) -> None:
 def test_rates_are_of_tokens_of_the_batch_and_of_all_others() -> None:
     found = torch.tensor([True, True, False, False, True])
     assert _rates(torch.tensor([[0, 2], [2, 0]]), found) == (0.5, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(("rates", "expected"), [((nan, 0.5, nan), 0.5), ((nan, nan, nan), None)])
+def test_batches_of_all_tokens_have_no_false_positives(rates: Any, expected: Any) -> None:
+    """They are left out of the mean; where there are no others there is none."""
+    seen: dict[str, bytes] = {}
+    scenario: Any = SimpleNamespace(
+        name="a", message="x", attack_name="dager", threat_model=SimpleNamespace(name="who"),
+        batch_size=1,
+    )  # fmt: skip
+    problem: Any = SimpleNamespace(dataset=SimpleNamespace(vocabulary=("a", "b")))
+    context: Any = SimpleNamespace(run=SimpleNamespace(write=seen.__setitem__))
+    of = Scored(scenario, problem, context, 1, context)
+    truth = torch.tensor([[[0, 1]]] * 3)
+    targets: Any = [SimpleNamespace(victim=i) for i in range(3)]
+    more: Any = {Name.TPR: (1.0, 0.0, 0.5), Name.FPR: rates}
+    found = of._scored("defense", ("",), truth, truth, score(truth, truth), targets, more)
+    assert found.metrics[Name.TPR].value == 0.5
+    assert found.metrics.get(Name.FPR) == (expected and Metric(value=expected, n=1))
+    assert found.series[Name.FPR] == pytest.approx(rates, nan_ok=True)
 
 
 @pytest.mark.parametrize(

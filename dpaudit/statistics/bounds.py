@@ -289,7 +289,9 @@ def thresholds_between(ordered: Array) -> Array:
     places = np.unique(np.concatenate([inward, n - 1 - inward]))
     below, above = ordered[places], ordered[np.minimum(places + 1, n - 1)]
     finite = np.isfinite(below) & np.isfinite(above)
-    return np.where(finite, below / 2 + above / 2, below)
+    between = below.copy()
+    between[finite] = below[finite] / 2 + above[finite] / 2
+    return between
 
 
 def _counts(

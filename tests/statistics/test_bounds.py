@@ -21,6 +21,7 @@ from dpaudit.statistics.bounds import (
     family_lower_bound,
     from_scores,
     p_value,
+    thresholds_between,
 )
 
 ALPHA = 0.05
@@ -248,6 +249,13 @@ def test_a_threshold_lies_within_a_gap_between_the_worlds() -> None:
     without, with_it = rng.normal(size=2000), rng.normal(20.0, size=2000)
     found = from_scores(without, with_it, 0.0, ALPHA, rng)
     assert (found.fp, found.fn) == (0, 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_between_opposite_infinities_is_the_lower_one() -> None:
+    """Nothing is said of it: half of one and half of the other is no number."""
+    ordered = np.array([-np.inf, -np.inf, np.inf, np.inf])
+    assert thresholds_between(ordered).tolist() == ordered.tolist()
 
 
 def test_infinite_scores_are_scores() -> None:

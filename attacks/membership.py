@@ -86,7 +86,8 @@ class Membership(da.Attack):
         scored: list[_Scored] = []
         matched: list[bool] = []
         refusals: list[str] = []
-        for done, k in enumerate(self.rounds, start=1):
+        attacked = sorted(set(self.rounds))  # a round that is named twice counts once
+        for done, k in enumerate(attacked, start=1):
             rounds = window_of(VIEW, k, defense.n_rounds, False)
             view = dp.View.of(threat_model, transcript, set(rounds))
             asked = view, rounds, k, victims, len(victims)
@@ -100,7 +101,7 @@ class Membership(da.Attack):
                 if self.candidates is not None:
                     matched.append(batch.matched(self.candidates, rng))
             refusals += refused
-            on_step(done, len(self.rounds))
+            on_step(done, len(attacked))
         if not scored:
             lacks = next(iter(refusals), "every agent that holds data is the adversary's own")
             return [self._finding(context, threat_model, (f"not available: {lacks}",))]

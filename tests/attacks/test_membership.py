@@ -58,6 +58,15 @@ def test_members_stand_out_without_noise_alone(tmp_path: Path) -> None:
     assert bare.metrics[Name.TPR_AT_001].low is not None
 
 
+def test_a_round_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    once, twice = (
+        found(tmp_path / name, 1.0, rounds=rounds, candidates=4)
+        for name, rounds in (("once", [2, 4]), ("twice", [4, 2, 4, 4]))
+    )
+    assert {w: f.metrics for w, f in twice.items()} == {w: f.metrics for w, f in once.items()}
+    assert twice["defense"].notes == once["defense"].notes
+
+
 def test_a_matched_filter_is_as_good_as_its_theory(tmp_path: Path) -> None:
     """Orthogonal records of length 1 in a batch of one, under noise of std s: AUC is
     Phi(1 / (s sqrt 2)), within 4 standard errors of 2,000 batches."""

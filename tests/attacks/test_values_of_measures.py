@@ -234,6 +234,7 @@ class Batch:
 
     def __init__(self, k: int, victim: int, inputs: int) -> None:
         self.k, self.victim, self.inputs = k, victim, range(inputs)
+        self.where = f"round {k}, agent {victim}"
 
     def scored(self) -> tuple[int, int]:
         return self.k, self.victim
@@ -280,9 +281,9 @@ def test_batches_of_honest_agents_are_scored_in_all_rounds(monkeypatch, candidat
     assert asked == [(defense, k, [1, 2, 4], 3) for k in (2, 4)]
     assert steps == [(1, 2), (2, 2)]
     scored, matched, refusals = found[0]
-    assert scored == [(2, 1), (2, 4), (4, 1), (4, 4)]
+    assert scored == [(2, 1), (2, 4), (4, 4)]
     assert matched == ([] if candidates is None else [True, True, False])
-    assert refusals == ["no agent 2 in 2", "no agent 2 in 4"]
+    assert refusals == ["no agent 2 in 2", "round 4, agent 1 drew no record", "no agent 2 in 4"]
     few = Membership(rounds=(2,), victims=1)
     asked.clear()
     context.part.world = "no-defense"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import dpaudit.attack as da
 import dpaudit.defense as dp
-from dpaudit.attack.image_metrics import SHARE, interval
+from dpaudit.attack.image_metrics import SHARE, by_batch, interval
 from dpaudit.attack.scenario import attack_streams, finding_of, observed_gradients, truth_of
 from dpaudit.attack.text_metrics import TextScores, blind, score
 from dpaudit.attack.victims import Scenario, derived_targets
@@ -224,12 +224,12 @@ class Scored(NamedTuple):
         more: dict[str, tuple[float, ...]],
     ) -> da.Finding:
         rows = {name: tuple(values.tolist()) for name, values in scores.by_name().items()} | more
+        victims = tuple(float(target.victim) for target in targets)
         metrics = {
             name: da.Metric(**interval(known, *_ranges(name))._asdict())
             for name, values in rows.items()
-            if (known := _of_batches(name, values))
+            if (known := _of_batches(name, by_batch(values, victims).tolist()))
         }
-        victims = tuple(float(target.victim) for target in targets)
         what = "text" if world != "blind" else notes[0].replace(" ", "-")
         path = f"artifacts/{self.scenario.name}-round-{self.k:06d}-{world}-{what}.json"
         aligned = ids.take_along_dim(scores.order[..., None], dim=1)

@@ -4,7 +4,7 @@ PSNR and SSIM take the width of the value range as their data range (2 for image
 the MSE is in squared units of it. SSIM is scikit-image's with a uniform window of 7 x 7 pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,9 +99,24 @@ def psnr_alone(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, 
     return psnr
 
 
-def estimates(scores: Scores) -> dict[str, Estimate]:
-    """Mean and interval over the targets of each score, by name."""
-    return {name: interval(getattr(scores, name), within) for name, within in RANGES.items()}
+def by_batch(values: ArrayLike, batches: Sequence[Hashable]) -> Floats:
+    """The mean of those of the values [n] that are of one batch, [n_batches], as they first come.
+
+    Several gradients of one batch, as of its links, share its records, so that they are not several
+    cases.
+    """
+    x, rows = np.asarray(values, dtype=np.float64), dict[Hashable, list[int]]()
+    for row, batch in enumerate(batches):
+        rows.setdefault(batch, []).append(row)
+    return np.array([x[own].mean() for own in rows.values()])
+
+
+def estimates(scores: Scores, batches: Sequence[Hashable]) -> dict[str, Estimate]:
+    """Mean and interval over the batches of each score, by name; ``batches``: of each target."""
+    return {
+        name: interval(by_batch(getattr(scores, name), batches), within)
+        for name, within in RANGES.items()
+    }
 
 
 def interval(values: ArrayLike, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:

@@ -52,6 +52,11 @@ class Reached(NamedTuple):
     each: Scores  # of each image
     rounds: list[tuple[int, ...]]  # attacked, those whose gradients were joined together
 
+    @property
+    def batches(self) -> set[tuple[int, int]]:
+        """Victim and round of each."""
+        return {(target.victim, target.round) for target in self.targets}
+
 
 def reconstructed_share(
     scenario: Scenario, context: AttackContext, dataset: Dataset, reached: Sequence[Reached]
@@ -90,7 +95,7 @@ def untestable(claim: Claim, scenario: Scenario, mechanism: Mechanism) -> str | 
 
 _SAID = (
     "the share is of images, by PSNR; intervals are 95% at each threshold by itself, with targets "
-    "taken to be independent",
+    "taken to be independent, and several gradients of one batch to be one target",
     "blind: given the label, on public images of the class, which are taken to be draws of the "
     "same kind as the targets; by SSIM from below only, where nothing is bounded",
     "measured far below what accounting allows is the attack's weakness, and no protection",
@@ -101,7 +106,8 @@ class _Curve(NamedTuple):
     """Shares and bounds at all thresholds, [t] each."""
 
     scenario: Scenario
-    n: int  # images
+    n: int  # reconstructed images
+    n_different: int  # of them, as one batch may give several gradients
     hits: Array  # of them whose PSNR reaches the threshold
     similar: Array  # whose SSIM does
     blind: BlindSuccess
@@ -132,6 +138,7 @@ class _Curve(NamedTuple):
         return cls(
             scenario,
             len(psnr),
+            scenario.batch_size * sum(len(part.batches) for part in reached),
             (psnr >= DECIBELS[:, None]).sum(axis=1).astype(float),
             (ssim >= SIMILARITIES[:, None]).sum(axis=1).astype(float),
             blind,
@@ -148,8 +155,8 @@ class _Curve(NamedTuple):
         return int(self.blind.public.argmin())
 
     def finding(self, claims: dict[int, Claim], notes: list[str]) -> Finding:
-        low, high = _interval(self.hits, self.n)
-        similar_low, similar_high = _interval(self.similar, self.n)
+        low, high = self._interval(self.hits)
+        similar_low, similar_high = self._interval(self.similar)
         allowed = np.full(len(DECIBELS), np.nan)
         metrics = self._at_threshold()
         if self.mechanism:
@@ -202,13 +209,17 @@ class _Curve(NamedTuple):
         )
         return self._finding(Role.TEST, index, metrics, said, {})
 
+    def _interval(self, hits: Array) -> tuple[Array, Array]:
+        """Of shares of the different images."""
+        return _interval(hits * self.n_different / self.n, self.n_different)
+
     def _at_threshold(self) -> dict[Name, Metric]:
         i = self.chosen
-        low, high = (float(ends[i]) for ends in _interval(self.hits, self.n))
+        low, high = (float(ends[i]) for ends in self._interval(self.hits))
         return {
             Name.THRESHOLD: Metric(value=float(DECIBELS[i])),
             Name.RECONSTRUCTED: Metric(
-                value=float(self.hits[i]) / self.n, low=low, high=high, n=self.n
+                value=float(self.hits[i]) / self.n, low=low, high=high, n=self.n_different
             ),
             Name.RECONSTRUCTED_BLINDLY: Metric(value=float(self.kappa[i])),
         }

@@ -1,6 +1,6 @@
 """Reconstruction attacks held against the truth, the no-defense twin and the blind baseline."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -31,8 +31,10 @@ from .image_metrics import (
     SHARE,
     SSIM_WINDOW,
     Estimate,
+    Floats,
     Scores,
     blind,
+    by_batch,
     estimates,
     interval,
     paired,
@@ -210,6 +212,7 @@ def scored(
     guesses = blind(truth.labels, dataset.x_test, dataset.y_test, generator)._asdict()
     baselines = {name: score(truth.images, g, dataset.value_range) for name, g in guesses.items()}
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
+    victims = tuple(float(target.victim) for target in truth.targets)  # of one batch each
 
     def finding(
         world: str, scores: Scores, images: Tensor, notes: Notes, means: Means, rows: Columns
@@ -222,9 +225,8 @@ def scored(
         for file, shown in zip(artifacts.values(), (aligned, truth.images), strict=True):
             first = shown[:, 0].numpy()  # the first record of each target's batch
             run.write(file, strip(first, dataset.value_range))
-        every = estimates(scores) | dict(means)
+        every = estimates(scores, victims) | dict(means)
         metrics = {name: Metric(**mean._asdict()) for name, mean in every.items()}
-        victims = tuple(float(target.victim) for target in truth.targets)
         by_score: Columns = {name: tuple(getattr(scores, name).tolist()) for name in RANGES}
         series: Columns = {Column.VICTIM: victims, **by_score, **rows}
         return finding_of(scenario, truth.rounds, world, notes).model_copy(
@@ -237,18 +239,14 @@ def scored(
     against = f"{Name.SSIM_OVER_BLIND} is against the {_BLIND[best]}, the better"
     if scores.ssim.mean() < baselines[best].ssim.mean():
         against += "; the attack is worse than this guess"
-    notes = (*_scale(dataset, len(truth.targets)), against, *found.notes)
-    means: Means = {
-        Name.SSIM_OVER_BLIND: paired(scores.ssim, baselines[best].ssim),
-        Name.LABEL_ACCURACY: interval(labels_found, SHARE),
-        Name.LOSS: interval(losses[Name.LOSS]),
-    }
+    notes = (*_scale(dataset, len(truth.targets), len(set(victims))), against, *found.notes)
     rows = {
         Name.SSIM_OVER_BLIND: tuple((scores.ssim - baselines[best].ssim).tolist()),
         Name.LABEL_ACCURACY: tuple(labels_found),
         **losses,
     }
-    trace = course(found.trace, truth.images, dataset.value_range)
+    means = _means(scores.ssim, baselines[best].ssim, rows, victims)
+    trace = course(found.trace, truth.images, dataset.value_range, victims)
     own = finding(scenario.world, scores, found.images, notes, means, rows)
     own = own.model_copy(update={"trace": trace})
     if scenario.world != "defense":  # the same truth, so the same baselines
@@ -259,14 +257,29 @@ def scored(
     ]
 
 
-def _scale(dataset: Dataset, n_targets: int) -> Iterator[str]:
+def _means(ssim: Floats, blind_ssim: Floats, rows: Columns, victims: Sequence[float]) -> Means:
+    """Over the batches, of what the attack alone has."""
+    mean = partial(by_batch, batches=victims)
+    return {
+        Name.SSIM_OVER_BLIND: paired(mean(ssim), mean(blind_ssim)),
+        Name.LABEL_ACCURACY: interval(mean(rows[Name.LABEL_ACCURACY]), SHARE),
+        Name.LOSS: interval(mean(rows[Name.LOSS])),
+    }
+
+
+def _scale(dataset: Dataset, n_targets: int, n_batches: int) -> Iterator[str]:
     low, high = dataset.value_range
     yield (
         f"pixels in [{low:g}, {high:g}]; MSE on that scale, PSNR with data range {high - low:g} "
         f"and capped at {PSNR_CAP:g} dB, SSIM with a window of {SSIM_WINDOW}"
     )
-    if n_targets < FEWEST:
-        yield f"too few targets for an interval: {n_targets}, expected at least {FEWEST}"
+    if n_batches < FEWEST:
+        yield f"too few targets for an interval: {n_batches}, expected at least {FEWEST}"
+    if n_batches < n_targets:
+        yield (
+            f"{n_targets} gradients of {n_batches} batches: means and intervals are over batches, "
+            "each of which counts once"
+        )
 
 
 def finding_of(
@@ -341,22 +354,24 @@ def restarts(losses: Tensor) -> Columns:
     return columns
 
 
-def course(trace: Trace | None, truth: Tensor, value_range: tuple[float, float]) -> Columns:
-    """Means over the targets that a search was made for, by iteration; none: no columns.
+def course(
+    trace: Trace | None, truth: Tensor, value_range: tuple[float, float], victims: Sequence[float]
+) -> Columns:
+    """Means over the batches that a search was made for, by iteration; none: no columns.
 
     The PSNR, against ``truth`` [m, batch_size, ...], is the scorer's alone: the attacker cannot
-    see it.
+    see it. Gradients of one victim [m] are of one batch.
     """
     if trace is None or trace.losses.isnan().any(dim=1).all():
         return {}
-    losses = trace.losses.double()
-    searched = ~losses.isnan().any(dim=1)
-    images, true = trace.images[searched], truth[searched]
-    psnr = [float(psnr_alone(true, now, value_range).mean()) for now in images.unbind(1)]
+    searched = ~trace.losses.isnan().any(dim=1)
+    own = [victim for victim, there in zip(victims, searched.tolist(), strict=True) if there]
+    losses, images, true = trace.losses[searched].double(), trace.images[searched], truth[searched]
+    psnr = [psnr_alone(true, now, value_range) for now in images.unbind(1)]
     return {
         Column.ITERATION: tuple(float(k) for k in trace.iterations),
-        Name.LOSS: tuple(losses[searched].mean(dim=0).tolist()),
-        Name.PSNR: tuple(psnr),
+        Name.LOSS: tuple(float(by_batch(now, own).mean()) for now in losses.unbind(1)),
+        Name.PSNR: tuple(float(by_batch(now, own).mean()) for now in psnr),
     }
 
 

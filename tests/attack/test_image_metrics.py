@@ -127,7 +127,7 @@ def test_shares_that_do_not_vary_have_the_exact_interval(share: float, n: int) -
 
 def test_no_interval_leaves_the_range_of_its_metric() -> None:
     far = np.array([0.0, 0.0, 0.0, 60.0])  # Student's interval goes far beyond all of the ranges
-    found = estimates(Scores(far, far, far / 60, torch.zeros(4, 1)))
+    found = estimates(Scores(far, far, far / 60, torch.zeros(4, 1)), range(4))
     assert found["mse"].low == 0
     assert found["psnr"].high == PSNR_CAP
     assert interval([-1.0, 1.0, 1.0, 1.0], (-1, 1)).high == 1
@@ -144,7 +144,11 @@ def test_paired_differences_do_not_see_what_both_share() -> None:
 def test_estimates_and_gains_name_every_score() -> None:
     one = np.array([1.0, 3.0])
     scores = Scores(one, one * 10, one / 10, torch.zeros(2, 1))
-    assert {k: e.value for k, e in estimates(scores).items()} == {"mse": 2, "psnr": 20, "ssim": 0.2}
+    assert {k: e.value for k, e in estimates(scores, "ab").items()} == {
+        "mse": 2,
+        "psnr": 20,
+        "ssim": 0.2,
+    }
 
 
 def test_the_blind_baseline_is_of_images_of_other_classes() -> None:

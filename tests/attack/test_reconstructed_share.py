@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from dpaudit import audit
 from dpaudit.accounting.reconstruction import accounted
 from dpaudit.accounting.releases import Release, epsilon
-from dpaudit.attack.reconstructed_share import in_the_batch, untestable, worst_off
+from dpaudit.attack.blind_success import BlindSuccess, Kappa
+from dpaudit.attack.reconstructed_share import (
+    DECIBELS,
+    _Curve,
+    in_the_batch,
+    untestable,
+    worst_off,
+)
 from dpaudit.attack.victims import Scenario
 from dpaudit.defense.contract import Gradient, Round
 from dpaudit.defense.noise import Noise
@@ -108,6 +116,21 @@ def test_the_share_stands_beside_its_bounds_which_are_ordered() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("links", [1, 4])
+def test_several_gradients_of_a_batch_are_one_target(links: int) -> None:
+    """Interval of the share by four different images, half of them found by every link."""
+    hits = np.full(len(DECIBELS), 2.0 * links)
+    nothing: Any = None
+    blind = BlindSuccess(Kappa(hits, hits), hits, hits)
+    curve = _Curve(
+        nothing, 4 * links, 4, hits, hits, blind, hits, hits, rounds=(1,), mechanism=(), known=1
+    )
+    share = curve._at_threshold()[Name.RECONSTRUCTED]
+    exact = binomtest(2, 4).proportion_ci(0.95, "exact")
+    assert (share.value, share.n) == (0.5, 4)
+    assert (share.low, share.high) == pytest.approx((exact.low, exact.high))
+
+
 def test_a_batch_of_several_is_drawn_and_refutes_nothing() -> None:
     result, _ = audited(broken=True, n_agents=4, batch_size=2)
     assert of(result, Role.TEST) == []

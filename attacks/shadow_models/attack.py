@@ -96,8 +96,8 @@ class ShadowModels(da.Attack):
         dealt = deal(problem, self.shadows + self.targets, threat_model.agents, rng)
         rounds = self._rounds(threat_model, defense.n_rounds)
         if why_not := self._too_few(dealt.included):
-            notes = (f"not available: {why_not}",)
-            return [self._finding(context, threat_model, rounds, "membership", notes)]
+            refusal = (f"not available: {why_not}",)
+            return [self._finding(context, threat_model, rounds, "membership", refusal)]
         with_gradients = threat_model.has_final_model and threat_model.access == "white-box"
         watched = partial(models_seen, defense, threat_model, self._message)
         seen = train_shadows(context, defense, dealt, rounds, watched, with_gradients, on_step)

@@ -233,11 +233,9 @@ def test_too_few_records_in_no_run_are_told_in_a_note(tmp_path: Path) -> None:
     config = audit(tmp_path, {"kind": "final-model"}, 1.0, shadows=8, targets=2)
     config["defense"] = {"name": "d-psgd", "n_rounds": 1, "batch_size": 20}
     rng = np.random.default_rng(0)
-    arrays = {}
-    for key, n in (("x", 6000), ("x_test", 40)):
-        arrays[key] = rng.random((n, 2), dtype=np.float32)
-        arrays[key.replace("x", "y")] = np.arange(n) % 2
-    np.savez(tmp_path / "noise.npz", **arrays)
+    x, y = rng.random((6040, 2), dtype=np.float32), np.arange(6040) % 2
+    parts = {"x": x[40:], "y": y[40:], "x_test": x[:40], "y_test": y[:40]}
+    np.savez(tmp_path / "noise.npz", allow_pickle=False, **parts)
     result = dpaudit.audit(AuditConfig.from_dict(config), cores=1)
     findings = [f for f in result.findings if f.role is Role.MEMBERSHIP]
     assert {finding.world for finding in findings} == {"defense", "no-defense"}

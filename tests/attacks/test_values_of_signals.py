@@ -337,10 +337,14 @@ def test_gradients_are_scored_of_parameters_that_are_seen(
     monkeypatch, kind: Any, access: Any, with_gradients: bool, what: str
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(shadow_attack, "deal", lambda problem, n, own, rng: (n, own))
+    monkeypatch.setattr(
+        shadow_attack, "deal",
+        lambda problem, n, own, rng: SimpleNamespace(dealt=(n, own), included=None),
+    )  # fmt: skip
+    monkeypatch.setattr(ShadowModels, "_too_few", lambda self, included: None)
 
     def train(context: Any, defense: Any, dealt: Any, rounds: Any, watched: Any, *of: Any) -> Any:
-        asked.append((defense, dealt, of[0]))
+        asked.append((defense, dealt.dealt, of[0]))
         return SimpleNamespace(records=np.zeros((1, 1, 2, 1))) if seen else None
 
     monkeypatch.setattr(shadow_attack, "train_shadows", train)

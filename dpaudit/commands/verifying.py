@@ -2,7 +2,7 @@
 
 import json
 import re
-from math import isclose
+from math import isclose, isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,6 +66,7 @@ def verify(
     from dpaudit.verify.figures import Flaw
     from dpaudit.verify.verdict import check, overall
 
+    from .coherence import flaws as incoherent
     from .page import flaws as flaws_of_page
 
     file = run_directory / "audit.json" if run_directory.is_dir() else run_directory
@@ -82,6 +83,7 @@ def verify(
                 folder = Path(unpacked) if certificate.unpack(result, Path(unpacked)) else folder
             else:
                 flaws += flaws_of_page(result, file)
+            flaws += incoherent(result, file.parent)
             checked = check(result, folder)
     except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError) as error:
         raise RunError(
@@ -99,11 +101,12 @@ def _refuse_malformed(file: Path, result: dict[str, Any]) -> None:
     """Raises RunError: a key is unknown, missing or of another type than an audit writes."""
     from pydantic import ValidationError
 
-    from dpaudit.files.certificate import Certificate
+    from dpaudit.files.certificate import Certificate, Declaration
     from dpaudit.files.file_problems import located, problems_of
     from dpaudit.files.result import AuditResult
 
-    model = Certificate if "format" in result else AuditResult
+    kinds = {CERTIFICATE: Certificate, DECLARATION: Declaration}
+    model = kinds.get(str(result.get("format")), AuditResult)
     try:
         model.model_validate(result)
     except ValidationError as error:
@@ -186,19 +189,19 @@ def _declaration(file: Path, content: dict[str, Any], as_json: bool) -> int:
     from dpaudit.ledger import verified
     from dpaudit.verify.figures import Flaw
 
+    _refuse_malformed(file, content)
     try:
         flaws = [
             Flaw(*change, True) for change in certificate.declaration_changes(content, file.parent)
         ]
-        stated = certificate.Declaration.model_validate(content)
-    except (KeyError, OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise RunError("DPA011", f"{file}: not a certificate of a ledger ({error!r})") from None
+    stated = certificate.Declaration.model_validate(content)
     lines = to_line(stated.budget) + b"".join(map(to_line, stated.entries))
     found = list(verified.totals(lines.decode()))
-    said = {one.agent: (one.releases, one.epsilon) for one in stated.sums}
-    for agent in {*said, *(one.agent for one in found)}:
+    for agent in dict.fromkeys(one.agent for one in (*stated.sums, *found)):
         here = [(one.releases, one.epsilon) for one in found if one.agent == agent]
-        there = [said[agent]] if agent in said else []
+        there = [(one.releases, one.epsilon) for one in stated.sums if one.agent == agent]
         if [n for n, _ in here] != [n for n, _ in there] or not all(
             isclose(a, b, rel_tol=verified.TOLERANCE)
             for (_, a), (_, b) in zip(here, there, strict=True)
@@ -221,7 +224,8 @@ def _print_sums(
     holds = all(one.holds for one in found) and not flaws
     answer = "confirmed" if holds else "contradicted"
     if as_json:
-        lists = {"totals": [one._asdict() for one in found], "flaws": [f._asdict() for f in flaws]}
+        totals = [{**one._asdict(), "epsilon": _finite(one.epsilon)} for one in found]
+        lists = {"totals": totals, "flaws": [f._asdict() for f in flaws]}
         say_json(json.dumps({"answer": answer, "kind": "declaration", **lists}, indent=2))
         return EXIT[answer]
     for one in found:
@@ -233,6 +237,11 @@ def _print_sums(
         say(_line(flaw))
     say(f"{file}: {answer}. A ledger is what a program declares: no audit examined it.")
     return EXIT[answer]
+
+
+def _finite(value: float) -> float | str:
+    """A number of JSON, or its text where JSON has none: as audit.json writes it."""
+    return value if isfinite(value) else str(value)
 
 
 def _replayed(folder: Path, count: int, device: Device, data_root: Path | None) -> list[Any]:

@@ -51,9 +51,9 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
         own = own._replace(verdict=derived, by_algebra=proven and premises.moved_noise(own) is None)
         of_one = zip(own.claim["because"], own.findings, strict=True)
         found = [flaw for j, f in of_one for flaw in flaws(f, f"findings[{j}]", own)]
-        found += [*_restated(own), *_left_out(own), *_numbers(own)]
+        found += [*_restated(own, refuted), *_left_out(own), *_numbers(own)]
         found += premises.flaws(own, _certified(own, refuted))
-        named = (own.claim["text"], own.claim["threat_model"], own.claim["verdict"])
+        named = (own.claim["text"], own.claim[MODEL], own.claim["verdict"])
         checked.append(ClaimCheck(*named, derived, tuple(found)))
     return checked
 
@@ -66,8 +66,8 @@ def overall(result: Mapping[str, Any]) -> Iterator[Flaw]:
     yield from _incoherent(result)
     asked = result["config"].get("claim") or []
     models = [model["name"] for model in result["config"].get("threat_model") or []]
-    pairs = {(i, m) for i, c in enumerate(asked) for m in models if c.get(MODEL) in (None, m)}
-    if pairs != {(claim["claim"], claim["threat_model"]) for claim in result["claims"]}:
+    pairs = [(i, m) for i, c in enumerate(asked) for m in models if c.get(MODEL) in (None, m)]
+    if sorted(pairs) != sorted((claim["claim"], claim[MODEL]) for claim in result["claims"]):
         yield Flaw("claims", "they are not those of the config and its threat models", True)
 
 
@@ -97,19 +97,18 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
         yield f"{rounds:g} of {n:g} rounds are not of {n_rounds}"
 
 
-def _restated(evidence: Evidence) -> Iterator[Flaw]:
+def _restated(evidence: Evidence, refuted: bool) -> Iterator[Flaw]:
     """A claim says what the config claims; of a record and the run it restates what is declared."""
-    claim, asked = evidence.claim, evidence.result["config"]["claim"][evidence.claim["claim"]]
-    for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text"):
+    claim, asked = evidence.claim, {**evidence.result["config"]["claim"][evidence.claim["claim"]]}
+    asked["confidence"] = 1 - FALSE if refuted or evidence.verdict == "not refuted" else None
+    for key in ("epsilon", "delta", "mu", "scope", "adjacency", "text", "confidence"):
         if asked.get(key) != claim[key]:
             yield Flaw(f"claims.{key}", f"{claim[key]!r} is not {asked.get(key)!r}", True)
-    if claim["confidence"] not in (None, 1 - FALSE):
-        yield Flaw("claims.confidence", f"{claim['confidence']} is not {1 - FALSE}", True)
     if claim["decisive"] is not None and claim["decisive"] not in claim["because"]:
         yield Flaw("claims.decisive", "it is none of the evidence", True)
     restated = claim["restated"]
     same = claim["scope"] == "run" and restated and restated["adjacency"] == claim["adjacency"]
-    for finding in evidence.of("declared") if same and not restated["void"] else ():
+    for finding in evidence.of("declared", "measured") if same and not restated["void"] else ():
         own = finding["metrics"].get("epsilon"), metric(finding, "delta")
         if len(finding["releases"]) == 2 and own != (restated["epsilon"], restated["delta"]):
             yield Flaw("claims.restated", "it is not what is declared", True)
@@ -197,7 +196,5 @@ def _known(evidence: Evidence) -> set[str]:
 
 
 def _written(value: float) -> tuple[str, ...]:
-    if not isfinite(value):
-        return ()
     odds = exp(min(value, 50.0)) if value >= 0 else 0.0
-    return tuple(f"{x:{form}}" for x in (value, odds) for form in FORMS)
+    return tuple(f"{x:{form}}" for x in (value, odds) for form in FORMS if isfinite(value))

@@ -149,6 +149,7 @@ def test_a_certificate_says_that_it_is_declared(tmp_path) -> None:
         lambda c: c["sums"][0].update(epsilon=0.5 * c["sums"][0]["epsilon"]),
         lambda c: c["sums"][0].update(releases=29),
         lambda c: c["sums"].pop(),
+        lambda c: c["sums"].append(c["sums"][0]),
         lambda c: c["entries"].pop(),
         lambda c: c["entries"][0]["release"].update(noise_multiplier=7.1),
         lambda c: c["budget"].update(delta=1e-4),
@@ -161,6 +162,27 @@ def test_a_certificate_says_that_it_is_declared(tmp_path) -> None:
 def test_a_changed_certificate_of_a_ledger_is_contradicted(tmp_path, change) -> None:
     path = unsampled(tmp_path / "ledger.jsonl").path
     assert verified(certified(path, change))[0] == 1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda c: c.update(basis="audited"), lambda c: c["sums"][0].update(epsilon=None)]
+)
+def test_a_damaged_certificate_of_a_ledger_is_one_line(tmp_path, change) -> None:
+    path = unsampled(tmp_path / "ledger.jsonl").path
+    code, output = verified(certified(path, change))
+    said = [line for line in output.splitlines() if not line.startswith("help: ")]
+    assert (code, len(said)) == (2, 1)
+
+
+def test_an_infinite_sum_is_json_that_others_read(tmp_path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.open(path, epsilon=1.0).release(ledger.laplace(2.0))
+    path.write_bytes(
+        path.read_bytes().replace(b'"noise_multiplier": 2.0', b'"noise_multiplier": 0.0')
+    )
+    code, output = verified(path, "--json")
+    [total] = json.loads(output, parse_constant=pytest.fail)["totals"]
+    assert (code, total["epsilon"]) == (1, "inf")
 
 
 def test_other_certificates_of_ledgers_are_refused(tmp_path) -> None:

@@ -39,7 +39,7 @@ def finding(role: str, kind: str = "accounting", *, of: Any = None, **more: Any)
 def evidence(*findings: Finding, epsilon: float = 4.0, **more: Any) -> Evidence:
     own = ("delta", "mu", "verdict", "by_algebra", "config")
     claim = {"claim": 0, "adjacency": "add-remove", "scope": "run", "codes": [], "epsilon": epsilon}
-    claim |= {key: value for key, value in more.items() if key not in own}
+    claim |= {"threat_model": "m"} | {k: v for k, v in more.items() if k not in own}
     result = {"findings": findings, "config": more.get("config", {})}
     how = {"verdict": more.get("verdict", ""), "by_algebra": more.get("by_algebra", True)}
     delta, mu = more.get("delta", DELTA), more.get("mu")
@@ -93,6 +93,13 @@ def test_distances_and_noise_have_the_verdict_of_figures(of, said) -> None:
         assert len(list(figures._judged(one, evidence()))) == n
 
 
+def large(low: float, high: float) -> Any:
+    """Of releases that give epsilon 2800.6."""
+    some = [RELEASE | {"noise_multiplier": 0.02, "count": 2}]
+    both = {"least": some, "most": some}
+    return accounted(low, high, releases=both, verdict="unsupported")
+
+
 def accounted(low: float, high: float, value: float | None = None, **more: Any) -> Any:
     of = metrics(epsilon=(low, high if value is None else value, high))
     both = {"least": [RELEASE], "most": [RELEASE]}
@@ -106,6 +113,13 @@ def accounted(low: float, high: float, value: float | None = None, **more: Any) 
         (accounted(OF_RELEASE * 0.996, OF_RELEASE * 1.004), []),
         (accounted(OF_RELEASE * 0.996, OF_RELEASE * 1.004, OF_RELEASE * 0.996), []),
         (accounted(OF_RELEASE, OF_RELEASE * 1.006), ["its releases give"]),
+        (large(1200.0, inf), []),  # losses beyond 600 of a release are as if infinite, or 600
+        (large(700.0, inf), []),
+        (large(500.0, inf), ["its releases give"]),
+        (large(3000.0, inf), ["its releases give"]),
+        (large(1200.0, 3000.0), ["its releases give"]),
+        (large(1200.0, 1500.0), ["its releases give"]),
+        (accounted(OF_RELEASE, inf), ["its releases give"]),
         (accounted(OF_RELEASE * 0.994, OF_RELEASE), ["its releases give"]),
         (accounted(OF_RELEASE * 0.999, OF_RELEASE, 1.0), ["epsilon 1 from"]),
         (accounted(OF_RELEASE * 1.001, OF_RELEASE), ["epsilon"]),

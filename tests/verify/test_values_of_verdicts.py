@@ -180,7 +180,7 @@ def test_claims_are_refuted_together_by_holm(monkeypatch: pytest.MonkeyPatch) ->
     seen: list[bool] = []
     monkeypatch.setattr(verdict, "derive", lambda own, refuted: seen.append(refuted) or "v")
     for name in ("_restated", "_left_out", "_numbers"):
-        monkeypatch.setattr(verdict, name, lambda own: [])
+        monkeypatch.setattr(verdict, name, lambda own, refuted=False: [])
     monkeypatch.setattr(verdict.premises, "flaws", lambda own, certified: [])
     monkeypatch.setattr(verdict.premises, "premises", lambda own: {})
     monkeypatch.setattr(verdict, "flaws", lambda finding, where, own: [])

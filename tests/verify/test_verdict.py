@@ -17,7 +17,14 @@ from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import run_audit
 from dpaudit.verify.figures import Evidence
-from dpaudit.verify.verdict import _known, _numbers, _of_finding, _restated, check, overall
+from dpaudit.verify.verdict import (
+    _known,
+    _numbers,
+    _of_finding,
+    _restated,
+    check,
+    overall,
+)
 from tests.verify import test_values as of
 
 ROOM = Path(__file__).parents[2] / "dpaudit" / "verify"
@@ -112,6 +119,14 @@ def other_figure(content: Content) -> None:
     content["claims"][0]["reason"] += " The bound is 7.77."
 
 
+def of_finding(of_role: str, **other: Any) -> Callable[[Content], None]:
+    return lambda content: finding(content, of_role).update(other)
+
+
+def twice(content: Content) -> None:
+    content["claims"] *= 2
+
+
 CHANGES: dict[str, Callable[[Content], None]] = {
     "claimed epsilon": of_claim("epsilon", 3.5, False),
     "claimed epsilon, in the config too": of_claim("epsilon", 3.5, True),
@@ -140,6 +155,9 @@ CHANGES: dict[str, Callable[[Content], None]] = {
     "things that depend on data": metric("dependence", "found", "value", 2.0),
     "p-value of noise": metric("noise", "p-value", "value", 1e-9),
     "declared rate of batches": metric("records", "declared sampling rate", "value", 0.5),
+    "adversary of a test": of_finding("test", threat_model="another"),
+    "claim of a finding": of_finding("test", claim=7),
+    "a claim twice": twice,
     "positive control": metric("positive-control", "epsilon lower bound", "value", 0.0),
 }
 
@@ -278,8 +296,6 @@ def test_metrics_and_rounds_are_in_their_range(metrics: Any, n_rounds: int | Non
         ({}, {}, []),
         ({}, {"epsilon": 3.0}, ["claims.epsilon"]),
         ({"mu": 1.0}, {}, ["claims.mu"]),
-        ({"confidence": 0.95}, {}, []),
-        ({"confidence": 0.99}, {}, ["claims.confidence"]),
         ({"decisive": 7, "because": [3, 7]}, {}, []),
         ({"decisive": 7, "because": [3]}, {}, ["claims.decisive"]),
         ({"restated": "declared"}, {}, []),
@@ -303,7 +319,28 @@ def test_a_claim_is_that_of_the_config_and_its_accounting(claim, asked, where) -
     own["restated"] = forms[claim.get("restated")]
     evidence = of.evidence(declared, **own, config={"claim": [said | asked]})
     evidence = evidence._replace(claim=evidence.claim | own)
-    assert [flaw.where for flaw in _restated(evidence)] == where
+    assert [flaw.where for flaw in _restated(evidence, False)] == where
+
+
+@pytest.mark.parametrize(
+    "verdict, refuted, confidence, where",
+    [
+        ("refuted", True, 0.95, []),
+        ("refuted", True, None, ["claims.confidence"]),
+        ("refuted", True, 0.99, ["claims.confidence"]),
+        ("refuted", False, 0.95, ["claims.confidence"]),
+        ("not refuted", False, 0.95, []),
+        ("not refuted", False, None, ["claims.confidence"]),
+        ("supported", False, None, []),
+    ],
+)
+def test_a_verdict_by_statistics_alone_has_a_confidence(verdict, refuted, confidence, where):
+    said = {"epsilon": 4.0, "delta": 0.1, "mu": None, "scope": "run", "text": "c"}
+    said |= {"adjacency": "add-remove"}
+    own = {"confidence": confidence, "decisive": None, "because": [], "restated": None}
+    evidence = of.evidence(of.accounted(0.5, 1.0), config={"claim": [said]})
+    evidence = evidence._replace(claim=evidence.claim | said | own, verdict=verdict)
+    assert [flaw.where for flaw in _restated(evidence, refuted)] == where
 
 
 def test_figures_of_a_claim_are_known_as_sentences_write_them() -> None:

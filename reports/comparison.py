@@ -41,6 +41,7 @@ HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, m
     Role.INFORMATION: Name.INFORMATION,
     Role.WHO_LEARNS_WHAT: Name.LARGEST_MU,
 }
+ROUNDING = 1e-9  # relative: two figures that are as near as this differ by rounding alone
 LONGEST = 80  # characters of a config's value
 MACHINE = ("dpaudit", "python", "device", "data", "data_fingerprint", "n_records", "packages")
 CLAIM_COLUMNS = (  # of the table of differences, a row for each claim
@@ -106,12 +107,14 @@ class ComparedRun:
     ) -> tuple[JudgedClaim | None, Differences]:
         """The baseline's claim in the same place against the same adversary; ``CLAIM_COLUMNS``.
 
-        A bound that is certified on a broken audit is no smaller leak: void is not compared.
+        A bound that is certified on a broken audit is no smaller leak: void is not compared. Nor
+        are claims of another delta, scope or adjacency: epsilon falls as delta grows.
         """
         place = own.claim.claim, own.claim.threat_model
         same = (c for c in baseline.claims if (c.claim.claim, c.claim.threat_model) == place)
         theirs = next(same, None)
-        known = theirs is not None and not (self.void or baseline.void)
+        alike = theirs is not None and is_alike(own.claim, theirs.claim)
+        known = alike and not (self.void or baseline.void)
         found = _differences(_upper_ends(own), _upper_ends(theirs) if theirs and known else [])
         return (None if theirs is None else theirs.claim), found
 
@@ -188,10 +191,20 @@ def render_comparison(results: Sequence[tuple[str, AuditResult, Path]], baseline
         pictured=pictured,
         courses=training_by_run(curves, quantity == ACCURACY, "courses") if pictured else None,
         signed=signed,
+        is_alike=is_alike,
         claim_columns=CLAIM_COLUMNS,
         run_columns=RUN_COLUMNS,
     )
     return lines(page)
+
+
+def is_alike(one: JudgedClaim, other: JudgedClaim) -> bool:
+    """Whether epsilon means the same for two claims, so that one may be subtracted."""
+    units = [
+        (c.scope, c.adjacency, c.delta if c.mu is None else None, c.restated and c.restated.delta)
+        for c in (one, other)
+    ]
+    return units[0] == units[1]
 
 
 def signed(difference: float) -> str:
@@ -244,6 +257,8 @@ def _differences(own: Sequence[LargestFigure], theirs: Sequence[LargestFigure]) 
     for figure, other in zip_longest(own, theirs, fillvalue=LargestFigure()):
         here, there = figure.compared, other.compared
         over = math.nan if here is None or there is None else here - there
+        if here is not None and there is not None and math.isclose(here, there, rel_tol=ROUNDING):
+            over = 0.0
         found.append((figure, over if math.isfinite(over) else None))
     return found
 

@@ -141,6 +141,26 @@ def test_differences_are_from_the_baseline_that_is_named(golden: AuditResult) ->
     assert page.by_id("differences-h").text() == "Differences from b"
 
 
+@pytest.mark.parametrize(
+    "changed, said",
+    [({"delta": 1e-2}, True), ({"scope": "round"}, True), ({"adjacency": "replace-one"}, True),
+     ({"text": "theirs"}, False)],
+)  # fmt: skip
+def test_epsilons_of_unlike_claims_are_not_subtracted(golden, changed, said) -> None:
+    theirs = run(golden, 0.25)
+    (claim,) = theirs.claims
+    theirs = theirs.model_copy(update={"claims": (claim.model_copy(update=changed),)})
+    (row,) = cells(compared(run(golden), theirs), "differences")[1:]
+    assert any("another delta, scope or adjacency" in cell for cell in row) == said
+    assert any("(−0.5)" in cell for cell in row) != said
+
+
+def test_a_difference_by_rounding_is_none(golden: AuditResult) -> None:
+    near = 1.0 + 4e-16
+    (row,) = cells(compared(run(golden), run(golden, ratio=near)), "differences")[1:]
+    assert "1.00 (±0)" in row
+
+
 def test_a_claim_not_in_the_baseline_is_compared_with_nothing(golden) -> None:
     [row] = cells(compared(run(golden, claims=()), run(golden)), "differences")[1:]
     assert "the baseline makes no such claim" in row[1]

@@ -99,13 +99,13 @@ def verify(
 
 def _refuse_malformed(file: Path, result: dict[str, Any]) -> None:
     """Raises RunError: a key is unknown, missing or of another type than an audit writes."""
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
 
     from dpaudit.files.certificate import Certificate, Declaration
     from dpaudit.files.file_problems import located, problems_of
     from dpaudit.files.result import AuditResult
 
-    kinds = {CERTIFICATE: Certificate, DECLARATION: Declaration}
+    kinds: dict[str, type[BaseModel]] = {CERTIFICATE: Certificate, DECLARATION: Declaration}
     model = kinds.get(str(result.get("format")), AuditResult)
     try:
         model.model_validate(result)
@@ -199,7 +199,8 @@ def _declaration(file: Path, content: dict[str, Any], as_json: bool) -> int:
     stated = certificate.Declaration.model_validate(content)
     lines = to_line(stated.budget) + b"".join(map(to_line, stated.entries))
     found = list(verified.totals(lines.decode()))
-    for agent in dict.fromkeys(one.agent for one in (*stated.sums, *found)):
+    agents = [one.agent for one in stated.sums] + [one.agent for one in found]
+    for agent in dict.fromkeys(agents):
         here = [(one.releases, one.epsilon) for one in found if one.agent == agent]
         there = [(one.releases, one.epsilon) for one in stated.sums if one.agent == agent]
         if [n for n, _ in here] != [n for n, _ in there] or not all(

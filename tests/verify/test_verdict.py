@@ -322,6 +322,20 @@ def test_a_claim_is_that_of_the_config_and_its_accounting(claim, asked, where) -
     assert [flaw.where for flaw in _restated(evidence, False)] == where
 
 
+@pytest.mark.parametrize("role", ["declared", "measured"])
+def test_what_is_restated_is_what_was_accounted(role: str) -> None:
+    said = {"epsilon": 4.0, "delta": 0.1, "mu": None, "scope": "run", "text": "c"}
+    said |= {"adjacency": "add-remove", "confidence": None}
+    accounted = of.accounted(0.5, 1.0) | {"role": role}
+    accounted["metrics"] |= of.metrics(delta=0.1)
+    own = {"epsilon": accounted["metrics"]["epsilon"], "adjacency": "add-remove", "void": None}
+    for delta, where in ((0.1, []), (0.2, ["claims.restated"])):
+        claim = said | {"decisive": None, "because": [], "restated": own | {"delta": delta}}
+        evidence = of.evidence(accounted, config={"claim": [said]})
+        evidence = evidence._replace(claim=evidence.claim | claim)
+        assert [flaw.where for flaw in _restated(evidence, False)] == where
+
+
 @pytest.mark.parametrize(
     "verdict, refuted, confidence, where",
     [

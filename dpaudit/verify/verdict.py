@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from . import premises
 from .counts import holm
-from .figures import FALSE, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
+from .figures import FALSE, FIGURES, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
@@ -136,8 +136,7 @@ def derive(evidence: Evidence, refuted: bool) -> str:
         return "unsupported"
     if evidence.claim["codes"] and evidence.claim["codes"][0] in WITHOUT_VIEW:
         return "underpowered"
-    names = "epsilon lower bound", "ceiling"
-    strengths = [[metric(test, name) or 0.0 for name in names] for test in evidence.of("test")]
+    strengths = [[metric(test, x) or 0.0 for x in FIGURES[1:]] for test in evidence.of("test")]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
     declared, held = premises.accounting(evidence), premises.premises(evidence)
     accounted = (metric(declared, "epsilon", "high") or 0.0) if declared else inf

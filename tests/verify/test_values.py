@@ -32,7 +32,7 @@ def metrics(**of: Any) -> dict[str, Any]:
 def finding(role: str, kind: str = "accounting", *, of: Any = None, **more: Any) -> dict[str, Any]:
     keys = ("claim", "verdict", "message", "void", "attack", "adjacency", "threat_model")
     plain = dict.fromkeys(keys) | {"releases": {}, "artifacts": {}, "evidence": {}, "title": "t"}
-    plain |= {"unconfirmed": [], "not_examined": [], "role": role, "kind": kind}
+    plain |= {"unconfirmed": [], "not_examined": [], "notes": [], "role": role, "kind": kind}
     return plain | {"metrics": of or {}} | more
 
 
@@ -51,6 +51,27 @@ def test_texts_of_numbers_are_numbers_and_bools_are_none() -> None:
     for other in (True, None, []):
         with pytest.raises(ValueError, match="expected a number"):
             figures.number(other)
+
+
+@pytest.mark.parametrize(
+    "measured, notes, said",
+    [
+        (
+            8e-15,
+            ["a bound counts as exceeded by more than 7e-15, from rounding"],
+            "beyond its bound",
+        ),
+        (6e-15, ["a bound counts as exceeded by more than 7e-15, from rounding"], None),
+        (6e-15, [], "beyond its bound"),
+        (0.5, ["a bound counts as exceeded by more than 1, from rounding"], "beyond its bound"),
+        (0.5, ["it moves further as a function of values under noise: with it"], "missing: "),
+    ],
+)
+def test_what_rounding_or_noise_makes_up_for_needs_no_verdict(measured, notes, said) -> None:
+    ratio = measured / 2e-18
+    distances = metrics(measured=measured, stated_bound=2e-18, measured_over_stated=ratio)
+    found = list(figures._judged(finding("sensitivity", of=distances, notes=notes), evidence()))
+    assert [said in one for one in found] == ([True] if said else [])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.captured_file import ProgramOptions
+from dpaudit.files.captured_file import LEAST_RUNS, ProgramOptions
 from dpaudit.files.recorded import DRAFT
 from dpaudit.recorder.draws.loaders import WORKERS
 from dpaudit.text import one_line
@@ -24,6 +24,10 @@ from .weights import lines_of
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # of one run, unless more were asked for
 
+_CERTIFY = """
+[certify]
+runs = 0  # short runs, which refute a claim by themselves: {least} or more, each started anew
+"""
 _DRAFT = """\
 # A draft, from one recorded run. Confirm what it proposes, then: dpaudit audit {file}
 [program]
@@ -50,7 +54,7 @@ rounds = {audited}
 # a claim has no verdict without it then.
 # sampling = "none"  # "none": the adversary knows its batches | "poisson" | "fixed"
 # sampling_rate = 0.01  # of "poisson" and "fixed"
-
+{certify}
 [[claim]]  # what the program promises
 text = "what the program promises"
 epsilon = 1.0
@@ -84,7 +88,16 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         sites=_sites(recording),
         victim=victim,
         audited=rounds.get(victim, [1])[:AUDITED_ROUNDS],
+        certify=_CERTIFY.format(least=LEAST_RUNS) if _starts_anew(command, recording) else "",
     )
+
+
+def _starts_anew(command: Sequence[str], recording: CaptureFolder) -> bool:
+    """Whether no server can fork the runs of a command, so that each takes as long as this one."""
+    if is_simulation(recording.events, recording.children):
+        return False
+    ranks = len(recording.ranks)
+    return torchrun(ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)) is None
 
 
 def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str | None:

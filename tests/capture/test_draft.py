@@ -93,7 +93,7 @@ def test_the_audit_takes_the_draft_whatever_the_command_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = recording(tmp_path / "out", "wInbASBnASBnbASBnbASB")
-    command = ["torchrun", 'tr"ain\x7f\n.py']
+    command = ["torchrun", "--nproc-per-node=2", 'tr"ain\x7f\n.py']
     (found.path / DRAFT).write_text(draft(command, found, Options(cpu=True, seconds=300)))
     config = CapturedConfig.from_toml(found.path / DRAFT)
     assert config.program.command == tuple(command)
@@ -142,3 +142,20 @@ def test_a_line_of_no_message_is_no_noise_beside_one_that_is(tmp_path: Path) -> 
     ]
     write_lines(tmp_path / DRAWS, draws)
     assert noise_sites(CaptureFolder(tmp_path)) == ["train.py:n"]
+
+
+@pytest.mark.parametrize(
+    ("command", "anew"),
+    [
+        (["torchrun", "--nproc-per-node", "2", "train.py"], False),
+        (["torchrun", "--log-dir", "logs", "train.py"], True),
+        (["python", "train.py"], True),
+    ],
+)
+def test_runs_that_start_anew_are_not_played_by_hundreds(
+    tmp_path: Path, command: list[str], anew: bool
+) -> None:
+    found = recording(tmp_path, "bnSbnS")
+    (found.path / DRAFT).write_text(draft(command, found, Options()))
+    config = CapturedConfig.from_toml(found.path / DRAFT)
+    assert config.certify.runs == (0 if anew else 400)

@@ -20,7 +20,7 @@ Record = dict[str, Any]
 Line = TypeVar("Line", Draw, Event)
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
-LEAST_DIGITS = 4
+LEAST_DIGITS = 4  # of a number that can be told as the system's
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
     "ChildFailedError",
     "ProcessExitedException",

@@ -24,7 +24,7 @@ OF_SHAPE = "epsilon lower bound, declared shape"
 DELTA_OF_MU = 1e-5  # at which a claim on mu is held against figures
 TOLERANCE = 5e-3  # relative: how far the two accountants may lie apart
 NEARBY = 1 - TOLERANCE, 1 + TOLERANCE
-MOST_LOSS = 600.0  # of a release, beyond which an audit may say less at least, and infinite at most
+MOST_LOSS = 600.0 * NEARBY[0]  # beyond, an audit may say less at least, and infinite at most
 SIDES = {"least": ("least",), "most": accountant.WORST}  # of worlds, for either end
 ROUNDING = 1e-6  # relative, of figures that both compute in closed form
 STEP = 2e-6  # by which the auditor may round a bound down
@@ -137,7 +137,7 @@ def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
             continue
         at = evidence.delta if delta is None else delta
         own = accountant.epsilon(releases, at, evidence.adjacency, SIDES[end])
-        wide = min(said, own) >= MOST_LOSS * NEARBY[0] and (said == inf, said < own)[end == "least"]
+        wide = (said < own if end == "least" else said == inf) and min(said, own) >= MOST_LOSS
         if not wide and not isclose(own, said, rel_tol=TOLERANCE, abs_tol=1e-4):
             yield f"its releases give {own:.6g} at {end}, not {said:.6g}"
     if finding["role"] == "exact-leak" and low > 0 and not noiseless:

@@ -2,15 +2,17 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpaudit.commands.coherence import differing, flaws
+from dpaudit.commands.coherence import REASONS, differing, flaws
 
-GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
+ROOT = Path(__file__).parents[2]
+GALLERY = ROOT / "docs" / "gallery"
 Content = dict[str, Any]
 
 
@@ -26,6 +28,12 @@ def where(content: Content, folder: Path = GALLERY) -> list[str]:
 @pytest.mark.parametrize("name", [p.parent.name for p in sorted(GALLERY.glob("*/audit.json"))])
 def test_results_of_the_gallery_agree_with_themselves(name: str) -> None:
     assert where(of(name)) == []
+
+
+def test_the_rules_of_verdicts_have_these_reasons_and_no_others() -> None:
+    rules = (ROOT / "dpaudit" / "pipeline" / "rules.py").read_text("utf-8")
+    known = sorted(code for codes in REASONS.values() for code in codes)
+    assert known == sorted({*re.findall(r'"(DPA\d{3})"', rules)})
 
 
 def of_finding(role_of: str, **other: Any) -> Callable[[Content], None]:

@@ -9,11 +9,11 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer import Argument, Option
@@ -59,6 +59,7 @@ T = TypeVar("T")
 COMPLETION = "_DPAUDIT_COMPLETE"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: page by page, memory takes longer to fetch
+MANY_STEPS = 300  # of all agents in all rounds; an audit of fewer is often over in seconds
 FIRST_STEPS = (
     "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
@@ -97,14 +98,15 @@ def audit(
 
     out = out or Path("runs") / config_file.stem
     with recording((str(config_file), str(out))):
-        kind = audit_kind(read_toml(config_file)[0])
-        if kind is not AuditConfig:
+        table = read_toml(config_file)[0]
+        kind = audit_kind(table)
+        if kind is AuditConfig:
+            if device == "cpu" and workers != 1 and not dry_run:
+                _begin_if_long(table)
+        else:
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
-            for option in (option for option, is_given in given.items() if is_given):
-                what = "a program, which does as its command says"
-                what = what if kind is CapturedConfig else "a function, which does as it is written"
-                raise ConfigError("DPA013", f"{option}: {config_file} audits {what}")
+            _refuse_options_of_training(given, config_file, kind is CapturedConfig)
         with terminal.prints_on_stderr():
             config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
@@ -126,6 +128,13 @@ def audit(
             result = run_audit_of(config, out, runtime, text, resume, on_progress, say=complain)
     terminal.print_result(result, out, as_json)
     return _exit_code(result, strict)
+
+
+def _refuse_options_of_training(given: Mapping[str, bool], file: Path, is_program: bool) -> None:
+    what = "a function, which does as it is written"
+    what = "a program, which does as its command says" if is_program else what
+    for option in (option for option, is_given in given.items() if is_given):
+        raise ConfigError("DPA013", f"{option}: {file} audits {what}")
 
 
 def _runs_of_program(config: "CapturedConfig") -> str:
@@ -399,6 +408,23 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
     warnings.showwarning = terminal.show_warning
     leave_with(_answer)
+
+
+def _begin_if_long(table: Mapping[str, Any]) -> None:
+    """Start what forks the workers, beside the imports of this process, if they will be needed.
+
+    Args:
+        table: of an audit file, not yet validated.
+    """
+    from dpaudit.pipeline.fork_server import begin
+
+    steps = 1
+    for section, key in (("defense", "n_rounds"), ("data", "n_agents")):
+        found = table.get(section)
+        count = found.get(key) if isinstance(found, dict) else None
+        steps *= count if isinstance(count, int) else 0
+    if steps >= MANY_STEPS:
+        begin()
 
 
 def _answer() -> int:

@@ -4,7 +4,7 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .workers import importing_only_what_is_sent
+from .fork_server import importing_only_what_is_sent
 
 if TYPE_CHECKING:
     from torch import nn

@@ -31,6 +31,7 @@ from dpaudit.training.seals import bound_to
 
 from .caller_objects import NOTHING, CallerObjects
 from .costs import SHORT, AuditCosts, costs_ahead, estimate_costs
+from .fork_server import begin
 from .jobs import (
     NOISE_OF_THE_RUN,
     WORLDS,
@@ -52,7 +53,7 @@ from .notes import learning_notes, problem_notes, vacuous_notes
 from .provenance import code_of, provenance_of
 from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting, with_regions
 from .requirements import refuse_missing_packages
-from .workers import Work, begin, run_jobs
+from .workers import Work, Workers
 
 CONCLUSION = ("accounting", "the report")  # after all jobs
 
@@ -139,7 +140,8 @@ def attack_again(
         trained = _Trained(prepared, runtime, costs)
         noted = run.noted(on_progress)
         trained.announce((), noted)
-        found = trained.attacked(run, bound_to(now), noted)
+        with trained.workers(run, bound_to(now)) as workers:
+            found = trained.attacked(run, bound_to(now), workers, noted)
         return concluded(config, run, found)
 
 
@@ -175,11 +177,16 @@ class _Trained:
             for line in costs.lines(runtime.workers):
                 say(line)
         self.announce(WORLDS, on_progress)
-        workers = costs.workers(costs.training, 1 if alone else runtime.workers)
-        arguments = (self.prepared.config, run, run.binding, runtime, self.own)
-        run_jobs(worker, arguments, WORLDS, workers, on_progress)
-        seconds = {"training": time.perf_counter() - began}
-        return self.attacked(run, run.binding, on_progress, seconds, alone)
+        at_once = costs.workers(costs.training, 1 if alone else runtime.workers)
+        with self.workers(run, run.binding) as workers:
+            workers.run(WORLDS, at_once, on_progress)
+            seconds = {"training": time.perf_counter() - began}
+            return self.attacked(run, run.binding, workers, on_progress, seconds, alone)
+
+    def workers(self, run: RunDirectory, binding: str) -> Workers[str]:
+        """Processes that train and then attack: each takes a second to start."""
+        arguments = (self.prepared.config, run, binding, self.runtime, self.own)
+        return Workers(worker, arguments, self.runtime.workers)
 
     def announce(self, first: Sequence[str], on_progress: OnProgress) -> None:
         """Report what is ahead: some jobs, all attacks, and the end."""
@@ -190,6 +197,7 @@ class _Trained:
         self,
         run: RunDirectory,
         binding: str,
+        workers: Workers[str],
         on_progress: OnProgress,
         seconds: Mapping[str, float] = {},
         alone: float = 0.0,
@@ -198,9 +206,8 @@ class _Trained:
         began = time.perf_counter()
         prepared, runtime, costs = self.prepared, self.runtime, self.costs
         jobs = names_of_attacks(prepared)
-        arguments = (prepared.config, run, binding, runtime, self.own)
-        workers = costs.workers(costs.attacks, runtime.workers)
-        run_jobs(worker, arguments, _longest_first(prepared), workers, on_progress, alone)
+        at_once = costs.workers(costs.attacks, runtime.workers)
+        workers.run(_longest_first(prepared), at_once, on_progress, alone)
         found = [Finding.model_validate(f) for job in jobs for f in _result_of(run, job, binding)]
         learned = prepared.learned
         with one_step(on_progress, CONCLUSION[0]):

@@ -9,20 +9,17 @@ import os
 import pickle
 import queue
 import signal
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.reduction import ForkingPickler
 from traceback import format_exception_only
-from types import ModuleType, TracebackType
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -31,16 +28,13 @@ from dpaudit.inputs import recorder
 from dpaudit.progress import OnProgress
 from dpaudit.text import one_line
 
+from .fork_server import begin, can_fork, importing_only_what_is_sent
+
 Job = TypeVar("Job")
 Work = Callable[[Job, OnProgress], None]
 
-FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-SOCKET = 107  # bytes of the path of a socket at most; that of a server of forks is in the folder
-LISTENER = "/pymp-abcdefgh/listener-abcdefgh"  # for temporary files, under a name like this
-
 SEEN = 0.5  # seconds of reports that are believed
 _POLL_SECONDS = 0.1
-_USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processes
 
 _work: Any = None
 _progress: Any = None
@@ -54,7 +48,6 @@ def run_jobs(
     jobs: Sequence[Job],
     workers: int,
     on_progress: OnProgress,
-    alone: float = 0.0,
 ) -> None:
     """Call ``prepare(*arguments)`` once in each process, and what it returns for each job.
 
@@ -65,40 +58,75 @@ def run_jobs(
         jobs: picklable; each leaves its result on disk.
         workers: processes at most.
         on_progress: called in this process.
-        alone: seconds that no process is worth. Jobs are begun in this one, and what is not done
-            is handed over as soon as all of it is seen to take longer.
     """
-    workers = min(workers, len(jobs))
-    if workers <= 1 or alone:
-        watched = _Watch(on_progress, alone) if workers > 1 else on_progress
-        with one_thread(), suppress(Enough):
-            work = prepare(*arguments)
-            for job in jobs:
-                work(job, watched)
-            return
-    begin()
-    context = multiprocessing.get_context("forkserver" if _can_fork() else "spawn")
-    with importing_only_what_is_sent():
-        reports = context.Queue()
-        start = (dict(os.environ), _Sent((prepare, arguments)), reports)
-        pool = ProcessPoolExecutor(workers, context, _start, start)
-    try:
-        with importing_only_what_is_sent():
-            pending = {pool.submit(_do, job) for job in jobs}  # which starts the processes
-        while pending:
-            done, pending = wait(pending, timeout=0, return_when=FIRST_EXCEPTION)
-            for finished in done:
-                finished.result()
-            _drain(reports, on_progress)
-    except BrokenProcessPool:
-        raise RunError(
-            "DPA026",
-            "a worker process was killed, perhaps for lack of memory, or was left by os._exit in a "
-            "plug-in; what was done is kept: go on with --resume, and with --workers 1 if memory "
-            "is short",
-        ) from None
-    finally:
-        _stop(pool)
+    with Workers(prepare, arguments, workers) as those:
+        those.run(jobs, workers, on_progress)
+
+
+class Workers(Generic[Job]):
+    """Processes of ``run_jobs`` that do some jobs and then others; they end with the block."""
+
+    def __init__(
+        self, prepare: Callable[..., Work[Job]], arguments: tuple[Any, ...], most: int
+    ) -> None:
+        self._prepare, self._arguments, self._most = prepare, arguments, most
+        self._pool: ProcessPoolExecutor | None = None
+        self._reports: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            _stop(self._pool)
+
+    def run(
+        self, jobs: Sequence[Job], workers: int, on_progress: OnProgress, alone: float = 0.0
+    ) -> None:
+        """Do these jobs, at most so many at a time.
+
+        Args:
+            alone: seconds that no process is worth. Jobs are begun in this one, and what is not
+                done is handed over as soon as all of it is seen to take longer.
+        """
+        workers = min(workers, len(jobs))
+        if workers <= 1 or alone:
+            watched = _Watch(on_progress, alone) if workers > 1 else on_progress
+            with one_thread(), suppress(Enough):
+                work = self._prepare(*self._arguments)
+                for job in jobs:
+                    work(job, watched)
+                return
+        pool = self._begun()
+        waiting, pending = list(jobs), set[Future[None]]()
+        at_once = workers if workers < min(self._most, len(jobs)) else len(jobs)
+        try:
+            while waiting or pending:
+                room = at_once - len(pending)
+                with importing_only_what_is_sent():  # the first ones start the processes
+                    pending |= {pool.submit(_do, job) for job in waiting[:room]}
+                waiting = waiting[room:]
+                done, pending = wait(pending, timeout=0, return_when=FIRST_EXCEPTION)
+                for finished in done:
+                    finished.result()
+                _drain(self._reports, on_progress)
+        except BrokenProcessPool:
+            raise RunError(
+                "DPA026",
+                "a worker process was killed, perhaps for lack of memory, or was left by os._exit "
+                "in a plug-in; what was done is kept: go on with --resume, and with --workers 1 if "
+                "memory is short",
+            ) from None
+
+    def _begun(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            begin()
+            context = multiprocessing.get_context("forkserver" if can_fork() else "spawn")
+            with importing_only_what_is_sent():
+                self._reports = context.Queue()
+                start = (dict(os.environ), _Sent((self._prepare, self._arguments)), self._reports)
+                self._pool = ProcessPoolExecutor(self._most, context, _start, start)
+        return self._pool
 
 
 class _Sent:
@@ -162,42 +190,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def begin() -> None:
-    """Start the process whose forks are the workers: it imports what they use, beside the caller.
-
-    Imports take seconds in each process, and an audit has two pools of them.
-    """
-    if _can_fork():
-        multiprocessing.get_context("forkserver").set_forkserver_preload(_USED_BY_ALL)
-        with importing_only_what_is_sent():
-            forkserver.ensure_running()
-
-
-def _can_fork() -> bool:
-    """Whether a server of forks can be had: its socket's path may be too long."""
-    return FORKS and len(os.fsencode(tempfile.gettempdir() + LISTENER)) <= SOCKET
-
-
-@contextmanager
-def importing_only_what_is_sent() -> Iterator[None]:
-    """What starts meanwhile has neither the caller's script nor modules of the working folder.
-
-    A new process would run a script again that has no guard, and that would start processes; and it
-    would look for the modules of its own start in the working folder first.
-    """
-    main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
-    sys.modules["__main__"] = ModuleType("__main__")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        if safe is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = safe
 
 
 def _stop(pool: ProcessPoolExecutor) -> None:

@@ -91,7 +91,7 @@ def test_what_cannot_be_judged_is_refused_before_training(
     def never(*arguments, **options):
         raise AssertionError("training began")
 
-    monkeypatch.setattr(pipeline, "run_jobs", never)
+    monkeypatch.setattr(pipeline, "Workers", never)
     assert old in config
     code, lines = said(tmp_path, config.replace(old, new, 1))
     assert code == 2, lines

@@ -1,6 +1,9 @@
 """What worker processes do in tests, in a module that they import without the package of tests."""
 
 import os
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
@@ -13,6 +16,26 @@ def reports_its_threads(fails: bool) -> Work[str]:
         on_progress(job, torch.get_num_threads(), 0)
         if fails:
             raise ZeroDivisionError
+
+    return work
+
+
+def reports_its_process() -> Work[str]:
+    return lambda job, on_progress: on_progress(job, os.getpid(), 0)
+
+
+def takes_a_place_of_two(folder: str) -> Work[str]:
+    """Jobs of some tenths of a second, each of which fails if two others run meanwhile."""
+
+    def work(job: str, on_progress: OnProgress) -> None:
+        for place in (Path(folder, "place 1"), Path(folder, "place 2")):
+            with suppress(FileExistsError):
+                place.mkdir()
+                time.sleep(0.3)
+                place.rmdir()
+                Path(folder, job).touch()
+                return
+        raise RuntimeError("no place")
 
     return work
 

@@ -201,7 +201,7 @@ def test_the_command_prints_it_and_runs_nothing(tmp_path: Path, monkeypatch) -> 
     def never(*arguments: object) -> None:
         raise AssertionError("training began")
 
-    monkeypatch.setattr("dpaudit.pipeline.run.run_jobs", never)
+    monkeypatch.setattr("dpaudit.pipeline.run.Workers", never)
     code, lines, _ = said(tmp_path, CONFIG)
     assert code == 0
     assert lines[0].split() == ["time", "memory", "part"]

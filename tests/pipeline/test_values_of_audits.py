@@ -1,6 +1,7 @@
 """How an audit is begun, trained, attacked and attacked again, by stand-ins for its parts."""
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,22 @@ from dpaudit.pipeline.run import Runtime
 NOTHING: Any = None
 
 
+class NotedWorkers:
+    """Those of an audit that note what they would do."""
+
+    def __init__(self, log: list[Any], work: Any, given: tuple[Any, ...], most: int) -> None:
+        self.log, self.binding, self.most = log, given[2], most
+
+    def __enter__(self) -> "NotedWorkers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.log.append(("ended", self.most))
+
+    def run(self, jobs: Any, at_once: int, progress: Any, alone: float = 0.0) -> None:
+        self.log.append((list(jobs), at_once, alone, self.binding))
+
+
 def trained(
     monkeypatch: pytest.MonkeyPatch, cores: int, is_short: bool, claims: bool = True
 ) -> Any:
@@ -37,7 +54,7 @@ def trained(
         run, "names_of_attacks", lambda prepared: [*names, *[NOISE_OF_THE_RUN] * claims]
     )
     monkeypatch.setattr(run, "begin", lambda: log.append("begin"))
-    monkeypatch.setattr(run, "run_jobs", lambda work, given, jobs, workers, progress, alone=0.0: log.append((list(jobs), workers, alone, given[2])))  # fmt: skip
+    monkeypatch.setattr(run, "Workers", partial(NotedWorkers, log))
     monkeypatch.setattr(run, "_result_of", lambda r, job, binding: (
         log.append(("read", job, binding)) or ([] if job in (*names, NOISE_OF_THE_RUN) else curve.model_dump())
     ))  # fmt: skip
@@ -72,6 +89,7 @@ def test_an_audit_trains_and_then_attacks(monkeypatch: pytest.MonkeyPatch) -> No
         "begin", ("training", 3), (["defense", "no-defense"], 3, 0.0, "bound"), ("attacks", 3),
         (ordered, 3, 0.0, "bound"),
     ]  # fmt: skip
+    assert log[-1] == ("ended", 3)
     assert said == ["on 3"]
     assert told[:3] == [
         ("training, defense", 0, 0), ("training, no-defense", 0, 0), (NOISE_OF_THE_RUN, 0, 0),
@@ -209,7 +227,7 @@ def again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **now: str) -> list[A
     monkeypatch.setattr(
         run, "_edited", lambda out, config, names: log.append((config, names)) or "edited"
     )
-    monkeypatch.setattr(run, "prepare", lambda config, runtime: "prepared")
+    monkeypatch.setattr(run, "prepare", lambda config, runtime: SimpleNamespace(config="edited"))
     monkeypatch.setattr(run, "fingerprint_of", lambda prepared, runtime: here)
     monkeypatch.setattr(run, "_refuse_unrecorded", lambda r, prepared: log.append("recorded"))
     monkeypatch.setattr(run, "estimate_costs", lambda p, most, trains: log.append((most, trains)))
@@ -217,8 +235,11 @@ def again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **now: str) -> list[A
         run._Trained, "announce", lambda self, first, told: log.append((first, told))
     )
     monkeypatch.setattr(
-        run._Trained, "attacked", lambda self, r, binding, told: log.append(binding) or "found"
+        run._Trained,
+        "attacked",
+        lambda self, r, binding, workers, told: log.append((binding, workers.most)) or "found",
     )
+    monkeypatch.setattr(run, "Workers", partial(NotedWorkers, log))
     monkeypatch.setattr(run, "concluded", lambda config, r, found: log.append((config, found)))
     run.attack_again(tmp_path / "out", Runtime(max_memory=7), ("a",))
     return log
@@ -229,7 +250,7 @@ def test_a_recorded_run_is_attacked_without_training(monkeypatch, tmp_path: Path
     bound = run.bound_to({"data": "d", "device": "cpu"})
     assert log == [
         "run.json", ("c", ("a",)), "recorded", (7, False), ("forget", "findings/[0-9]*.json"),
-        ((), "noted"), bound, ("edited", "found"),
+        ((), "noted"), (bound, Runtime.cores), ("ended", Runtime.cores), ("edited", "found"),
     ]  # fmt: skip
     for changed in ({"data": "e"}, {"device": "cuda"}):
         with pytest.raises(RunError, match="data or device differ from those of the recorded run"):

@@ -16,8 +16,9 @@ import torch
 
 from dpaudit.errors import RunError
 from dpaudit.pipeline import workers
+from dpaudit.pipeline.fork_server import importing_only_what_is_sent
 from dpaudit.pipeline.processes import _problems
-from dpaudit.pipeline.workers import importing_only_what_is_sent, run_jobs
+from dpaudit.pipeline.workers import Workers, run_jobs
 from tests.material.ended import ended_by
 
 CALLERS = 3  # threads, as a caller may have chosen
@@ -50,8 +51,27 @@ def test_a_job_has_one_thread_and_the_caller_its_own(threads, jobs, workers) -> 
 def test_jobs_that_are_soon_done_start_no_process(jobs, monkeypatch) -> None:
     monkeypatch.setattr(workers, "begin", lambda: pytest.fail("processes were begun"))
     seen, two = [], ["a", "b"]
-    run_jobs(jobs.reports_its_threads, (False,), two, 2, lambda *r: seen.append(r), alone=60.0)
+    with Workers(jobs.reports_its_threads, (False,), 2) as those:
+        those.run(two, 2, lambda *report: seen.append(report), alone=60.0)
     assert seen == [("a", 1, 0), ("b", 1, 0)]
+
+
+def test_later_jobs_are_done_by_the_same_processes(jobs) -> None:
+    seen: list[tuple[str, int, int]] = []
+    with Workers(jobs.reports_its_process, (), 2) as those:
+        those.run(["a", "b"], 2, lambda *report: seen.append(report))
+        those.run(["c", "d", "e", "f"], 2, lambda *report: seen.append(report))
+    assert sorted(name for name, _, _ in seen) == list("abcdef")
+    processes = {process for _, process, _ in seen}
+    assert len(processes) <= 2
+    assert os.getpid() not in processes
+
+
+def test_fewer_jobs_at_once_than_processes(jobs, tmp_path) -> None:
+    """Memory may hold three jobs of one kind and two of another; here a third one would fail."""
+    with Workers(jobs.takes_a_place_of_two, (str(tmp_path),), 3) as those:
+        those.run(list("abcdef"), 2, print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == list("abcdef")
 
 
 def test_what_is_seen_to_take_long_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,54 @@
+"""The process whose forks are the workers: it imports what they use, beside the caller.
+
+Imports take seconds in each process. The command line asks for this process before its own.
+"""
+
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from types import ModuleType
+
+FORKS = "forkserver" in multiprocessing.get_all_start_methods()
+SOCKET = 107  # bytes of the path of a socket at most; that of a server of forks is in the folder
+LISTENER = "/pymp-abcdefgh/listener-abcdefgh"  # for temporary files, under a name like this
+_USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processes
+
+
+def begin() -> None:
+    """Start the process whose forks are the workers: it imports what they use, beside the caller.
+
+    Imports take seconds in each process, and an audit has two pools of them.
+    """
+    if can_fork():
+        multiprocessing.get_context("forkserver").set_forkserver_preload(_USED_BY_ALL)
+        with importing_only_what_is_sent():
+            forkserver.ensure_running()
+
+
+def can_fork() -> bool:
+    """Whether a server of forks can be had: its socket's path may be too long."""
+    return FORKS and len(os.fsencode(tempfile.gettempdir() + LISTENER)) <= SOCKET
+
+
+@contextmanager
+def importing_only_what_is_sent() -> Iterator[None]:
+    """What starts meanwhile has neither the caller's script nor modules of the working folder.
+
+    A new process would run a script again that has no guard, and that would start processes; and it
+    would look for the modules of its own start in the working folder first.
+    """
+    main, safe = sys.modules["__main__"], os.environ.get("PYTHONSAFEPATH")
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if safe is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = safe

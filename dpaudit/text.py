@@ -9,6 +9,8 @@ the terminal, begin a line of its own, or read otherwise than it is written.
 import json
 import re
 from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import isfinite
 
 # Letters and marks that are drawn as nothing; str.isprintable knows all others.
 _DRAWN_AS_NOTHING = re.compile(
@@ -16,6 +18,7 @@ _DRAWN_AS_NOTHING = re.compile(
     "\U000e0100-\U000e01ef]"
 )
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
+SURE = 12  # digits of a float that rounding has not touched
 # What CI systems read as a command: "::error::" where a line begins, "##[error]" anywhere.
 _COMMAND = re.compile(r"^ *:(?=:)|#(?=#\w*\[)")
 
@@ -47,6 +50,23 @@ def json_lines(text: str) -> str:
     """JSON with the same content, for the terminal."""
     shown = "\n".join(_shown(line, lambda c: json.dumps(c)[1:-1]) for line in text.split("\n"))
     return re.sub(r"#(?=#\w*\[)", r"\\u0023", shown)
+
+
+def at_least(x: float, digits: int = 3) -> str:
+    """A lower end in so many digits, rounded down: it stays one."""
+    return _end(x, digits, ROUND_FLOOR)
+
+
+def at_most(x: float, digits: int = 3) -> str:
+    """An upper end in so many digits, rounded up: it stays one."""
+    return _end(x, digits, ROUND_CEILING)
+
+
+def _end(x: float, digits: int, side: str) -> str:
+    if not isfinite(x):
+        return f"{x:g}"
+    exact = Decimal(f"{x:.{SURE}g}")  # 0.1 + 0.2 is 0.3
+    return f"{float(Context(digits, side).plus(exact)):.{digits}g}"
 
 
 def apart(value: float, other: float) -> str:

@@ -3,10 +3,10 @@
 import json
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from markupsafe import Markup
 
+from dpaudit import text
 from dpaudit.files.finding import Metric, Name
 
 DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
@@ -51,19 +51,12 @@ def number(x: float | None) -> str:
 
 def at_most(x: float) -> str:
     """Three digits, rounded up: an upper end stays one."""
-    return _rounded(x, ROUND_CEILING)
+    return number(float(text.at_most(x)))
 
 
 def at_least(x: float) -> str:
     """Three digits, rounded down: a lower end stays one."""
-    return _rounded(x, ROUND_FLOOR)
-
-
-def _rounded(x: float, direction: str) -> str:
-    if x == 0 or not math.isfinite(x):
-        return number(x)
-    last = Decimal(1).scaleb(math.floor(math.log10(abs(x))) - 2)
-    return number(float(Decimal(repr(x)).quantize(last, direction)))
+    return number(float(text.at_least(x)))
 
 
 def hundredths(x: float) -> str:

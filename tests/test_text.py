@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.text import apart, json_lines, lines, one_line, times, whole_line
+from dpaudit.text import apart, at_least, at_most, json_lines, lines, one_line, times, whole_line
 
 ROOT = Path(__file__).parents[1]
 NOT_SEEN = (
@@ -15,6 +15,22 @@ NOT_SEEN = (
     "\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\u2800\u3164\ud800\udfff\ue000\ufe0f\ufeff"
     "\ufff9\uffff\U000e0001\U000e0041\U000e0100\U0010ffff"
 )
+
+
+@pytest.mark.parametrize(
+    ("x", "low", "high"),
+    [
+        (1.829988, "1.82", "1.83"),
+        (0.1 + 0.2, "0.3", "0.3"),
+        (-1.005, "-1.01", "-1"),
+        (999.6, "999", "1e+03"),
+        (float("inf"), "inf", "inf"),
+        (0.0, "0", "0"),
+    ],
+)
+def test_an_end_is_rounded_to_its_side(x: float, low: str, high: str) -> None:
+    assert (at_least(x), at_most(x)) == (low, high)
+    assert (at_least(x, 7), at_most(x, 7)) == (f"{x:.7g}", f"{x:.7g}")
 
 
 @pytest.mark.parametrize("character", NOT_SEEN, ids=ascii)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Option
 
 from dpaudit.errors import ConfigError
+from dpaudit.text import at_least, at_most
 
 from .terminal import say
 
@@ -214,8 +214,5 @@ def _refuse(
 
 def _interval(low: float, high: float) -> str:
     """With few digits, never rounded to the wrong side."""
-    if low == high:
-        return f"{low:.{DIGITS}g}"
-    ends = (low, ROUND_FLOOR), (high, ROUND_CEILING)
-    least, most = (Context(DIGITS, side).create_decimal_from_float(x) for x, side in ends)
-    return f"between {float(least):g} and {float(most):g}"
+    least, most = at_least(low, DIGITS), at_most(high, DIGITS)
+    return f"{low:.{DIGITS}g}" if low == high or least == most else f"between {least} and {most}"

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, DataError
 from dpaudit.files.score_file import read_scores
+from dpaudit.text import at_least
 
 from .terminal import say, say_json
 
@@ -62,8 +63,9 @@ def epsilon_from_scores(
         say_json(json.dumps(figures, indent=2))
         return
     bound, mu = found["epsilon_lower_bound"], found.get("mu_lower_bound")
-    of_mu = "" if mu is None else f" (mu at least {mu:.4g})"
-    say(f"epsilon at least {bound:.4g}{of_mu} at delta {delta:g}, {1 - alpha:.6g} confidence")
+    of_mu = "" if mu is None else f" (mu at least {at_least(mu, 4)})"
+    least = f"epsilon at least {at_least(bound, 4)}{of_mu}"
+    say(f"{least} at delta {delta:g}, {1 - alpha:.6g} confidence")
     say(f"{found['evidence']}; without an error it would be {found['ceiling']:.4g}")
     say(f"assuming {found['assuming']}")
 

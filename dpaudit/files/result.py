@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from dpaudit.errors import RunError
 from dpaudit.registry import load_plugin
 from dpaudit.strict import Strict
+from dpaudit.text import at_least, at_most
 
 from .claim import Adjacency, Scope
 from .file_problems import read_model
@@ -69,12 +70,13 @@ class EpsilonRange(Strict):
     def sentence(self) -> str:
         """All three ends, and what each rests on; no upper end is said to hold that may not."""
         accounted, measured = (
-            "no upper end" if end == inf else f"at most {end:.4g}"
+            "no upper end" if end == inf else f"at most {at_most(end, 4)}"
             for end in (self.accounted, self.measured)
         )
         if self.accounted < inf == self.measured:
-            accounted = f"{self.accounted:.4g} if its premises held"
-        certified = "infinite" if self.certified == inf else f"at least {self.certified:.4g}"
+            accounted = f"{at_most(self.accounted, 4)} if its premises held"
+        least = f"at least {at_least(self.certified, 4)}"
+        certified = "infinite" if self.certified == inf else least
         ends = f"{certified} (by attacks or algebra)", f"{accounted} (accounted)"
         return f"epsilon {', '.join(ends)}, {measured} (measured)"
 

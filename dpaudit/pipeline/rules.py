@@ -11,7 +11,7 @@ from dpaudit.files.finding import LEFT_OUT, WITHIN_BOUND, Finding, Metric, Name,
 from dpaudit.files.result import Premise
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
-from dpaudit.text import apart
+from dpaudit.text import apart, at_least
 
 CAPTURED = "captured"  # the attack of a test that counts records of short runs
 ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
@@ -105,7 +105,7 @@ class ClaimCase:
         test = self.best_test
         if test is None or not self.bound > 0:
             return ""
-        by = f"{_cases(test)} certify at least {self.bound:.3g}{self.of_declared_family}"
+        by = f"{_cases(test)} certify at least {at_least(self.bound)}{self.of_declared_family}"
         return f"{by} at {test.value(Name.CONFIDENCE) or 1 - ALPHA:.0%} confidence"
 
     @property
@@ -113,9 +113,9 @@ class ClaimCase:
         """What that test certifies beyond it of noise of the declared family; "" if no more."""
         test = self.best_test
         known = 0.0 if test is None else test.value(Name.EPSILON_OF_DECLARED_SHAPE) or 0.0
-        if known <= self.bound or f"{known:.3g}" == f"{self.bound:.3g}":
+        if known <= self.bound or at_least(known) == at_least(self.bound):
             return ""
-        return f" ({known:.3g} if the noise is of the declared family)"
+        return f" ({at_least(known)} if the noise is of the declared family)"
 
     @property
     def not_examined(self) -> str:

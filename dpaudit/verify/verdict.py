@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from math import exp, inf, isfinite
+from math import exp, floor, inf, isfinite, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from .figures import FALSE, FIGURES, Evidence, Finding, Flaw, evidence_of, flaws
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
-WITHOUT_VIEW = ("DPA111", "DPA112")  # codes of claims that no evidence can judge
 SIZES = "measured", "stated bound", "found", "rounds", "sampling rate", "noise over declared"
 MODEL = "threat_model"
 FORMS = ".3g", ".4g", ".5g", "g", ".7g", ",.0f", ".1g", ".0f"  # of figures and odds in sentences
@@ -134,7 +133,7 @@ def derive(evidence: Evidence, refuted: bool) -> str:
     judged = [f for f in evidence.findings if f["kind"] != "empirical-epsilon"]
     if any(finding["verdict"] == "unsupported" for finding in judged):
         return "unsupported"
-    if evidence.claim["codes"] and evidence.claim["codes"][0] in WITHOUT_VIEW:
+    if evidence.claim["codes"][:1] in (["DPA111"], ["DPA112"]):  # no evidence can judge it
         return "underpowered"
     strengths = [[metric(test, x) or 0.0 for x in FIGURES[1:]] for test in evidence.of("test")]
     bound, ceiling = max(strengths, default=[0.0, 0.0])
@@ -196,4 +195,5 @@ def _known(evidence: Evidence) -> set[str]:
 
 def _written(value: float) -> tuple[str, ...]:
     odds = exp(min(value, 50.0)) if value >= 0 else 0.0
-    return tuple(f"{x:{form}}" for x in (value, odds) for form in FORMS if isfinite(value))
+    down = value - (10.0 ** floor(log10(abs(value))) / 200 if 0 < abs(value) < inf else 0.0)
+    return tuple(f"{x:{form}}" for x in (value, odds, down) for form in FORMS if isfinite(value))

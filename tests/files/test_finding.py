@@ -221,6 +221,10 @@ def test_infinite_numbers_are_texts_in_json() -> None:
             (1.0, 2.0, 3.0),
             "at least 1 (by attacks or algebra), at most 2 (accounted), at most 3 (m",
         ),
+        (
+            (1.829988, 2.00001, 3.0),
+            "at least 1.829 (by attacks or algebra), at most 2.001 (accounted), at most 3 (m",
+        ),
         ((1.0, 2.0, inf), "at least 1 (by attacks or algebra), 2 if its premises held (accounted)"),
         ((1.0, inf, inf), "at least 1 (by attacks or algebra), no upper end (accounted), no upper"),
         ((inf, inf, 3.0), "infinite (by attacks or algebra), no upper end (accounted), at most 3"),

@@ -97,7 +97,7 @@ def test_a_bound_that_other_tests_leave_in_doubt_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "shown"), [(1.0, True), (0.0, True), (1.9, False), (1.699, False)]
+    ("bound", "shown"), [(1.0, True), (0.0, True), (1.9, False), (1.696, True), (1.7, False)]
 )
 def test_a_larger_bound_of_the_declared_family_stands_beside_it(bound: float, shown: bool) -> None:
     test = certified(bound, 0.6)

@@ -63,8 +63,8 @@ def epsilon_from_scores(
         say_json(json.dumps(figures, indent=2))
         return
     bound, mu = found["epsilon_lower_bound"], found.get("mu_lower_bound")
-    of_mu = "" if mu is None else f" (mu at least {at_least(mu, 4)})"
-    least = f"epsilon at least {at_least(bound, 4)}{of_mu}"
+    of_mu = "" if mu is None else f" (mu at least {at_least(float(mu), 4)})"
+    least = f"epsilon at least {at_least(float(bound), 4)}{of_mu}"
     say(f"{least} at delta {delta:g}, {1 - alpha:.6g} confidence")
     say(f"{found['evidence']}; without an error it would be {found['ceiling']:.4g}")
     say(f"assuming {found['assuming']}")

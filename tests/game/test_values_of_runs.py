@@ -285,3 +285,15 @@ def test_runs_that_compare_agents_fit_into_memory() -> None:
         (record.TOO_MANY // rows // 32 + 1, 0),
     ):
         assert record._runs(game, coordinates) == runs
+
+
+def test_blocks_that_were_kept_are_those_of_before() -> None:
+    """Scores and features of two blocks of runs, through what a resumed job reads."""
+    before = [worlds(5, 1.0, 3), worlds(6, 0.0, 4)]
+    after = play._blocks_of(play._progress_of(before))
+    assert [len(block.without.scores) for block in after] == [3, 4]
+    for block, other in zip(before, after, strict=True):
+        for run, kept in zip(block, other, strict=True):
+            assert np.array_equal(run.scores, kept.scores)
+            assert np.array_equal(run.features, kept.features)
+    assert play._blocks_of(None) == []

@@ -208,3 +208,9 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
         new.replace(file)  # another file of the same size
         hashes.add(hash_of([file]))
     assert len(hashes) == 2
+
+
+def test_a_name_that_is_of_no_plugin_names_no_module(folder: Path) -> None:
+    """A defense called like a module of Python is unknown, and its audit says so."""
+    audit = {"defense": {"name": "json"}, "attack": [{"name": "json:tool"}]}
+    assert set(content._plugin_source(audit)) == {"json:tool"}

@@ -435,3 +435,12 @@ def test_coordinates_that_gradients_move_and_no_noise_are_named() -> None:
         assert len(found) == is_silent
     silent = heard(0 * draws(3, 2, 4))
     assert list(noise._without_noise(silent, LAYERS)) == []
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_numbers_that_hardly_move_have_no_units(size: float) -> None:
+    """A gradient moves one number 1 / 10,000 as far as the others, and one 1 / 1,000,000."""
+    data = size * torch.tensor([[1.0, 1.0, 1.0, 1e-4, 1e-6]]).double().repeat(3, 1)
+    units = noise._in_units(heard(size * draws(4, 3, 5), data))
+    assert (units[..., :4] != 0).all()
+    assert (units[..., 4] == 0).all()

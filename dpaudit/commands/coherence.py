@@ -10,19 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpaudit.verify.figures import Flaw
+from dpaudit.files.claim import Claim
+from dpaudit.files.threat import ThreatModel
+from dpaudit.verify.figures import Flaw, evidence_of
 
-REASONS: Mapping[str, tuple[str, ...]] = {  # the codes that the reason of a verdict can have
-    "refuted": ("DPA101", "DPA102", "DPA103"),
-    "unsupported": ("DPA104", "DPA105", "DPA106", "DPA107", "DPA108", "DPA109", "DPA110"),
-    "underpowered": ("DPA111", "DPA112", "DPA113", "DPA114", "DPA115", "DPA116"),
-    "not refuted": ("DPA117", "DPA118"),
-    "supported": ("DPA141",),
-}
-SAID_OF_ONE = (None, "refuted", "unsupported")  # what a single finding can say of a claim
+from . import kept, reasons
+
 CONTROLS = {"positive-control": True, "null-control": False}  # whether the noise is off
 CAN_BE_VOID = ("declared", "exact-leak", "who-learns-what", "weather")
 STATED = ("claim", "threat_model", "defense", "graph", "model")  # by config.toml: no audit edits it
+STATED_OF_CLAIM = ("text", "epsilon", "delta", "mu", "scope", "adjacency")
 LARGEST = 10_000_000  # bytes of a config.toml that is read
 
 
@@ -32,19 +29,27 @@ def flaws(result: Mapping[str, Any], folder: Path) -> Iterator[Flaw]:
     Raises KeyError, TypeError or ValueError if the file is none of ours.
     """
     for claim in result["claims"]:
+        own = evidence_of(claim, result, folder)
         yield from _of_claim(claim)
+        yield from reasons.flaws(own)
+        yield from kept.missing(own)
     for i, finding in enumerate(result["findings"]):
         for what in _of_finding(finding, len(result["config"].get("claim") or ())):
             yield Flaw(f"findings[{i}]", what, True)
+    for i in sorted({i for claim in result["claims"] for i in claim["because"]}):
+        for what in kept.differing(result["findings"][i]):
+            yield Flaw(f"findings[{i}]", what, True)
+    if len(result.get("notes", ())) != len(result.get("note_codes", ())):
+        yield Flaw("notes", "not each has a code", True)
     yield from _of_adversaries(result)
     yield from _of_config(result["config"], folder / "config.toml")
 
 
 def _of_claim(claim: Mapping[str, Any]) -> Iterator[Flaw]:
-    """A code that is no reason of its verdict, and what is named twice."""
-    codes, verdict = claim["codes"], claim["verdict"]
-    if codes and codes[0] not in REASONS[verdict]:
-        yield Flaw("claims.codes", f'{codes[0]} is no reason of "{verdict}"', True)
+    """A sentence that is not what is claimed, and what is named twice."""
+    stated = Claim.model_validate({key: claim[key] for key in STATED_OF_CLAIM})
+    if claim["sentence"] != stated.sentence():
+        yield Flaw("sentence", f"the claim is: {stated.sentence()}", True)
     named = {"because": claim["because"], "premises": [p["name"] for p in claim["premises"]]}
     for key, names in named.items():
         if len({*names}) < len(names):
@@ -52,11 +57,11 @@ def _of_claim(claim: Mapping[str, Any]) -> Iterator[Flaw]:
 
 
 def _of_finding(finding: Mapping[str, Any], n_claims: int) -> Iterator[str]:
-    role, verdict, claim = finding["role"], finding["verdict"], finding["claim"]
+    role, claim = finding["role"], finding["claim"]
     if claim is not None and not 0 <= claim < n_claims:
         yield "the config has no such claim"
-    if verdict not in SAID_OF_ONE:
-        yield f'no evidence has the verdict "{verdict}"'
+    if finding["verdict"] not in (None, *kept.VERDICTS.get(role, ())):
+        yield f'no such evidence has the verdict "{finding["verdict"]}"'
     if role in CONTROLS and (finding["world"] == "no-defense") != CONTROLS[role]:
         yield f"a {role} has {'no' if CONTROLS[role] else 'the'} noise of the defense"
     if finding["void"] is not None and role not in CAN_BE_VOID:
@@ -79,6 +84,14 @@ def _of_adversaries(result: Mapping[str, Any]) -> Iterator[Flaw]:
         if [*model["agents"]] != [*(asked[model["name"]].get("agents") or ())]:
             what = f'"{model["name"]}" has other agents in the config'
             yield Flaw("threat_models", what, True)
+            continue
+        own = ThreatModel.model_validate(asked[model["name"]])
+        links = [(sender, receiver) for sender, receiver in result["graph"]["links"]]
+        own = own.within(links)
+        read = [link for link in links if own.sees(*link)]
+        said = model["sentence"] == own.sentence() or not read  # of none, another sentence is said
+        if not said or [tuple(link) for link in model["links"]] != read:
+            yield Flaw("threat_models", f'"{model["name"]}" reads other links', True)
 
 
 def _of_config(config: Mapping[str, Any], file: Path) -> Iterator[Flaw]:

@@ -83,15 +83,15 @@ def verify(
                 folder = Path(unpacked) if certificate.unpack(result, Path(unpacked)) else folder
             else:
                 flaws += flaws_of_page(result, file)
-            flaws += incoherent(result, file.parent)
             checked = check(result, folder)
+            of_claims = [flaw for one in checked for flaw in one.flaws]
+            if not any(flaw.contradicted for flaw in (*flaws, *of_claims)):
+                _refuse_malformed(file, result)  # a contradiction says more than what a key holds
+            flaws += incoherent(result, file.parent)
     except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError) as error:
         raise RunError(
             "DPA011", f"{file}: not what an audit writes ({error!r})", "run the audit again"
         ) from None
-    contradicted = any(one.contradicted for one in (*flaws, *(f for c in checked for f in c.flaws)))
-    if not contradicted:  # which says more than what a key holds
-        _refuse_malformed(file, result)
     if replay is not None:
         flaws += _replayed(run_directory, replay, device, data_root)
     return _answered(file, checked, flaws, as_json)

@@ -25,11 +25,10 @@ FAR = 30.0  # deviations, beyond which a sum is hardly ever
 
 def allow(releases: Any, adjacency: str, noise: float, rates: Sequence[float]) -> bool:
     """Whether releases with so many times the noise allow a test of such FPR and FNR."""
-    most = min(noise, MOST_NOISE)
-    there, reverse = (scaled(counted(releases, adjacency, x), most) for x in WORST)
+    there, other = (scaled(counted(releases, adjacency, x), min(noise, MOST_NOISE)) for x in WORST)
     if (mu := total_mu(there)) is not None:
         return -float(ndtri(rates).sum()) <= mu
-    allowed = composed(there, FINE).allows, composed(reverse, FINE).allows
+    allowed = composed(there, FINE).allows, composed(other, FINE).allows
     return allowed[0](*rates) and allowed[1](*rates[::-1])
 
 

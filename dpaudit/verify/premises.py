@@ -18,6 +18,7 @@ CITED = {  # roles of the findings that examine a premise; else that of its name
     "completeness": {"dependence"},
     "composition": {"declared", "exact-leak", "alignment"},
 }
+STATUS = {True: "examined", False: "not examined", None: "failed"}
 SAID_BESIDE = {"distance": ("dependence",), "noise": ("exact-leak",)}  # whose rounds it may say
 KIND = "family", "noise_multiplier", "clipped"  # of a release
 
@@ -29,8 +30,8 @@ def accounting(evidence: Evidence) -> Finding | None:
     return next(ended, None)
 
 
-def premises(evidence: Evidence) -> dict[str, bool]:
-    """By name, whether each premise was examined and held; none without accounting."""
+def premises(evidence: Evidence) -> dict[str, bool | None]:
+    """By name, whether each premise was examined and held; None: it failed. {} if none is there."""
     declared = accounting(evidence)
     if declared is None:
         return {}
@@ -62,7 +63,7 @@ def premises(evidence: Evidence) -> dict[str, bool]:
     more = [f for f, low in bounds if f["verdict"] == "refuted" or (low or 0) >= high * ALLOWED]
     cited = dict(distance=moved, noise=noise, completeness=beside, composition=more)
     failed = {name for name, some in cited.items() if any(f["verdict"] for f in some)}
-    return {name: bool(how) and name not in failed for name, how in held.items()}
+    return {name: None if name in failed else bool(how) for name, how in held.items()}
 
 
 def _is_complete(found: list[Finding]) -> bool:
@@ -97,9 +98,9 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
     """Where the premises or the range of a claim do not follow from its findings."""
     yield from _miscited(evidence)
     own, claim, declared = premises(evidence), evidence.claim, accounting(evidence)
-    said = {p["name"]: p["status"] == "examined" for p in claim["premises"]}
+    said = {p["name"]: p["status"] for p in claim["premises"]}
     for name in {**own, **said}:
-        if said.get(name) != own.get(name):
+        if name not in own or said.get(name) != STATUS[own[name]]:
             yield Flaw("premises", f"{name}: its evidence says otherwise", True)
     sampled = [r for r in most_of(declared) if r["sampling"] != "none"]
     rate = min((number(r["sampling_rate"]) for r in sampled), default=1.0)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dpaudit.commands.coherence import REASONS, differing, flaws
+from dpaudit.commands.coherence import differing, flaws
+from dpaudit.commands.reasons import REASONS
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"

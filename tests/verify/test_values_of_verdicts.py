@@ -103,7 +103,7 @@ def flaws_of(premise: Any = (), span: Any = None, **changed: Any) -> list[tuple[
     names = {"distance": [1], "noise": [1, 2], "records": [3], "completeness": [4],
              "composition": [0, 1], "state": [5]}  # fmt: skip
     given = {
-        name: {"name": name, "status": "examined" if held else "open", "says": "", "findings": f}
+        name: {"name": name, "status": premises.STATUS[held], "says": "", "findings": f}
         for (name, f), held in zip(names.items(), map(said.get, names), strict=True)
     }
     for name, change in dict(premise).items():
@@ -118,6 +118,7 @@ MEASURED = figures.accountant.epsilon(
     [of.RELEASE | {"noise_multiplier": 1.9}], of.DELTA, "add-remove"
 )
 SPAN = {"certified": 0.7, "accounted": 1.0, "measured": max(1.0, MEASURED)}
+ENDLESS = SPAN | {"measured": inf}
 
 
 @pytest.mark.parametrize(
@@ -125,12 +126,22 @@ SPAN = {"certified": 0.7, "accounted": 1.0, "measured": max(1.0, MEASURED)}
     [
         ({}, SPAN, {}, []),
         ({}, None, {}, []),
-        ({"state": {"status": "open"}}, SPAN, {}, [("premises", True)]),
+        ({"state": {"status": "not examined"}}, SPAN, {}, [("premises", True)]),
+        ({"state": {"status": "failed"}}, SPAN, {}, [("premises", True)]),
+        ({}, ENDLESS, {"state": {"not_examined": ["x"]}}, []),
+        (
+            *({"state": {"status": "failed"}}, ENDLESS, {"state": {"not_examined": ["x"]}}),
+            [("premises", True)],
+        ),
+        ({}, ENDLESS, {"noise": {"verdict": "unsupported"}}, []),
+        (
+            *({"noise": {"status": "not examined"}}, ENDLESS),
+            *({"noise": {"verdict": "unsupported"}}, [("premises", True)]),
+        ),
         ({}, SPAN | {"certified": 0.8}, {}, [("range", True)]),
         ({}, SPAN | {"accounted": 1.1}, {}, [("range", True)]),
         ({}, SPAN | {"measured": 3.0}, {}, [("range", True)]),
         ({}, SPAN | {"accounted": 1.004}, {}, []),
-        ({}, SPAN | {"measured": inf}, {"state": {"not_examined": ["x"]}}, []),
         ({}, SPAN, {"state": {"not_examined": ["x"]}}, [("range", True)]),
         ({}, SPAN, {"records": {"of": of.metrics(declared_sampling_rate=1.0)}}, []),
         (

@@ -10,12 +10,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import field_validator
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.claims_file import Check, Threshold
 from dpaudit.files.file_problems import read_model
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
@@ -25,6 +26,7 @@ from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
 from dpaudit.version import __version__
 
+from .changes import as_written, kept
 from .evidence import Stake, claim_label
 
 ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
@@ -64,6 +66,9 @@ class CheckBaseline(Strict):
     """One check as it was; labels end with the metric's name, as the vocabulary spells it."""
 
     config: str  # hash of the audit as it is written, without its seed
+    written: dict[str, Any] | None = None  # that audit; None in older baselines, as the next two
+    limits: tuple[Threshold, ...] | None = None
+    significance: float | None = None
     seed: int
     claims: dict[str, str]  # claim, against whom: verdict
     ranges: dict[str, EpsilonRange] = {}  # by the same; none in version 1
@@ -145,17 +150,19 @@ class Baseline(Strict):
 
 def config_hash(audit: Mapping[str, Any]) -> str:
     """Of an audit as it is written, without its seed; of a data file's path only the name."""
-    written = {key: value for key, value in audit.items() if key != "seed"}
-    data = written.get("data")
-    if isinstance(data, dict) and "path" in data:
-        written["data"] = {**data, "path": PurePath(str(data["path"])).name}
-    return sha256(json.dumps(written, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    text = json.dumps(as_written(audit), sort_keys=True, default=str)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
-def check_baseline(audit: Mapping[str, Any], result: AuditResult) -> CheckBaseline:
-    """What is kept of an audit and its result."""
+def check_baseline(
+    audit: Mapping[str, Any], result: AuditResult, check: Check | None = None
+) -> CheckBaseline:
+    """What is kept of an audit and its result, and of the limits that a check has for it."""
     return CheckBaseline(
         config=config_hash(audit),
+        written=kept(audit),
+        limits=None if check is None else check.threshold,
+        significance=None if check is None else check.significance,
         seed=result.provenance.seed,
         claims={label: claim.verdict for label, claim in labelled(result)},
         ranges={label: c.range for label, c in labelled(result) if c.range is not None},

@@ -21,6 +21,7 @@ from dpaudit.files.finding import Metric, Name
 from dpaudit.files.ledger_file import CUT_OFF, Budget, counted_lines, read_ledger
 
 from .baseline import Baseline, CheckBaseline, config_hash
+from .changes import kept
 
 ROUNDING = 1e-9  # relative: sums of many numbers are not exact
 DECLARED = "A ledger is what a program declares: no audit examined it."
@@ -82,6 +83,7 @@ class DeclaredLedger:
         verdict = self._judged[1]
         return CheckBaseline(
             config=config_hash(self.content),
+            written=kept(self.content),
             seed=0,
             claims={self.claim.sentence: verdict},
             metrics={Name.EPSILON: self._metric},

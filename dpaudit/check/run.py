@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dpaudit.errors import ConfigError, DpauditError, Problem, RunError, nearest
 from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
+from dpaudit.files.file_problems import FileKey, located
 from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.kinds import audit_kind
 from dpaudit.files.result import AuditResult
@@ -23,11 +24,13 @@ from dpaudit.version import __version__
 
 from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, labelled
 from .cache import AuditCache, Seal, machine_key
+from .changes import changes, kept
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
 from .ledgers import DeclaredLedger, declared
 from .one_audit import AuditJob
 from .statements import beside_baseline, by_evidence, not_checked, statements
 
+NAMED = 3  # keys of an audit that is another one
 SEED_DIGITS = 8  # of a content's hash, of which a fresh seed is made
 
 
@@ -121,8 +124,11 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         for i, check in enumerate(file.claims.check):
             with problems.of(check.name):
                 sources.append(_source(file, i, code, options, own))
-        written = {source.name: source.content for source in sources}
-        written |= {one.name: one.content for one in ledgers}
+        written = {s.name: _Written(s.content, s.path, s.text, s.at) for s in sources}
+        places = {one.name: i for i, one in enumerate(file.claims.ledger)}
+        for one in ledgers:
+            at = "ledger", places[one.name]
+            written[one.name] = _Written(one.content, file.path, file.text, at)
         if baseline is not None and not options.update_baseline:
             _refuse_other_configs(options.baseline, baseline, written)
         cache = AuditCache(options.cache, Seal(machine_key()), file.folder.resolve())
@@ -288,7 +294,10 @@ class _Finished:
         stakes, _, refuted = self._evidence(baseline)
         configs = self._configs()
         kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
-        checks = {s.name: check_baseline(s.content, self.results[s.name]) for s in self.sources}
+        checks = {
+            s.name: check_baseline(s.content, self.results[s.name], self.file.claims.check[s.index])
+            for s in self.sources
+        }
         checks |= {one.name: one.baseline for one in self.ledgers}
         Baseline(checks=checks, ledger=ledger, evidence=kept).write(self.options.baseline)
         yield f"baseline written: {self.options.baseline}"
@@ -387,18 +396,40 @@ def _baseline(file: ClaimsFile, options: CheckOptions) -> Baseline | None:
     return baseline
 
 
+class _Written(NamedTuple):
+    """What a check's audit, or a ledger's claim, is, and where it is written."""
+
+    content: Mapping[str, Any]
+    path: Path
+    text: str
+    at: FileKey  # where in that file
+
+
 def _refuse_other_configs(
-    path: Path | None, baseline: Baseline, written: Mapping[str, dict[str, Any]]
+    path: Path | None, baseline: Baseline, written: Mapping[str, _Written]
 ) -> None:
-    """Raises ConfigError for each check of a baseline that was made from other content."""
-    changed = [
-        f'{path}: check "{name}" was made from another config; if that change is meant, write it '
-        "anew with --update-baseline"
-        for name, content in written.items()
-        if baseline.checks[name].config != config_hash(content)
-    ]
-    if changed:
-        raise ConfigError("DPA067", "\n".join(changed))
+    """Raises ConfigError for each check of a baseline that was made from other content.
+
+    It names the keys that differ, and their lines; an older baseline holds no keys.
+    """
+    lines = []
+    for name, now in written.items():
+        old = baseline.checks[name]
+        if old.config == config_hash(now.content):
+            continue
+        found = [] if old.written is None else [*changes(old.written, kept(now.content))]
+        said = [
+            located(now.path, now.text, (*now.at, *one.key), Problem("DPA067", one.sentence)).text
+            for one in found[:NAMED]
+        ]
+        said += [f"and {len(found) - NAMED} more"] if len(found) > NAMED else []
+        which = f" ({'; '.join(said)})" if said else ""
+        lines.append(
+            f'{path}: check "{name}" was made from another config{which}; if that change is meant, '
+            "write it anew with --update-baseline"
+        )
+    if lines:
+        raise ConfigError("DPA067", "\n".join(lines))
 
 
 def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, own: str) -> Source:

@@ -19,7 +19,8 @@ from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim, Premise
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
-from .baseline import Baseline, compare, not_compared, other_verdicts
+from .baseline import Baseline, CheckBaseline, compare, not_compared, other_verdicts
+from .changes import loosened
 from .evidence import AGAINST, Accumulated, History, Stake, accumulated, by_history, stakes_of
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
@@ -167,6 +168,23 @@ class _Speaker(NamedTuple):
             f"{where} is broken: {value}",
         )
 
+    def loosened(self, old: CheckBaseline, file: ClaimsFile) -> Iterator[Statement]:
+        """A warning of each limit that allows more than it did in the baseline, or is gone."""
+        i = file.claims.check.index(self.check)
+        for one in loosened(old.limits or (), old.significance, self.check):
+            here = self
+            if one.index is not None:
+                here = self._replace(line=file.line(("check", i, "threshold", one.index)))
+            message = (
+                f"{one.sentence}: the baseline has it. If that is intended, write a new baseline "
+                "with --update-baseline"
+            )
+            subject, verdict = (
+                (one.about, ""),
+                "limit gone" if one.now is None else "limit loosened",
+            )
+            yield here.says("baseline", subject, "warning", verdict, message, "DPA145")
+
     def together(self, history: History, found: Accumulated) -> Tentative:
         """On one claim; ``found.p`` holds however many audits there will be."""
         sentence, _, adversary = history.claim.rpartition(AGAINST)
@@ -267,6 +285,7 @@ def beside_baseline(
         about = ("baseline", "")
         old = baseline.checks[speaker.check.name]
         found += [speaker.beside(*change) for change in other_verdicts(old, speaker.result)]
+        found += speaker.loosened(old, file)
         if not mine:
             message = (
                 f"no key metric got worse by more than its error: {compared} were compared at "

@@ -85,8 +85,9 @@ def test_a_baseline_of_another_config_is_refused(folder) -> None:
     code, _, error = check(folder)
     assert code == 2
     assert error == (
-        'error: baseline.json: check "first" was made from another config; if that change is meant, '
-        "write it anew with --update-baseline\n"
+        'error: baseline.json: check "first" was made from another config (claims.toml:5: '
+        'check[1].audit.defense.name: it was "mine:Mine" and is "mine:Other"); if that change is '
+        "meant, write it anew with --update-baseline\n"
     )
     (folder / "claims.toml").write_text(CLAIMS.replace("seed = 1", "seed = 5"))
     assert check(folder)[0] == 1  # another seed is the same experiment

@@ -6,8 +6,9 @@ public. Who knows the algorithm knows which messages arrived, and when.
 - **loss**: in each round a link loses what is sent on it. Nobody reads a lost message.
 - **delay**: each directed link takes a number of rounds of its own, drawn once. What is sent in
   round t is mixed in round t + delay, where a prompt message is mixed in round t.
-- **churn**: an absent agent takes no step and sends nothing. It keeps its model. A prompt message
-  to it is lost, and one on its way waits for it.
+- **churn**: an absent agent takes no step and sends nothing. A prompt message to it is lost. One on
+  its way is mixed into its model when it arrives: as it sends nothing meanwhile, this is the same
+  as if messages waited, and it mixed them round after round on its return, before it sends.
 - **stragglers**: a slow agent takes no step. It still mixes and sends.
 
 Where does the weight of a message go that does not arrive?

@@ -19,6 +19,7 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency
 from dpaudit.files.finding import Metric
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
+from dpaudit.game.probing.observer import is_of_links
 from dpaudit.statistics.noise_tests import size_of_draws
 
 from .beside_values import same_draws
@@ -26,7 +27,7 @@ from .declared import batches_of
 from .opposed import Scaled
 from .replay import EVERY_LINK, Replay, is_same, left, replay
 from .witness import Drawn
-from .worlds import Coupled, Key, PlayedWorld, WorldPair
+from .worlds import Coupled, Key, Played, PlayedWorld, WorldPair
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
@@ -69,7 +70,7 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
         units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
         norm, own = 1 if draw.family == "laplace" else 2, units.reshape(len(units), -1)
         by_row = torch.linalg.vector_norm(own, norm, dim=-1)  # of all records of an agent together
-        owners = _owners(here.coupled, k, len(by_row))
+        owners = _owners(here, found.here.rounds, (k, stream), len(by_row))
         for row in by_row.nonzero().flatten().tolist():
             if owners is None or not draw.is_fresh:
                 return f'"{stream}", whose noise is not an agent\'s own'
@@ -126,12 +127,25 @@ def _is_constant(here: PlayedWorld, there: PlayedWorld, key: Key, found: Replay)
     return bool(units.abs().max() <= ROUNDING)
 
 
-def _owners(coupled: Coupled, k: int, rows: int) -> list[int] | None:
-    """The agent of each row of a draw: one for each agent, or the sender of each link."""
+def _owners(world: PlayedWorld, played: Sequence[Played], key: Key, rows: int) -> list[int] | None:
+    """The agent of each row of a draw: one for each agent, or the sender of each link.
+
+    On a graph with as many links as agents it is what the rows move that tells. None: nobody's, or
+    it is not known whose.
+    """
+    coupled, (k, stream) = world.coupled, key
     graph = coupled.setting.network.at(k)
-    if rows == graph.n_agents:
-        return list(range(rows))
-    return graph.senders.tolist() if rows == graph.n_edges else None
+    agents, senders = list(range(graph.n_agents)), graph.senders.tolist()
+    if rows not in (len(agents), len(senders)):
+        return None
+    if len(agents) != len(senders) or agents == senders:
+        return agents if rows == len(agents) else senders
+    try:
+        game = Game.of(coupled.defense, coupled.setting, coupled.victim, "add-remove")
+        of_links = is_of_links(game, k, stream, played[k - world.k].sent)
+    except Exception:  # whatever a step raises that takes the real model alone
+        return None
+    return {True: senders, False: agents, None: None}[of_links]
 
 
 def over_declared(coupled: Coupled, moves: Mapping[int, Moved], adjacency: Adjacency) -> float:

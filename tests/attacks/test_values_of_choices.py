@@ -314,8 +314,9 @@ def test_total_variation_is_in_units_of_public_steps(contrast: float) -> None:
 def test_owners_of_draws_are_agents_or_senders(rows: int, owners: Any) -> None:
     graph = SimpleNamespace(n_agents=3, n_edges=4, senders=torch.tensor([0, 1, 1, 2]))
     network = SimpleNamespace(at=lambda k: graph)
-    coupled: Any = SimpleNamespace(setting=SimpleNamespace(network=network))
-    assert alignment._owners(coupled, 1, rows) == owners
+    coupled = SimpleNamespace(setting=SimpleNamespace(network=network))
+    world: Any = SimpleNamespace(coupled=coupled)
+    assert alignment._owners(world, (), (1, "z"), rows) == owners
 
 
 def test_moves_over_what_batches_allow_are_compared_in_order(monkeypatch) -> None:

@@ -258,7 +258,7 @@ def test_moves_of_noise_add_up_by_agent_and_family(
         there=SimpleNamespace(rounds=[], draws={(1, "z"): draw}),
     )  # fmt: skip
     monkeypatch.setattr(alignment, "replay", lambda *_: replayed)
-    monkeypatch.setattr(alignment, "_owners", lambda coupled, k, n: owners)
+    monkeypatch.setattr(alignment, "_owners", lambda *_: owners)
     monkeypatch.setattr(alignment, "_is_constant", lambda *_: True)
     here: Any = SimpleNamespace(coupled=None)
     result = alignment.alignment(here, here, True)

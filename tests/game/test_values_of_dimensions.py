@@ -282,9 +282,9 @@ def test_whose_a_draw_is_shows_at_the_coordinates_of_runs() -> None:
     game = Game.of(Centred(), setting, 1, "add-remove")
     asked = ChosenNoise()
     sent = game.first_sent(asked)
-    assert not observer._is_of_links(game, 1, "mask", sent)
-    assert observer._is_of_links(replace(game, width=3), 1, "mask", sent)
-    assert observer._is_of_links(game, 1, "y", sent)  # named after a message of links
+    assert not observer.is_of_links(game, 1, "mask", sent)
+    assert observer.is_of_links(replace(game, width=3), 1, "mask", sent)
+    assert observer.is_of_links(game, 1, "y", sent)  # named after a message of links
     graph, own = setting.network.at(1), Observer(replace(game, width=3), curious(0))
     [row] = own._own(1, sent, asked.draws)["mask"].tolist()
     assert int(graph.senders[row]) == 0

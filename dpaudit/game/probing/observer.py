@@ -113,40 +113,58 @@ class Observer:
         if rows != graph.n_edges or torch.equal(graph.senders, agents):
             return agents
         if name not in self._of_links:
-            found = _is_of_links(self.game, k, name, sent)
+            found = is_of_links(self.game, k, name, sent)
             if found is None:  # a later round may tell
                 return agents
             self._of_links[name] = found
         return graph.senders if self._of_links[name] else agents
 
 
-def _is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool | None:
+def is_of_links(game: Game, k: int, name: str, sent: Messages) -> bool | None:
     """Whether the rows of a draw are of links, on a graph that has as many of them as agents.
 
     A draw named after a message has its rows. Of another a row is its maker's if the maker sends
-    what the row moves: the draw is of links where that is so of their senders alone. None: the
-    round tells nothing, as what the draw moves was lost.
+    what the row moves, in its round or, where it moves nothing there, in the next: the draw is of
+    links where that is so of their senders alone. None: that is so of both or of neither, as where
+    what the draw moves was lost.
     """
     graph = game.setting.network.at(k)
     if name in sent and sent[name].payload.shape[-2] == graph.n_edges:
         return torch.equal(senders_by_row(sent[name]), graph.senders)
     n, d, silent = graph.n_agents, game.width or 1, game.gradient(torch.zeros(graph.n_agents))
-    state = game.start(n, coordinates=d)
     sizes = 1 + torch.arange(d, dtype=torch.float64)  # a step may take their mean away
     units = {name: torch.eye(n, dtype=torch.float64)[..., None] * sizes}
-    still, moved = (
-        game.defense.step(state, k, graph, silent, ChosenNoise(u)).sent for u in ({}, units)
-    )
+    states, asked = [game.start(n, coordinates=d)] * 2, [{}, units]
+    for round in range(k, min(k + 1, game.defense.n_rounds) + 1):
+        at = game.setting.network.at(round)
+        played = [
+            game.defense.step(state, round, at, silent, ChosenNoise(units))
+            for state, units in zip(states, asked, strict=True)
+        ]
+        links, agents = (
+            _are_makers(makers, played[0].sent, played[1].sent)
+            for makers in (graph.senders, torch.arange(n))
+        )
+        if links != agents:
+            return links
+        states, asked = [one.state for one in played], [{}, {}]
+    return None
+
+
+def _are_makers(makers: Tensor, still: Messages, moved: Messages) -> bool:
+    """Whether each row i of a draw that moves a message moves one of its maker's.
+
+    Args:
+        makers: [n_agents], of each row.
+        moved: the messages [n_agents, ...] where trial i has row i of the draw.
+    """
+    n = len(makers)
     sends = torch.zeros(n, n)  # how many rows of what agent j sends row i moves
     for message, quiet in still.items():
         changed = (moved[message].payload != quiet.payload).any(-1)
         sends.index_add_(1, quiet.senders, changed[:, quiet.rows].float())  # not of unsent rows
     unsent = (sends == 0).all(1)
-    links, agents = (
-        bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
-        for makers in (graph.senders, torch.arange(n))
-    )
-    return None if links and agents else links
+    return bool(((sends[torch.arange(n), makers] > 0) | unsent).all())
 
 
 def recorded_rows(view: View, observed: Sequence[tuple[int, str, int]], none: str) -> Tensor:

@@ -163,9 +163,10 @@ def test_the_largest_move_meets_the_largest_release(monkeypatch, moves, cyclic, 
 
 
 def test_rows_of_a_draw_are_agents_or_links() -> None:
-    assert alignment._owners(coupled_of(), 1, 2) == [0, 1]
-    assert alignment._owners(coupled_of(), 1, 3) == [0, 1, 1]
-    assert alignment._owners(coupled_of(), 1, 4) is None
+    world: Any = SimpleNamespace(coupled=coupled_of())
+    assert alignment._owners(world, (), (1, "z"), 2) == [0, 1]
+    assert alignment._owners(world, (), (1, "z"), 3) == [0, 1, 1]
+    assert alignment._owners(world, (), (1, "z"), 4) is None
 
 
 @pytest.mark.parametrize(

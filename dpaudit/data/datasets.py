@@ -424,13 +424,39 @@ def _records(what: str, x: Array) -> tuple[Array, tuple[float, float]]:
 def _labels(what: str, y: Array, n: int) -> Array:
     if y.shape != (n,):
         raise DataError(
-            "DPA030", f"{what} has shape {y.shape}; expected one label for each of {n} records"
+            "DPA030",
+            f"{what} has shape {y.shape}; expected one label for each of {n} records",
+            _help_with(y),
         )
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
         y = y.astype(str)  # as a column of pandas has them
     if y.dtype.kind not in "iubU":
-        raise DataError("DPA030", f"{what} is {y.dtype}; expected integers or strings")
+        said = f"{what} is {y.dtype}; expected integers or strings"
+        raise DataError("DPA030", said, _help_with(y))
     return y
+
+
+ONE_HOT = "these labels are one-hot: give the class of each record, y.argmax(-1)"
+
+
+def is_one_hot(y: Array) -> bool:
+    """Whether each row [..., n_classes] is 1 for one of several classes, and 0 for the others."""
+    if y.dtype.kind not in "iufb" or not y.ndim or y.shape[-1] < 2 or not y.size:
+        return False
+    return bool(((y == 0) | (y == 1)).all() and (y.sum(-1) == 1).all())
+
+
+def _help_with(y: Array) -> str:
+    """What to do with labels that are no classes; "" if only their number is wrong."""
+    if y.ndim == 1 and y.dtype.kind in "iubUO":
+        return ""
+    if is_one_hot(y):
+        return ONE_HOT
+    if y.ndim == 2 and y.shape[-1] == 1:
+        return "give the labels without their last axis, y.reshape(-1)"
+    if y.dtype.kind == "f" and y.ndim == 1 and (y == np.floor(y)).all():
+        return "these are whole numbers: give them as integers, y.astype(int)"
+    return "audits are of classification: give the class of each record as an integer or a name"
 
 
 def _scaled(x: Array) -> Array:

@@ -13,7 +13,7 @@ import torch
 from dpaudit.errors import DataError
 from dpaudit.rng import Streams
 
-from .datasets import TEST_SHARE, Dataset, array_of, from_arrays
+from .datasets import ONE_HOT, TEST_SHARE, Dataset, array_of, from_arrays, is_one_hot
 
 MOST_TOKENS = 2**20  # of a vocabulary, as data.text.vocabulary has it
 _LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
@@ -121,6 +121,7 @@ def _pair(item: Any, i: int) -> tuple[np.ndarray[Any, Any], Any]:
                 "DPA030",
                 f"data: item {i} has labels of shape {label.shape} on a record of shape "
                 f"{array.shape}; expected one label, or for token ids one at each position",
+                ONE_HOT if is_one_hot(label) else "",
             )
         if label.dtype.kind not in "iu":
             raise DataError(

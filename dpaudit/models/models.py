@@ -199,8 +199,11 @@ def _refuse_outputs(
             "DPA034", f"{name} cannot take records of shape {list(shape)}{ids}: {reason}"
         ) from None
     if not isinstance(logits, Tensor):
+        inside = "under the key logits" if isinstance(logits, dict) else "alone"
         raise ConfigError(
-            "DPA035", f"{name} gives a {type(logits).__name__}; expected a tensor of logits"
+            "DPA035",
+            f"{name} gives a {type(logits).__name__}; expected a tensor of logits",
+            f"let its forward return the logits {inside}, or wrap it in a network that does",
         )
     each = " at every position" if positions else ""
     expected = (2, positions) if positions else (2,)

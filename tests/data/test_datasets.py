@@ -165,6 +165,32 @@ def test_labels_of_any_name_are_numbered(tmp_path: Path, labels: np.ndarray) -> 
     assert data.class_names == tuple(str(c) for c in np.unique(labels))
 
 
+ONE_HOT = np.eye(3)[LABELS % 3]
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (ONE_HOT, "these labels are one-hot"),
+        (ONE_HOT.astype(bool), "these labels are one-hot"),
+        (ONE_HOT.astype(int), "these labels are one-hot"),
+        (2 * ONE_HOT, "audits are of classification"),
+        (ONE_HOT / 2 + 1 / 6, "audits are of classification"),
+        (np.ones((20, 2)), "audits are of classification"),
+        (LABELS[:, None], "give the labels without their last axis"),
+        (LABELS.astype(float), "these are whole numbers"),
+        (LABELS + 0.5, "audits are of classification"),
+        (LABELS[:-1], ""),
+    ],
+)
+def test_labels_that_are_no_classes_are_helped(y: np.ndarray, said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        from_arrays(FEATURES, y)
+    [problem] = refused.value.problems
+    assert problem.help.startswith(said)
+    assert bool(problem.help) == bool(said)
+
+
 class Evil:
     def __reduce__(self) -> tuple:
         return (Path.touch, (Path("unpickled"),))

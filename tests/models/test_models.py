@@ -1,5 +1,7 @@
 """Networks by name: their sizes, their parameters as one vector, what they refuse."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -209,6 +211,21 @@ class _Told(nn.Module):
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"scores": self.layer(x)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(tuple, "the logits alone"), (list, "the logits alone"), (dict, "under the key logits")],
+)
+def test_outputs_that_are_no_logits_are_helped(kind: type, said: str) -> None:
+    class Told(_Told):
+        def forward(self, x: torch.Tensor) -> Any:
+            logits = self.layer(x)
+            return {"scores": logits} if kind is dict else kind([logits])
+
+    with pytest.raises(ConfigError, match=f"Told gives a {kind.__name__}") as refused:
+        architecture(Told(), (4,), 3)
+    assert said in refused.value.problems[0].help
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ does it of a step that keeps something beside the state, or that takes the trial
 can rounds be held against each other if other data send other messages.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,7 @@ from dpaudit.game.step_inputs import (
 from dpaudit.rng import Streams
 from dpaudit.unforeseen import described, place
 
+from . import chance
 from .linearity import COORDINATES, ENTRIES, PLAYED, RELATIVE, ROUNDING
 
 FIRST = 3  # rounds that are played
@@ -72,7 +73,7 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> int:
         _refuse_other_numbers(_play(defense, setting, LENGTH, 0, precision), precision)
     first, again = (_play(defense, setting, LENGTH, 0) for _ in range(2))
     for k, (one, other) in enumerate(zip(first, again, strict=False), start=1):
-        _refuse_own_randomness(k, one, other)
+        _refuse_own_randomness(k, one, other, lambda: _play(defense, setting, LENGTH, 0))
     for by in (defense, untouched):
         _refuse_memory(by, setting, first)
     for length, seed in OTHERS:
@@ -192,8 +193,14 @@ def _refuse_other_numbers(played: list[_Played], precision: torch.dtype) -> None
                 )
 
 
-def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
-    """Hold two plays of round k against each other, of the same data and noise."""
+def _refuse_own_randomness(
+    k: int, one: _Played, again: _Played, play: Callable[[], Any] = list
+) -> None:
+    """Hold two plays of round k against each other, of the same data and noise.
+
+    Args:
+        play: plays them once more, to see what they call; if none is given, nothing is.
+    """
     for name, draw in one.draws.items():
         if draw.ndim < 2:
             raise _refusal(
@@ -201,7 +208,14 @@ def _refuse_own_randomness(k: int, one: _Played, again: _Played) -> None:
                 "[..., rows, d] with a row for each agent or link that draws; where several share "
                 "a draw, expand a row"
             )
-    _refuse_other_values(k, one.values, again.values, DIFFERS)
+    try:
+        _refuse_other_values(k, one.values, again.values, DIFFERS)
+    except ConfigError as error:
+        if not (call := chance.named(play)):
+            raise
+        [problem] = error.problems
+        by = f"it calls {call}: draw by noise.gaussian or noise.laplace, which the audit seeds"
+        raise ConfigError.of([problem._replace(help=by)]) from None
 
 
 def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> None:

@@ -54,6 +54,7 @@ def auc(members: Array, others: Array) -> Metric:
 
     The interval holds each chance from which what was found is at most 1.96 standard deviations
     away, at that chance's own variance. So it has a width where all members score highest, too.
+    Its standard error is the larger half over 1.96, which limits and baselines take.
 
     Source: Newcombe 2006, doi:10.1002/sim.2324; the variance after Hanley and McNeil 1982.
     """
@@ -68,8 +69,9 @@ def auc(members: Array, others: Array) -> Metric:
         both = 1 + half * ((1 - chance) / (2 - chance) + chance / (1 + chance))
         return (area - chance) ** 2 <= _Z**2 * chance * (1 - chance) * both / (m * n)
 
-    ends = (_last_near(is_near, area, end) for end in (0.0, 1.0))
-    return Metric(value=area, low=next(ends), high=next(ends), n=m)
+    low, high = (_last_near(is_near, area, end) for end in (0.0, 1.0))
+    error = max(area - low, high - area) / _Z  # of the side with the larger one
+    return Metric(value=area, low=low, high=high, n=m, standard_error=error)
 
 
 def _last_near(is_near: Callable[[float], bool], start: float, end: float) -> float:

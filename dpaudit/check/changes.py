@@ -69,9 +69,9 @@ def _shown(value: Any) -> str:
 
 
 class Loosened(NamedTuple):
-    """A limit that allows more than it did; ``index`` is None where it is gone."""
+    """A limit that allows more than it did; ``at`` is None where it is gone."""
 
-    index: int | None
+    at: int | None  # among those of the check
     about: str
     before: float | str
     now: float | str | None
@@ -93,7 +93,7 @@ def loosened(
     A limit is the same if all that selects its findings is. Of several on one metric, the strictest
     counts. "claim" and a number cannot be compared: one in place of the other is said.
     """
-    now = {}
+    now: dict[str, tuple[int, Threshold]] = {}
     for i, threshold in enumerate(check.threshold):
         other = now.get(_selector(threshold))
         if other is None or _allows_more(_limit(other[1]), _limit(threshold), threshold):

@@ -173,8 +173,8 @@ class _Speaker(NamedTuple):
         i = file.claims.check.index(self.check)
         for one in loosened(old.limits or (), old.significance, self.check):
             here = self
-            if one.index is not None:
-                here = self._replace(line=file.line(("check", i, "threshold", one.index)))
+            if one.at is not None:
+                here = self._replace(line=file.line(("check", i, "threshold", one.at)))
             message = (
                 f"{one.sentence}: the baseline has it. If that is intended, write a new baseline "
                 "with --update-baseline"

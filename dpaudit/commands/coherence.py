@@ -86,12 +86,22 @@ def _of_adversaries(result: Mapping[str, Any]) -> Iterator[Flaw]:
             yield Flaw("threat_models", what, True)
             continue
         own = ThreatModel.model_validate(asked[model["name"]])
+        drawn = own.model_copy(update={"agents": ()}).with_agents(
+            *_seed_and_agents(result["config"])
+        )
+        if own.drawn is not None and drawn.agents != own.agents:
+            yield Flaw("threat_models", f'"{model["name"]}" has agents that nobody drew', True)
         links = [(sender, receiver) for sender, receiver in result["graph"]["links"]]
         own = own.within(links)
         read = [link for link in links if own.sees(*link)]
         said = model["sentence"] == own.sentence() or not read  # of none, another sentence is said
         if not said or [tuple(link) for link in model["links"]] != read:
             yield Flaw("threat_models", f'"{model["name"]}" reads other links', True)
+
+
+def _seed_and_agents(config: Mapping[str, Any]) -> tuple[int, int]:
+    """By which agents of an adversary are drawn; 0 of a program, which has none."""
+    return int(config.get("seed") or 0), int((config.get("data") or {}).get("n_agents") or 0)
 
 
 def _of_config(config: Mapping[str, Any], file: Path) -> Iterator[Flaw]:

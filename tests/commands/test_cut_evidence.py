@@ -12,6 +12,7 @@ import pytest
 from dpaudit.commands.coherence import flaws
 from dpaudit.commands.kept import CONTROLS, FIGURES, differing
 from dpaudit.commands.reasons import SAYS
+from dpaudit.files.threat import ThreatModel
 from dpaudit.verify import verdict
 
 ROOT = Path(__file__).parents[2]
@@ -217,6 +218,22 @@ def test_findings_without_figures_say_why(role: str) -> None:
     )
     assert "it has no figures" in differing(own | {"notes": []})
     assert "it has no figures" in differing(own | {"series": {"round": [1]}})
+
+
+def test_agents_that_nobody_drew_are_named() -> None:
+    """Two colluders of the drawing by the seed, and two others, coherent everywhere."""
+    content = of("supported")
+    config, links = content["config"], [tuple(link) for link in content["graph"]["links"]]
+    n, [shown] = config["data"]["n_agents"], content["threat_models"]
+    asked = ThreatModel(name=shown["name"], kind="colluding", drawn=2)
+    drawn = asked.with_agents(config["seed"], n)
+    others = tuple(i for i in range(n) if i not in drawn.agents)[:2]
+    for agents, found in ((drawn.agents, []), (others, ["threat_models"])):
+        model = drawn.model_copy(update={"agents": agents})
+        config["threat_model"] = [model.model_dump(mode="json")]
+        read = [list(link) for link in links if model.sees(*link)]
+        shown.update(agents=list(agents), links=read, sentence=model.sentence())
+        assert where(content) == found
 
 
 def test_the_words_of_reasons_are_those_of_the_rules() -> None:

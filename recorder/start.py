@@ -202,7 +202,8 @@ def hooks_of_draws(
 
 def hooks_of_encoders() -> dict[str, Callable[[ModuleType], None]]:
     """What knows of which objects bytes are made, by module."""
-    return dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder)
+    packing = {"struct": encoders.hook_packing, "base64": encoders.hook_base64}
+    return {**dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder), **packing}
 
 
 def know_encoded() -> None:

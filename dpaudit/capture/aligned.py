@@ -140,25 +140,27 @@ class Alignments:
 
     @cached_property
     def sends_on(self) -> bool:
-        """Whether an agent's messages depend on noise of another in a round, as of what it got.
+        """Whether a victim's messages depend on noise of another in a round, as of what it got.
 
-        It is tried in the rounds that are measured, in the last one, and in the first one of each
-        order in which agents send; that of processes is not known.
+        What agents without records send on, as a server does, changes no victim's messages there.
+        It is tried in the measured rounds in which anybody sends on, in the last one, and in the
+        first one of each order in which agents send; that of processes is not known.
         """
-        rounds, base = self.worlds.rounds, self.worlds.base
-        if any(place.others for of in rounds.values() for place in of.places.values()):
-            return True
+        base, rounds = self.worlds.base, self.worlds.rounds
+        alone = {k for k, of in rounds.items() if not any(p.others for p in of.places.values())}
         last, orders = max(self.places), dict[tuple[int, ...], int]()
         for k in [*rounds, last, *self.places]:
             sent = tuple(dict.fromkeys(m.source for m in base.messages if m.round == k))
             is_ordered = self.worlds.config.program.ranks is None
             orders.setdefault(sent if is_ordered else tuple(sorted(sent)), k)
-        for k in sorted({*orders.values(), last} - {*rounds}):
+        for k in sorted({*orders.values(), last, *rounds} - alone):
+            sources = {*self.places[k]}
             silent = [tuple(draw.key for draw in of.draws) for of in self.places[k].values()]
             worlds = [self.worlds.replay.model_copy(update={"silent": keys}) for keys in silent]
             runs = self.program.each(worlds, ProgramRun.loaded, self.on_run)
             for victim, run in zip(self.places[k], runs, strict=True):
-                others = [m for m in base.messages if m.round == k and m.source != victim]
+                of_others = sources - {victim}
+                others = [m for m in base.messages if m.round == k and m.source in of_others]
                 if first_difference(base, run, others) is not None:
                     return True
         return False

@@ -61,7 +61,9 @@ def tell_head(lines: Iterable[str]) -> None:
 def contents_in(data: bytes, name: str = "0") -> list[Content]:
     """What the bytes of one message hold, which may begin with their length."""
     try:
-        found = list(_arrays_in(_without_length(data), name))
+        own = _without_length(data)
+        held = encoders.in_base64(own.strip())
+        found = list(_arrays_in(own, name)) if held is None else numbers_in({name: held})
     except Exception:  # what a decoder does not understand stays as it is
         found = []
     return found or [Content(name, (len(data),), "uint8", data)]
@@ -92,12 +94,15 @@ def numbers_in(value: Any, name: str = "") -> list[Content]:
     found, texts = [], []
     for within, part in parts_of(value):
         key = f"{name}.{within}" if name else within
+        if isinstance(part, str):
+            held = encoders.in_base64(part)
+            part = part if held is None else held
         if isinstance(part, (str, type(None))):
             texts.append(f"{key}: {part}")
             continue
         try:
-            held = isinstance(part, bytes)
-            found += contents_in(part, key) if held else [content_of(part, key)]
+            is_encoded = isinstance(part, bytes)
+            found += contents_in(part, key) if is_encoded else [content_of(part, key)]
         except RecorderError:
             return []
     if found:

@@ -84,9 +84,18 @@ def test_a_last_round_that_was_measured_is_not_tried_again(tmp_path) -> None:
     found.worlds.rounds[2] = SimpleNamespace(places=places)  # type: ignore[index]
     assert not found.sends_on
     others = (MessageId(1, (0,), "x", 2),)
-    found = alignments(tmp_path, {0: {0}, 1: {1}})
-    found.worlds.rounds[1] = SimpleNamespace(places={0: places[0]._replace(others=others)})  # type: ignore[index]
+    found.__dict__.pop("sends_on")
+    among = SimpleNamespace(places={0: places[0]._replace(others=others)})
+    found.worlds.rounds[2] = among  # type: ignore[index]
     assert found.sends_on
+
+
+def test_a_server_that_sends_on_is_no_agent_that_does(tmp_path) -> None:
+    """Its messages move with the noise of agents 0 and 1, and theirs with their own alone."""
+    found = alignments(tmp_path, {0: {0, 2}, 1: {1, 2}}, ranks=3)
+    found.worlds.base.messages[MessageId(2, (0,), "mean", 2)] = np.zeros(2)
+    assert not found.sends_on
+    assert found.stages == [(1, (0, 1)), (2, (0, 1))]
 
 
 def test_agents_that_send_on_in_one_order_alone_are_seen(tmp_path) -> None:

@@ -142,26 +142,24 @@ class Alignments:
     def sends_on(self) -> bool:
         """Whether a victim's messages depend on noise of another in a round, as of what it got.
 
-        What agents without records send on, as a server does, changes no victim's messages there.
-        It is tried in the measured rounds in which anybody sends on, in the last one, and in the
-        first one of each order in which agents send; that of processes is not known.
+        A server that sends on is none. It is tried in measured rounds in which anybody sends on, in
+        the last one, and in the first of each order of agents; that of processes is not known.
         """
         base, rounds = self.worlds.base, self.worlds.rounds
         alone = {k for k, of in rounds.items() if not any(p.others for p in of.places.values())}
         last, orders = max(self.places), dict[tuple[int, ...], int]()
         for k in [*rounds, last, *self.places]:
-            sent = tuple(dict.fromkeys(m.source for m in base.messages if m.round == k))
+            sources = tuple(dict.fromkeys(m.source for m in base.messages if m.round == k))
             is_ordered = self.worlds.config.program.ranks is None
-            orders.setdefault(sent if is_ordered else tuple(sorted(sent)), k)
+            orders.setdefault(sources if is_ordered else tuple(sorted(sources)), k)
         for k in sorted({*orders.values(), last, *rounds} - alone):
-            sources = {*self.places[k]}
-            silent = [tuple(draw.key for draw in of.draws) for of in self.places[k].values()]
+            places = self.places[k]
+            silent = [tuple(draw.key for draw in of.draws) for of in places.values()]
             worlds = [self.worlds.replay.model_copy(update={"silent": keys}) for keys in silent]
             runs = self.program.each(worlds, ProgramRun.loaded, self.on_run)
-            for victim, run in zip(self.places[k], runs, strict=True):
-                of_others = sources - {victim}
-                others = [m for m in base.messages if m.round == k and m.source in of_others]
-                if first_difference(base, run, others) is not None:
+            sent = [m for m in base.messages if m.round == k and m.source in places]
+            for victim, run in zip(places, runs, strict=True):
+                if first_difference(base, run, [m for m in sent if m.source != victim]) is not None:
                     return True
         return False
 

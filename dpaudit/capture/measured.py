@@ -178,8 +178,8 @@ def _response(
             "DPA063",
             f'noise "{draw.name}" moves {message}, which is bytes (uint8) in which no numbers were '
             "recognised",
-            "send npy, npz, safetensors or JSON; or show the numbers to tap.send, and name the "
-            "line of the bytes in messages.ignore",
+            "send npy, npz, safetensors or JSON, or use struct.pack; or show the numbers to "
+            "tap.send, and name the line of the bytes in messages.ignore",
         )
     number = _numbers_that_move([m[there] for m in moved], signs)
     if number is None and len(there) < len(signs[0]):

@@ -216,8 +216,12 @@ class ProgramRun:
 
     @cached_property
     def as_bytes(self) -> frozenset[MessageId]:
-        """Messages of bytes, in which no numbers were recognised."""
-        return frozenset(m for m, e in self._ids.items() if {t.dtype for t in e.tensors} == BYTES)
+        """Messages of bytes, in which no numbers were recognised, beside single whole ones."""
+        counted = {
+            m: [t for t in e.tensors if t.shape or "int" not in t.dtype]
+            for m, e in self._ids.items()
+        }
+        return frozenset(m for m, of in counted.items() if {t.dtype for t in of} == BYTES)
 
     @cached_property
     def draws(self) -> list[NamedDraw]:

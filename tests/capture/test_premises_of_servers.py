@@ -38,17 +38,17 @@ def audited(folder: Path, fault: str, mu: float, *victims: int) -> JudgedClaim:
 @pytest.mark.slow
 def test_clients_of_a_server_that_sends_on_are_supported(tmp_path: Path) -> None:
     claim = audited(tmp_path, "", 1.0, 0, 1)
-    assert claim.verdict is Verdict.SUPPORTED, claim.sentence
+    assert claim.verdict is Verdict.SUPPORTED, claim.reason
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["half", "none", "no clip", "even rounds"])
 def test_faults_of_clients_of_a_server_are_found(tmp_path: Path, fault: str) -> None:
     claim = audited(tmp_path, fault, 1.0, 0)
-    assert claim.verdict is Verdict.UNSUPPORTED, claim.sentence
+    assert claim.verdict is Verdict.UNSUPPORTED, claim.reason
 
 
 @pytest.mark.slow
-def test_clients_of_a_server_with_noise_of_one_seed_are_not_supported(tmp_path: Path) -> None:
+def test_noise_of_one_seed_for_all_clients_is_not_supported(tmp_path: Path) -> None:
     claim = audited(tmp_path, "one seed", 1.0, 0, 1)
-    assert claim.verdict in (Verdict.UNSUPPORTED, Verdict.UNDERPOWERED), claim.sentence
+    assert claim.verdict in (Verdict.UNSUPPORTED, Verdict.UNDERPOWERED), claim.reason

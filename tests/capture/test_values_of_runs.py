@@ -501,3 +501,15 @@ def test_tensors_of_a_message_are_named_by_their_numbers() -> None:
     of._ids[one].tensors = tuple(map(tensor, "abcd"))
     assert named(0, 1, 2) == '"a", "b", "c"'
     assert named(0, 1, 2, 3) == "4 tensors"
+
+
+def test_bytes_beside_a_number_of_the_round_are_bytes() -> None:
+    """As of base64 in JSON; a loss beside them may be what the noise moves."""
+
+    def holding(*tensors: tuple[str, tuple[int, ...]]) -> Any:
+        return SimpleNamespace(tensors=[SimpleNamespace(dtype=d, shape=s) for d, s in tensors])
+
+    whole, data, loss = ("int64", ()), ("uint8", (48,)), ("float64", ())
+    ids = {"both": holding(whole, data), "loss": holding(loss, data), "count": holding(whole)}
+    run = SimpleNamespace(_ids={**ids, "alone": holding(data)})
+    assert ProgramRun.as_bytes.func(run) == {"both", "alone"}  # type: ignore[arg-type]

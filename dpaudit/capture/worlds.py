@@ -16,6 +16,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
 from .drawn import owners, same_draws
+from .given_others import Revealed, asked_of, revealed
 from .learned import features_of
 from .measured import (
     NO_LEAK,
@@ -57,6 +58,7 @@ class Neighbours:
     others_hid: bool = False  # another agent has drawn noise before, and may not have sent it
     # By victim: messages that are not linear in their noise, or differ in size.
     unmeasured: Mapping[int, Mapping[MessageId, NotMeasured]] = field(default_factory=dict)
+    revealed: Mapping[int, Revealed] = field(default_factory=dict)  # beside its linear messages
     # By victim: how many numbers a message has, or None, where that depends on its record alone.
     sizes: Mapping[int, Mapping[MessageId, Mapping[How, int | None]]] = field(default_factory=dict)
 
@@ -96,6 +98,9 @@ class Neighbours:
         sizes = {m: [of[how] for how in pair] for m, of in self.sizes.get(victim, {}).items()}
         shown = [m for m in own if m in sizes and sizes[m][0] != sizes[m][1]]
         found = leak(place, noised, read, without, having, known, self._rounding(noised, read))
+        if name is None and "present" in pair and all(m in own for m in noised):
+            of_pair = [m for how in pair for m in self.revealed.get(victim, {}).get(how, ())]
+            shown += [m for m in of_pair if m in own]
         found = RoundLeak(inf, inf, shown[0]) if shown else found
         everything = all(
             m.source in threat_model.agents or m.read_by(threat_model) for m in self._before(place)
@@ -359,7 +364,11 @@ def _neighbours(
     hidden = [v for v in places if v in hiding]
     if silent_ones or (hiding and (replay.same or len(together) > 1)):
         hidden = [*places]  # what one agent keeps may be in messages of all
-    return Neighbours(places, noised, changed, base, hidden, bool(hiding), unmeasured)
+    told: dict[int, Revealed] = {}
+    if len(together) == 1:  # each agent's messages have its own noise
+        asked = [asked_of(p, noised[v], unmeasured[v], base, silent) for v, p in places.items()]
+        told = revealed([one for one in asked if one], changed, silent, playing, until, base)
+    return Neighbours(places, noised, changed, base, hidden, bool(hiding), unmeasured, told)
 
 
 def _places(

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from math import prod
+from re import sub
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,7 +45,7 @@ def rounds_of(
             destinations) in the calls of a process; if there is none, the period without
             destinations, which rotate in some programs, or without tags, which count rounds in
             others, whichever explains more; then without both. Where each process that sends does
-            so in one call, that is one round. Where a process has shown ``dpaudit.tap`` what
+            so in one call, or shows the tap one message of each name, that is one round. Where a process has shown ``dpaudit.tap`` what
             several agents send, each agent stands in the place of a process: workers serve
             agents in any order.
     """
@@ -52,12 +53,13 @@ def rounds_of(
     of_process = _by_process(events, draws)
     together = of_process if starts_at else [a for p in of_process for a in _by_agent(p)]
     by_agent = len(together) > len(of_process)
-    once = [sum(bool(call.sent) for call in calls) <= 1 for calls in together]
+    once = [_sends_once([call for call in calls if call.sent]) for calls in together]
     for calls, sends_once in zip(together, once, strict=True):
         if starts_at:
             starts = _at_site(calls, starts_at)
         elif all(once) or (by_agent and sends_once):
-            starts = [bool(call.sent) for call in calls]
+            first_sent = next((call.sequence for call in calls if call.sent), None)
+            starts = [call.sequence == first_sent for call in calls]
         else:
             starts = _by_period(calls)
         for call, number in zip(calls, _numbers(calls, starts), strict=True):
@@ -136,6 +138,13 @@ def _numbers(calls: Sequence[ProgramCall], starts: Sequence[bool]) -> list[int |
             following = numbers[i] or None
         numbers[i] = following
     return numbers
+
+
+def _sends_once(sending: Sequence[ProgramCall]) -> bool:
+    """Whether there is one message, or one of each name; names with numbers may count rounds."""
+    names = {sub(r"\d+", "", call.site) for call in sending}
+    shown = all(call.agent is not None for call in sending)
+    return len(sending) <= 1 or (shown and len(names) == len(sending))
 
 
 def _at_site(calls: Sequence[ProgramCall], site: str) -> list[bool]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 
@@ -146,13 +147,15 @@ def test_what_sends_little_makes_no_more_rounds(lines: str, expected: list[int])
     assert rounds(lines) == expected
 
 
-def served(agents: Sequence[int]) -> list[int]:
+def served(agents: Sequence[int], names: Sequence[str] = ("reply",)) -> list[int]:
     """The round of each reply that one worker shows the tap, of these agents in their order."""
     [first, *_], _ = recorded("S")
     shown = {"operator": "tap", "destinations": (9,), "group": (0, 9)}
     events = [
-        first.model_copy(update={**shown, "sequence": i, "source": agent, "occurrence": i})
-        for i, agent in enumerate(agents)
+        first.model_copy(
+            update={**shown, "sequence": i, "source": agent, "occurrence": i, "call_site": name}
+        )
+        for i, (agent, name) in enumerate(product(agents, names))
     ]
     events, _ = with_rounds(events, [])
     return [event.round or 0 for event in events]
@@ -169,6 +172,13 @@ def test_an_agent_that_is_served_once_has_its_round() -> None:
 
 def test_a_worker_that_serves_each_agent_once_plays_one_round() -> None:
     assert served([1, 2, 0]) == [1, 1, 1]
+    assert served([1, 2, 0], ["reply", "metrics"]) == [1] * 6
+    assert served([1], ["reply", "metrics"]) == [1, 1]
+
+
+def test_names_that_count_are_no_single_round() -> None:
+    assert served([0], ["model-1", "model-2"]) == [0, 0]
+    assert served([0, 0], ["reply", "metrics"]) == [1, 1, 2, 2]
 
 
 def test_a_draw_is_of_the_agent_that_sends_next() -> None:

@@ -45,9 +45,9 @@ def rounds_of(
             destinations) in the calls of a process; if there is none, the period without
             destinations, which rotate in some programs, or without tags, which count rounds in
             others, whichever explains more; then without both. Where each process that sends does
-            so in one call, or shows the tap one message of each name, that is one round. Where a process has shown ``dpaudit.tap`` what
-            several agents send, each agent stands in the place of a process: workers serve
-            agents in any order.
+            so in one call, or shows the tap one message of each name, that is one round. Where a
+            process has shown ``dpaudit.tap`` what several agents send, each agent stands in the
+            place of a process: workers serve agents in any order.
     """
     found: RoundsFound = {}
     of_process = _by_process(events, draws)

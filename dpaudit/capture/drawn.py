@@ -32,6 +32,7 @@ Sign = Literal[1, -1]
 Same = dict[str, tuple[str, Sign]]
 LEVEL = 1e-6  # of a false alarm about the noise of one program
 LEAST_STEP, OFF_GRID = 1e-5, 0.05  # of a grid, in units of the scale; of a step
+FEW_VALUES = 8  # of numbers, which no halves of a continuous law are
 FEWEST_ON_GRID = 20  # numbers: of two, one is always a multiple of their gap
 SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
@@ -187,7 +188,8 @@ def _on_a_grid(drawings: Sequence[Drawing]) -> str:
 def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> str:
     """That all numbers of one name are halves, as they are or in units of their scale; or "".
 
-    A half has 11 bits: one in 8,000 numbers of single precision is one.
+    A half has 11 bits: one in 8,000 numbers of single precision is one. Noise of a law has many of
+    them: a few, such as zero or two signs, are held against the law.
     """
     found: defaultdict[tuple[str, bool], list[Array]] = defaultdict(list)
     for run, draws in zip(runs, used, strict=True):
@@ -195,8 +197,10 @@ def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[Named
             found[d.name, False].append(run.tape[d.key])
             found[d.name, True].append(run.tape[d.key] / d.scale)
     for (name, _), some in found.items():
-        mantissas = np.frexp(np.concatenate(some))[0] * 2**11
-        if len(mantissas) >= FEWEST_ON_GRID and (mantissas == np.round(mantissas)).all():
+        values = np.concatenate(some)
+        mantissas = np.frexp(values)[0] * 2**11
+        many = len(values) >= FEWEST_ON_GRID and len(np.unique(values)) > FEW_VALUES
+        if many and (mantissas == np.round(mantissas)).all():
             return f'"{name}" has numbers of half precision, whose gaps hide nothing finer'
     return ""
 

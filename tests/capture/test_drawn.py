@@ -100,6 +100,14 @@ def test_noise_of_half_precision_is_not_examined() -> None:
         assert any("half precision" in why for why in found.not_examined) == is_half
 
 
+@pytest.mark.parametrize("values", [(0.0,), (0.75,), (-3.0, 3.0)])
+def test_few_values_are_no_noise_of_half_precision(values: tuple[float, ...]) -> None:
+    """Zero, one number or two signs in the place of normal noise of size 3, in two runs."""
+    drawn = np.random.default_rng(8).choice(values, (2, 40, 100))
+    [found] = drawn_noise([run(each, 3.0) for each in drawn], ())
+    assert found.verdict is Verdict.UNSUPPORTED
+
+
 def test_a_repeated_draw_is_named() -> None:
     values = np.random.default_rng(8).standard_normal((5, 4))
     values[3] = values[1]

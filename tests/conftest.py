@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -24,6 +25,8 @@ WITHOUT_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False  # until then: rewriting the asserts of all tests takes seconds
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
+# A shell that starts tests in the background lets them ignore what Ctrl+C sends, which some send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -383,6 +383,14 @@ def test_one_length_in_all_directions_is_a_bound() -> None:
     refuse_unbounded(moves(), {0: [1]})
     with pytest.raises(NotExamined, match="by 1 to 1.01 times its noise"):
         refuse_unbounded(moves(level=1.01), {0: [1]})
+    with pytest.raises(NotExamined, match="by 1 to 1.0013 times its noise"):
+        refuse_unbounded(moves(level=1.0013), {0: [1]})
+    refuse_unbounded(moves(level=1.0000021), {0: [1]})
+    nearer, distance = moves(level=1.0000021), FAR[0].partition(":")[2].lstrip("-")
+    [sizes] = nearer.sizes.values()
+    less = {how: size / 2 if how.endswith(distance) else size for how, size in sizes.items()}
+    with pytest.raises(NotExamined, match="by 1 to 1.0000021 times its noise"):
+        refuse_unbounded(nearer._replace(sizes={(0, 1, "gaussian"): less}), {0: [1]})
     with pytest.raises(NotExamined, match="no record that was tried moves"):
         refuse_unbounded(moves(own=0.0, level=0.0, single=0.0, present=0.0), {0: [1]})
 

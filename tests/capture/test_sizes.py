@@ -73,3 +73,12 @@ def test_a_message_that_a_record_ends_shows_it(tmp_path: Path) -> None:
 def test_messages_of_one_size_need_no_more_runs(tmp_path: Path) -> None:
     found, n = of_round(Toy(tmp_path), tmp_path, 1)
     assert (n, found.sizes) == (0, {})
+
+
+def test_a_size_is_looked_at_where_that_of_one_agent_differs(tmp_path: Path) -> None:
+    """The first number of agent 0 is 0.4, or 1.1; that of agent 1 is 1.4, or 1.0 without it."""
+    config = config_of(tmp_path, record={"rounds": (1,), "victims": (0, 1)})
+    toy = Counts(tmp_path)
+    worlds: MeasuredRuns = measured_worlds(config, toy)  # type: ignore[arg-type]
+    found = with_sizes(worlds, toy).rounds[1]  # type: ignore[arg-type]
+    assert [[*found.sizes[v]] for v in (0, 1)] == [[MESSAGE], []]

@@ -309,6 +309,9 @@ def test_what_rounding_may_leave_beside_noise_shows_nothing() -> None:
     of = Neighbours({0: place}, {0: noised}, {}, base)
     assert of._rounding(noised, [A, B]) == 0.5 * 2.0**-20  # 9.0 has no noise
     assert of._rounding(noised, [B]) == 0.0  # it is no single
+    opposite: Any = SimpleNamespace(single={A}, messages={A: np.array([-4.0, 9.0])})
+    of = Neighbours({0: place}, {0: noised}, {}, opposite)
+    assert of._rounding(noised, [A, B]) == 4.0 * 2.0**-20
 
 
 def test_a_part_without_noise_is_weighed_by_its_change() -> None:

@@ -236,6 +236,7 @@ def taken(*agents: int, records: int = 1) -> list[Any]:
         ({"pattern": "unknown"}, "", ""),  # one of the claims is of a round
         ({"taken": taken(0, 2)}, "distance", r"of agent 2 was changed \(record.victims\)"),
         ({"taken": taken(3, 0, 2)}, "distance", r"of agents 2, 3 was changed \(record.victims\)"),
+        ({"taken": taken(8, 0, 1)}, "distance", "of agents 1, 8 was changed"),  # a set has 8 first
         ({"taken": taken(0, 2), "victims": (0, 2)}, "", ""),
         ({"draws": taken(0, 5, 4)}, "records", "agent 4 draws noise and takes no batch, so that"),
         ({"same": {"a": ("b", 1)}}, "composition", "agents share noise"),

@@ -246,6 +246,23 @@ def test_a_record_changes_in_all_batches_that_hold_it() -> None:
     assert shared.owners_of(draw(7, 3)) == {1, 7}
 
 
+@pytest.mark.parametrize(
+    ("second", "digests"),
+    [(("c", "a"), ["a", "a"]), (("c", "a", "c"), [None, None]), ((), [None, None])],
+)
+def test_a_record_has_a_digest_where_no_batch_repeats_one(second: Any, digests: Any) -> None:
+    """Of two rounds, the batches of which begin with the first; that of no round is left out."""
+    own = [("a", "b"), second, ("z", "z")]
+    plain: Any = Run({message(7, 1, 1): 2, message(7, 1, 2): 4})
+    plain.batches = [
+        SimpleNamespace(agent=7, sequence=2 * i + 1, digests=batch) for i, batch in enumerate(own)
+    ]
+    config: Any = SimpleNamespace(record=SimpleNamespace(victims=(7,), rounds=(1, 2)))
+    found = worlds._records(config, plain)
+    assert [*found] == [(7, 1), (7, 2)]
+    assert [of["digest"] for of in found.values()] == digests
+
+
 def test_each_draw_is_left_out_and_signed_for_all_victims() -> None:
     places = [
         AgentRound(0, 1, (), (draw(0, 1), draw(0, 2)), 1),

@@ -1,5 +1,6 @@
 """Runs that share every draw, and what must be the same in them."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,18 @@ def test_an_agent_may_change_its_process_in_no_run(tmp_path: Path) -> None:
     assert len(program.read(World(out=tmp_path / "kept")).batches) == 2
     with pytest.raises(RunError, match="agent 0 is played by several processes"):
         program.read(World(out=tmp_path / "changed"))
+
+
+def test_a_run_may_leave_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").touch()
+    command = {"command": ("python", "a.py"), "folder": tmp_path}
+    config = CapturedConfig.model_validate({"program": command})
+    program, done = Program(config, tmp_path / "scratch", cores=1), []
+    monkeypatch.setattr(program, "_runs", SimpleNamespace(workers=1, run=lambda *_: 0))
+    monkeypatch.setattr(program, "read", lambda world: world.out)
+    monkeypatch.setattr(program, "_refuse_failure", lambda *_: None)
+    found = program.each([World(out=tmp_path)], shutil.rmtree, lambda: done.append(1))
+    assert (found, done) == ([None], [1])
 
 
 @pytest.mark.parametrize(

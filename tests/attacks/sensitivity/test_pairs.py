@@ -326,6 +326,8 @@ def test_messages_differ_beyond_a_part_of_their_norm(moved: float, differs: bool
     )
     there: Any = SimpleNamespace(sent={"x": vector(100.0, moved)[None]})
     assert order._differing(here, there) == ["x"] * differs
+    trials = torch.stack([vector(100.0, 0.0), vector(100.0, moved)])[:, None]  # one of them
+    assert order._differing(here, SimpleNamespace(sent={"x": trials})) == ["x"] * differs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

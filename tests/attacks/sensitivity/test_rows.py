@@ -1,6 +1,6 @@
 """What the rows of a run say of its bounds, and what an examination keeps, case by case."""
 
-from math import isnan
+from math import inf, isnan
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -255,3 +255,11 @@ def test_a_row_is_clearly_beyond_its_bound() -> None:
     assert stand_in._is_clear(row(2.00001, 2.0))
     assert not stand_in._is_clear(row(2.000001, 2.0))
     assert not stand_in._is_clear(row(9.0, None))
+
+
+def test_a_bound_has_room_for_a_millionth_and_rounding() -> None:
+    for tolerance, most in ((0.0, 2.000002), (0.5, 2.500002)):
+        within, beyond = (row(most + step, tolerance=tolerance) for step in (-1e-9, 1e-9))
+        assert (within.exceeds, beyond.exceeds) == (False, True)
+    assert row(inf, inf).exceeds
+    assert not row(3.0, None).exceeds

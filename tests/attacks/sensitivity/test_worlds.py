@@ -15,6 +15,7 @@ from dpaudit.attacks.sensitivity.worlds import (
     FunctionChange,
     PlayedWorld,
     Record,
+    _close,
     lengths,
     placed,
     reordered,
@@ -300,3 +301,18 @@ def test_rounding_is_far_below_an_effect_and_grows() -> None:
         2**-53 * (160 + 8_032 * 32 * 0.06), rel=1e-12
     )
     assert rounding(10.0, 0.06, 32, 8_000) < 1e-10 * 0.06 * 1e3
+
+
+def test_payloads_are_close_up_to_64_roundings_of_the_larger() -> None:
+    """Where the largest entry itself is larger by so much in one of the two, in either order."""
+    step = 2.0**-47  # 64 roundings of 1
+
+    def payloads(moved: float) -> tuple[torch.Tensor, torch.Tensor]:
+        one, other = torch.zeros(2, 2, dtype=torch.float64)
+        one[0], other[0], other[1] = 1.0, 1.0 + step, moved
+        return one, other
+
+    for moved, close in ((step * (1 + step), True), (step * (1 + 2 * step), False)):
+        one, other = payloads(moved)
+        assert (_close(one, other), _close(other, one)) == (close, close)
+    assert _close(torch.zeros(0, 3), torch.zeros(0, 3))

@@ -2,13 +2,14 @@
 
 from math import inf, log
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import ndtri
 
-from dpaudit.accounting.releases import epsilon
+from dpaudit.accounting.releases import Interval, epsilon
 from dpaudit.attacks.canaries.bound import (
     CHECKED,
     Guessing,
@@ -107,6 +108,22 @@ def test_without_any_noise_channels_are_not_gaussian(context_of) -> None:
     game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     said = not_gaussian(Adversary(game, EAVESDROPPER, 2))
     assert said == "a message shows the record without noise"
+
+
+@pytest.mark.parametrize(
+    ("squares", "said"),
+    [
+        ((0.0, 0.0), "the view shows nothing of the record"),
+        ((), "the view shows nothing of the record"),
+        ((0.0, 1.0), None),
+    ],
+)
+def test_a_view_of_nothing_has_no_channels(monkeypatch, squares, said) -> None:
+    monkeypatch.setattr("dpaudit.attacks.canaries.bound.nonlinearity", lambda *_: None)
+    by_use = tuple(Interval(square, 2.0) for square in squares)
+    leak = SimpleNamespace(has_laplace=False, noiseless={}, by_use=by_use)
+    adversary: Any = SimpleNamespace(leak=leak, game=None, threat_model=EAVESDROPPER, n_rounds=2)
+    assert not_gaussian(adversary) == said
 
 
 def test_an_alpha_that_testing_takes_is_judged_by_guesses(context_of) -> None:

@@ -91,6 +91,17 @@ def test_the_exact_leak_of_the_first_round_is_in_the_bracket(threat_model) -> No
     assert [r.count for r in bracket.most] == [3]
 
 
+def test_a_state_begins_with_an_empty_history_of_each_agent() -> None:
+    setting = Setting(build_graph("ring", 4), (40,) * 4, 9)
+    for trials in ((), (2,), (3, 2)):
+        X = torch.ones(*trials, 4, 9, dtype=torch.float64)
+        state = FedAN(noise_multiplier=1.0, memory=3).start(X, setting)
+        assert (state.V.tolist(), state.X.tolist()) == (X.tolist(), X.tolist())
+        assert state.own.shape == state.heard.shape == (*trials, 4, 3)
+        assert state.played.shape == (*trials, 1, 1)
+        assert not any(part.any() for part in (state.own, state.heard, state.played))
+
+
 def test_a_budget_is_kept_whatever_the_scales_are() -> None:
     setting = Setting(build_graph("ring", 5), (400,) * 5, 9)
     defense = FedAN(n_rounds=50, batch_size=10, epsilon=2.0).calibrate(setting)

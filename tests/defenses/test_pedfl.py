@@ -1,5 +1,6 @@
 """PEDFL: its rounds agent by agent, and noise that is 0 where all agents are equal."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -113,6 +114,9 @@ def test_what_is_stated_is_the_distance_between_agents_alone(drawn_setting, stre
     stated = defense.sensitivity(1, setting, "agent-identity", 0, sent)
     assert stated["m"].value == pytest.approx((X[0] - X[3]).norm(p=1).item())
     assert defense.sensitivity(1, setting, "add-remove", 0, sent) == {}
+    of_trials = replace(sent["sens"], payload=torch.tensor([2.0, 5.0, 3.0])[:, None, None])
+    stated = defense.sensitivity(1, setting, "agent-identity", 0, {"sens": of_trials})
+    assert (stated["m"].norm, stated["m"].value) == (1, 5.0)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -138,3 +142,4 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
         PEDFL(epsilon=1.0, noise_rate=0.0, allow_outside_theory=True).calibrate(setting)
     ring = Setting(build_graph("ring", 4), (40,) * 4, 9)
     assert PEDFL(epsilon=5.0, noise_rate=0.01).calibrate(ring).b == pytest.approx(0.05)
+    assert PEDFL(budget=3.0, noise_rate=0.0).calibrate(ring).b == 3.0

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from dpaudit.errors import RunError
 from dpaudit.files.finding import (
     KINDS,
+    WITHIN_BOUND,
     Finding,
     Metric,
     Name,
@@ -301,3 +302,7 @@ def test_the_first_claim_with_the_worst_verdict_decides() -> None:
     none = both.model_copy(update={"claims": (), "verdict": None})
     assert (none.sentence, none.decided_by) == ("No claim was made, so there is no verdict.", None)
     assert str(none).startswith("no claim was made, so there is no verdict\n0 verdicts and ")
+
+
+def test_a_bound_is_exceeded_beyond_a_millionth_of_it() -> None:
+    assert pytest.approx(1.000001, abs=1e-12) == WITHIN_BOUND

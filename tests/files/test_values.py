@@ -198,6 +198,14 @@ def test_a_last_line_counts_if_it_is_whole(rest: bytes, n: int, is_cut_off: bool
     assert entries == [Entry(event=PrivacyEvent(epsilon=1.0), note="é")] * n
 
 
+def test_a_budget_is_written_without_what_it_has_not() -> None:
+    found = json.loads(to_line(Budget(epsilon=2.0, delta=0.0)))
+    assert found == {
+        "format": "dpaudit-ledger", "version": 1, "epsilon": 2.0, "delta": 0.0,
+        "adjacency": "add-remove", "composition": "fixed",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "lines, said",
     [

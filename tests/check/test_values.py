@@ -1,7 +1,7 @@
 """Values on which a check decides, one by one: texts of figures, limits, keys, ledgers, seeds."""
 
 import os
-from math import inf
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import pytest
 from dpaudit.check import baseline, cache
 from dpaudit.check.baseline import Baseline, check_baseline
 from dpaudit.check.cache import AuditCache, Seal, machine_key
-from dpaudit.check.evidence import Accumulated, accumulated, by_history, merged, settled
+from dpaudit.check.evidence import Accumulated, History, accumulated, by_history, merged, settled
 from dpaudit.check.ledgers import DeclaredLedger, declared
 from dpaudit.check.statements import (
     _interval,
     _is,
     _p_of_limit,
+    _speakers,
     _value,
     beside_baseline,
     statements,
@@ -96,6 +97,16 @@ def test_a_bound_on_mu_beyond_a_limit_has_a_p_value_of_mu() -> None:
     assert p_of(names[0], COUNTS) == mu_p_value(40, 300, 1000, 1000, 2.0)
     assert p_of(names[1], COUNTS) == p_of(names[2], COUNTS) == pytest.approx(0.1)
     assert [p_of(name, {}) for name in names] == pytest.approx([0.05] * 3)
+
+
+def test_wealth_is_written_as_far_as_floats_reach() -> None:
+    """The exponential of 710 is beyond them."""
+    file = file_of({"metric": "epsilon", "at_most": 100.0, "kind": "accounting"})
+    [speaker] = _speakers(file, {"c": audit_of(Verdict.NOT_REFUTED)})
+    history = History("c", "config", "claim", "attack")
+    for log_wealth, said in ((log(20.0), "20, p = 0.05"), (1e300, "1.01e+304, p = 0")):
+        found = speaker.together(history, Accumulated(2, log_wealth))
+        assert found.statement.message.endswith(f"reached a wealth of {said}")
 
 
 def test_a_void_figure_is_said_with_its_least_value() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import Verdict
+from dpaudit.mechanism.function import kept_randomness
 from dpaudit.mechanism.zoo.entries import (
     Entry,
     clipped,
@@ -18,6 +19,7 @@ from dpaudit.mechanism.zoo.entries import (
     randomised_response,
 )
 from dpaudit.mechanism.zoo.run import Audited, audited, is_sound, row, summary, tables, text, zoo
+from dpaudit.mechanism.zoo.selection import BELOW, LARGE, OVER, UNASKED
 from dpaudit.mechanism.zoo.updates import _largest, per_record
 
 pytestmark = pytest.mark.usefixtures("few_far_seeds")
@@ -57,6 +59,20 @@ def test_epsilon_of_integer_noise_is_its_decay() -> None:
     epsilon = integer_noise(geometric, 1, 1e-2)
     mass = 1 / (1 + exp(-0.7))  # of numbers at 0 or below, so that delta = mass (1 - e^(eps - 0.7))
     assert epsilon == pytest.approx(0.7 + log(1 - 1e-2 / mass))
+
+
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_only_one_sparse_vector_shows_its_answers(n: int) -> None:
+    """Scores of 90 are above any threshold that has these draws, and those of -90 below."""
+    [entry] = [e for e in ZOO if e.name == f"sparse vector, algorithm {n}"]
+    with kept_randomness():
+        np.random.seed(0)
+        found = entry.function(np.array([90.0, -90.0, 90.0, -90.0])).tolist()
+    if n == 3:
+        assert found[1::2] == [BELOW, UNASKED]
+        assert found[::2] == pytest.approx([LARGE + 90.0] * 2, abs=40.0)
+    else:
+        assert found == [OVER, BELOW, OVER, BELOW if n == 5 else UNASKED]
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -238,7 +238,9 @@ def whole(**changed: Any) -> list[str]:
         },
     } | {key: value for key, value in changed.items() if key != "config"}
     result["config"] |= changed.get("config", {})  # type: ignore[operator]
-    return [flaw.where for flaw in verdict.overall(result)]
+    flaws = [*verdict.overall(result)]
+    assert all(flaw.contradicted for flaw in flaws)
+    return [flaw.where for flaw in flaws]
 
 
 @pytest.mark.parametrize(

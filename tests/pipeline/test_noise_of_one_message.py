@@ -172,7 +172,9 @@ def test_rows_of_one_reader_that_share_noise_must_share_data() -> None:
     assert found(one, narrow) == found(one, narrow, heard(drawn[..., :1], data[:, :1])) == []
     few = torch.zeros(2, 1, 40).double()
     few[..., :20] = drawn[..., :20]
-    assert found(replace(one, louder=few), replace(other, louder=few)) == []  # half are left out
+    assert found(replace(one, louder=few), replace(other, louder=-2 * few)) == []  # half have none
+    few[..., 20] = drawn[..., 20]
+    assert found(replace(one, louder=few), replace(other, louder=-2 * few)) == [("x", (4,))]
 
 
 def test_two_coordinates_with_the_same_noise_must_show_the_same() -> None:

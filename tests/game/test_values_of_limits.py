@@ -90,7 +90,8 @@ def test_the_worst_record_fills_coordinates_alike_and_apart(of: Any, coordinates
 
 def test_an_agent_of_a_whole_run_must_leak_clearly_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """By more than two accountants differ, and more than is declared; of the loudest alone."""
-    monkeypatch.setattr(record, "Adversary", lambda *_: None)
+    rates: list[float] = []
+    monkeypatch.setattr(record, "Adversary", lambda game, *_: rates.append(game.sampling_rate))
     monkeypatch.setattr(record, "_leaked", lambda game, H: float(H))
     monkeypatch.setattr(record, "_epsilon", lambda leak, *_: SimpleNamespace(low=leak))
     sizes = {0: 5.0, 2: 4.0, 3: 3.0, 4: 2.0}
@@ -130,7 +131,8 @@ def test_an_agent_of_a_whole_run_must_leak_clearly_more(monkeypatch: pytest.Monk
     short = replace(alike[0], defense=alike[0].defense.model_copy(update={"n_rounds": 2}))
     assert record._of_whole_run(short, alike, EAVESDROPPER, 1e-5, "add-remove") is short
     noiseless.update({3: "y", 2: "y"})
-    assert chosen({0: 9.0}) == 2
+    assert chosen({0: 9.0}, sampling_rate=0.25) == 2
+    assert set(rates) == {1.0}  # records that are used in every round
 
 
 def square(*rows: list[float]) -> Tensor:

@@ -386,7 +386,7 @@ def test_one_length_in_all_directions_is_a_bound() -> None:
     with pytest.raises(NotExamined, match="by 1 to 1.0013 times its noise"):
         refuse_unbounded(moves(level=1.0013), {0: [1]})
     refuse_unbounded(moves(level=1.0000021), {0: [1]})
-    nearer, distance = moves(level=1.0000021), FAR[0].partition(":")[2].lstrip("-")
+    nearer, distance = moves(level=1.00000214), FAR[0].partition(":")[2].lstrip("-")
     [sizes] = nearer.sizes.values()
     less = {how: size / 2 if how.endswith(distance) else size for how, size in sizes.items()}
     with pytest.raises(NotExamined, match="by 1 to 1.0000021 times its noise"):

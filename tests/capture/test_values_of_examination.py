@@ -221,6 +221,54 @@ def taken(*agents: int, records: int = 1) -> list[Any]:
     return [SimpleNamespace(agent=agent, records=records) for agent in agents]
 
 
+def test_one_draw_of_several_that_agents_share_is_refused() -> None:
+    worlds, own = state(), SimpleNamespace(agent=0)
+    place = worlds.rounds[1].places[0]
+    place.draws, place.owners_of = [*place.draws, own], lambda d: {0, 1} if d is own else {0}
+    nothing: Any = None
+    with pytest.raises(NotExamined, match="agents share noise"):
+        Examination(worlds, nothing, lambda: None, {})._refuse_before_runs(against(claim()), False)
+
+
+@pytest.mark.parametrize(
+    ("of", "drawn"),
+    [
+        ({}, False),
+        ({"stated": "poisson", "rate": 0.5}, True),  # as a recording of whole batches may be
+        ({"stated": "fixed"}, False),
+        ({"pattern": "random"}, True),
+        ({"pattern": "unknown"}, True),
+        ({"pattern": "epochs"}, False),
+    ],
+)
+def test_batches_may_be_drawn_where_they_are_said_to_be(monkeypatch, of: Any, drawn: bool) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(examined, "other_draws", lambda *given: asked.append(given))
+    worlds, nothing = state(**of), None
+    worlds.plain, worlds.config.noise = "plain", SimpleNamespace(sites=("z",))
+    own = Examination(worlds, nothing, lambda: None, {})  # type: ignore[arg-type]
+    own._refuse_other_draws()
+    assert asked == [("plain", ("z",), drawn)]
+    assert own.missing == {}
+
+
+def test_a_record_in_few_rounds_counts_in_the_loudest(monkeypatch) -> None:
+    """It moves four rounds by 1, 0, 3 and 2 of their noise, and is in two batches of a run."""
+    monkeypatch.setattr(Examination, "_records_missing", lambda self: "")
+    monkeypatch.setattr(Examination, "_count", lambda self, claim: 2)
+    nothing: Any = None
+    own = Examination(state(n_rounds=4), nothing, lambda: None, {}, aligned=True)
+    moved = {
+        (0, k, "gaussian"): {"a": size, "b": 0.0} for k, size in enumerate((1.0, 0.0, 3.0, 2.0), 1)
+    }
+    own.moves = Moves(moved, None, {})  # type: ignore[arg-type]
+    found = own.releases(claim())
+    assert found is not None
+    assert [1 / r.noise_multiplier for r in found] == pytest.approx([3.0, 2.0], rel=2e-3)
+    own.aligned = False
+    assert own.releases(claim()) is None
+
+
 @pytest.mark.parametrize(
     ("of", "premise", "said"),
     [
@@ -378,7 +426,10 @@ def test_a_drawn_batch_moves_noise_of_one_family(
     of = examination(Toy(tmp_path / "scratch" / "worlds"), tmp_path)
     stated = Sampling("poisson", 0.5, "random") if amplifies else of.worlds.sampling
     of.worlds = of.worlds._replace(sampling=stated)
-    sizes: dict[Any, Any] = {(0, 1, "gaussian"): {"a": 1.0}, (0, 1, "laplace"): {"a": 1.0}}
+    sizes: dict[Any, Any] = {
+        (0, 1, "gaussian"): {"a": 1.0, "b": 0.0}, (0, 1, "laplace"): {"a": 1.0, "b": 0.0},
+        (0, 2, "gaussian"): {"a": 1.0},
+    }  # fmt: skip
     message = MessageId(0, (1,), "x", 1)
     for moved, both in ((sizes, True), ({**sizes, (0, 1, "laplace"): {"a": 0.0}}, False)):
         moves = Moves(moved, (message, Way("absent", 0)), {})

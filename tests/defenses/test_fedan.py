@@ -1,6 +1,8 @@
 """FedAN: its rounds agent by agent, and noise whose scale is a function of noisy values."""
 
 from math import sqrt
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Setting, Target
 from dpaudit.defense.noise import Noise
-from dpaudit.defenses.fedan import FedAN
+from dpaudit.defenses.fedan import FedAN, State, _heard
 from dpaudit.errors import ConfigError, OutsideTheory
 from dpaudit.files.options import graph_options
 from dpaudit.game.game import Game
@@ -102,6 +104,43 @@ def test_a_state_begins_with_an_empty_history_of_each_agent() -> None:
         assert not any(part.any() for part in (state.own, state.heard, state.played))
 
 
+def test_clip_norms_are_means_of_the_rounds_that_there_were() -> None:
+    """A quarter of what was heard, between the least clip norm and the clip norm."""
+    defense = FedAN(
+        noise_multiplier=1.0, clip_norm=2.0, least_clip_norm=0.5, memory=3, sharing=0.25
+    )
+    none, X = torch.zeros(4, 3), torch.zeros(4, 9)
+    own, heard = none.clone(), none.clone()
+    own[:, 0], heard[:, 0] = torch.tensor([1.0, 0.1, 8.0, 4.0]), torch.tensor([3.0, 0.2, 0.0, 0.0])
+    of = {0: [2.0] * 4, 1: [1.5, 0.5, 2.0, 2.0], 2: [0.75, 0.5, 2.0, 1.5], 5: [0.5, 0.5, 2.0, 1.0]}
+    for played, expected in of.items():
+        state = State(X, X, own, heard, torch.full((1, 1), float(played)))
+        assert defense._clip_norms(state).squeeze(-1).tolist() == pytest.approx(expected)
+
+
+def test_an_agent_without_neighbours_hears_nothing() -> None:
+    alone: Any = SimpleNamespace(
+        n_agents=3, senders=torch.tensor([1, 2, 0]), receivers=torch.tensor([0, 0, 1])
+    )
+    heard = _heard(alone, torch.tensor([[1.0], [2.0], [6.0]]))
+    assert heard.flatten().tolist() == [4.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("links", "known"),
+    [
+        (((0, 1), (1, 0), (1, 2), (2, 1)), 3),  # all that S_1 is made of, and no link of others
+        (((0, 1), (1, 0), (2, 1)), 1),
+        (((0, 1), (1, 0), (1, 2)), 1),
+    ],
+)
+def test_who_reads_all_links_of_an_agent_knows_its_scale(links, known: int) -> None:
+    setting = Setting(build_graph("ring", 5), (40,) * 5, 1)
+    defense = FedAN(n_rounds=3, batch_size=8, sampling="poisson", noise_multiplier=2.0)
+    bracket = defense.mechanism(setting, reading(*links), 1)
+    assert [sum(r.count for r in end) for end in (bracket.least, bracket.most)] == [known, 3]
+
+
 def test_a_budget_is_kept_whatever_the_scales_are() -> None:
     setting = Setting(build_graph("ring", 5), (400,) * 5, 9)
     defense = FedAN(n_rounds=50, batch_size=10, epsilon=2.0).calibrate(setting)
@@ -143,3 +182,4 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
     ring = Setting(build_graph("ring", 4), (40,) * 4, 9)
     with pytest.raises(ConfigError, match="least_clip_norm: 3 is above"):
         FedAN(noise_multiplier=1.0, least_clip_norm=3.0).calibrate(ring)
+    FedAN(noise_multiplier=1.0, clip_norm=2.0, least_clip_norm=2.0).calibrate(ring)

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from dpaudit.errors import RunError
+from dpaudit.files import finding as finding_file
 from dpaudit.files.finding import (
     KINDS,
-    WITHIN_BOUND,
     Finding,
     Metric,
     Name,
@@ -305,4 +305,4 @@ def test_the_first_claim_with_the_worst_verdict_decides() -> None:
 
 
 def test_a_bound_is_exceeded_beyond_a_millionth_of_it() -> None:
-    assert pytest.approx(1.000001, abs=1e-12) == WITHIN_BOUND
+    assert pytest.approx(1.000001, abs=1e-12) == finding_file.WITHIN_BOUND

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 from scipy.stats import binom, kstest, norm
 
 from dpaudit.accounting.families import gaussian_epsilon
@@ -188,3 +189,20 @@ def test_the_mean_of_a_batch_counts_both_tails_and_all_tests() -> None:
     what, p = channel_noise_test(noise[:, None], np.ones(1))
     assert what == "the mean of a batch's noise"
     assert p == pytest.approx(count * 2 * norm.sf(sigmas))
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 8.0])
+def test_the_mean_of_a_sum_is_present_less_absent(factor: float) -> None:
+    """Of a sampled canary by quadrature: two uses of size 1 and one of size 0.5, at rate 1/4."""
+    assert CanarySum(np.array([3.0, 4.0]), 1.0, 30, 20).mean(factor) == 25.0 * factor
+
+    def shifted(size: float) -> float:
+        def excess(z: float) -> float:
+            score = np.log(0.75 + 0.25 * np.exp(size * z - size**2 / 2))
+            return float(0.25 * score * (norm.pdf(z - factor * size) - norm.pdf(z)))
+
+        return quad(excess, -12.0, 20.0, limit=200)[0]
+
+    law = CanarySum(np.array([1.0, 0.5, 1.0]), 0.25, 30, 20)
+    expected = 2 * shifted(1.0) + shifted(0.5)
+    assert law.mean(factor) == pytest.approx(expected, rel=1e-6, abs=1e-9)

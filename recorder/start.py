@@ -27,6 +27,7 @@ from .transports import (
     http_server,
     httpx_client,
     pipes,
+    raw_bytes,
     sockets,
 )
 from .transports.channels import Channels
@@ -202,8 +203,13 @@ def hooks_of_draws(
 
 def hooks_of_encoders() -> dict[str, Callable[[ModuleType], None]]:
     """What knows of which objects bytes are made, by module."""
-    packing = {"struct": encoders.hook_packing, "base64": encoders.hook_base64}
-    return {**dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder), **packing}
+    return {
+        **dict.fromkeys(encoders.ENCODERS, encoders.hook_encoder),
+        "base64": encoders.hook_base64,
+        "struct": raw_bytes.hook_packing,
+        "array": raw_bytes.hook_arrays,
+        "numpy": raw_bytes.hook_numpy,
+    }
 
 
 def know_encoded() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from .raw_bytes import copied
 from .sockets import channel_of, note_end
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def hook_loop(module: Any, channels: Channels) -> None:
 
     @functools.wraps(sendall)
     def sent_all(self: Any, sock: Any, data: Any) -> Any:
-        _post(sock, bytes(data), channels)
+        _post(sock, copied(data), channels)
         return sendall(self, sock, data)
 
     kind.__init__, loop.sock_sendall = begun, sent_all
@@ -46,7 +47,7 @@ def _hook_writing(kind: Any, channels: Channels) -> None:
                 result = own(self, data)
             protocol = type(getattr(self, "_protocol", None)).__name__
             if outermost and protocol != "SSLProtocol":  # which hands on what it has encrypted
-                whole = b"".join(map(bytes, data)) if is_list else bytes(data)
+                whole = b"".join(map(copied, data)) if is_list else copied(data)
                 _post(self.get_extra_info("socket"), whole, channels)
             return result
 

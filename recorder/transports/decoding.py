@@ -13,6 +13,7 @@ import json
 import re
 import zipfile
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RecorderError
@@ -20,6 +21,7 @@ from ..log import Content
 from ..tensor_file import DTYPES
 from ..values import content_of, library, parts_of
 from . import encoders
+from .raw_bytes import raw_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +33,7 @@ MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
 _END_OF_ZIP = b"PK\x05\x06"  # of the last 22 bytes of an archive
 _XZ = b"\xfd7zXZ\x00"
+_MARKED = (b"PK\x03\x04", b"ARROW1", NPY, _XZ)  # which nothing else begins with
 _tell: list[Callable[[str], None]] = []  # whom texts and bytes beside numbers are told
 _heads: set[str] = set()  # lines of heads of HTTP that were told
 _VARYING = ("host:", "date:", "content-length:", "content-type: multipart")  # with run or body
@@ -63,7 +66,7 @@ def contents_in(data: bytes, name: str = "0") -> list[Content]:
     try:
         own = _without_length(data)
         held = encoders.in_base64(own.strip())
-        found = list(_arrays_in(own, name)) if held is None else numbers_in({name: held})
+        found = _arrays_in(own, name) if held is None else numbers_in({name: held})
     except Exception:  # what a decoder does not understand stays as it is
         found = []
     return found or [Content(name, (len(data),), "uint8", data)]
@@ -133,13 +136,25 @@ def collective_in(data: bytes, name: str, is_filled: bool) -> list[Content]:
     return found
 
 
-def _arrays_in(data: bytes, name: str) -> Iterator[Content]:
+def _arrays_in(data: bytes, name: str) -> list[Content]:
+    """What bytes hold that describe themselves, or else what the program made them of."""
     encoded = encoders.known_in(data)
-    if encoded is not None:
-        parts, rest = encoded
-        _tell_rest(name, rest)
-        yield from numbers_in(parts, name)
-    elif data[:4] == b"PK\x03\x04":
+    if encoded is None and data.startswith(_MARKED):
+        return list(_described_in(data, name))
+    if encoded is None:
+        with suppress(Exception):  # numbers alone may begin like anything
+            if found := list(_described_in(data, name)):
+                return found
+        encoded = raw_in(data)
+    if encoded is None:
+        return []
+    parts, rest = encoded
+    _tell_rest(name, rest)
+    return numbers_in(parts, name)
+
+
+def _described_in(data: bytes, name: str) -> Iterator[Content]:
+    if data[:4] == b"PK\x03\x04":
         _tell_rest(name, data[data.rfind(_END_OF_ZIP) + 22 :])
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:

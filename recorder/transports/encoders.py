@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from array import array
 from collections import deque
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..values import bytes_of, in_memory, is_array, is_numbers, is_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENCODERS = {  # by module: the function that makes bytes of its first argument
     "pickle": "dumps",
@@ -28,8 +24,6 @@ LEAST, MOST_AROUND = 16, 2**16  # bytes: shorter ones occur by chance; what fram
 MOST_PARTS = 10_000  # of an object, which may hold all that its program has
 _last: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)
 _TEXTS = 1024  # of base64, as of the layers of a message
-_FLOATS = frozenset("efd")  # codes of struct
-_packed: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=256)  # by struct
 _texts: deque[tuple[str, Any]] = deque(maxlen=_TEXTS)  # of base64
 _collective: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)  # of torch.distributed
 _inside = threading.local()  # a framework's encoder calls pickle's
@@ -70,29 +64,6 @@ def hook_saving(torch: Any) -> None:
             keep(value, file.getvalue())
 
     torch.save = save
-
-
-def hook_packing(struct: Any) -> None:
-    """The same of ``struct.pack``, where it packs numbers with fractions."""
-    own = struct.pack
-
-    @functools.wraps(own)
-    def pack(form: Any, *values: Any) -> Any:
-        data = own(form, *values)
-        codes = _FLOATS.intersection(form if isinstance(form, str) else form.decode("ascii"))
-        if codes and len(data) >= LEAST:
-            _packed.append((data, _by_kind(struct.unpack(form, data), codes)))
-        return data
-
-    struct.pack = pack
-
-
-def _by_kind(values: tuple[Any, ...], codes: frozenset[str]) -> dict[str, Any]:
-    """The numbers with fractions of what was packed, as they were rounded, and all else."""
-    floats = [value for value in values if isinstance(value, float)]
-    others = [value for value in values if not isinstance(value, float)]
-    found: dict[str, Any] = {"0": array("d" if "d" in codes else "f", floats)}
-    return {**found, **{str(i): other for i, other in enumerate(others, 1)}}
 
 
 def hook_base64(base64: Any) -> None:
@@ -166,29 +137,7 @@ def known_in(data: bytes) -> tuple[dict[str, Any], bytes] | None:
         if 0 <= len(data) - len(encoded) <= MOST_AROUND and encoded in data:
             before, _, after = data.partition(encoded)
             return parts, before + after
-    return _packed_in(data)
-
-
-def _packed_in(data: bytes) -> tuple[dict[str, Any], bytes] | None:
-    """The same of what ``struct`` has packed, as layer by layer."""
-    latest = dict(tuple(_packed))
-    places = sorted((at, -len(one), one) for one in latest for at in _places(one, data))
-    found: dict[str, Any] = {}
-    rest, end = b"", 0
-    for at, _, encoded in places:
-        if at >= end:
-            number = f"{len(found)}." if found else ""
-            found.update({f"{number}{name}": part for name, part in latest[encoded].items()})
-            rest, end = rest + data[end:at], at + len(encoded)
-    rest += data[end:]
-    return (found, rest) if found and len(rest) <= MOST_AROUND else None
-
-
-def _places(encoded: bytes, data: bytes) -> Iterator[int]:
-    at = data.find(encoded)
-    while at >= 0:
-        yield at
-        at = data.find(encoded, at + len(encoded))
+    return None
 
 
 def _may_be_sent(part: Any) -> bool:

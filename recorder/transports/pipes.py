@@ -14,7 +14,8 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE, Content
-from .decoding import numbers_in
+from .decoding import contents_in, numbers_in
+from .raw_bytes import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,9 +49,11 @@ def hook_connections(connection: Any, channels: Channels) -> None:
         held, site, begun = getattr(_sending, "value", None), channels.site(), None
         if held is None and site == NOWHERE and _waiting[channel]:
             *held, begun = _waiting[channel].popleft()
-        parts = None if held is None else numbers_in(held[0])
-        whole = bytes(data)
-        contents = parts or [Content("0", (len(whole),), "uint8", whole)]
+        whole = copied(data)
+        if held is None:
+            contents = contents_in(whole)
+        else:
+            contents = numbers_in(held[0]) or [Content("0", (len(whole),), "uint8", whole)]
         channels.posted("pipe", channel, contents, site, zlib.crc32(whole), begun=begun)
         with channels.within():
             return send_bytes(self, data)

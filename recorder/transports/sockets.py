@@ -8,6 +8,7 @@ import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
+from .raw_bytes import copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ def hook_sending(kind: Any, channels: Channels) -> None:
                 if outermost and not _is_of_python():
                     channels.unseen("what passes UDP or Unix sockets is not recorded")
                 return result
-            whole = b"".join(map(bytes, data)) if name == "sendmsg" else bytes(memoryview(data))
+            whole = b"".join(map(copied, data)) if name == "sendmsg" else copied(data)
             sent = whole if result is None else whole[:result]
             site = channels.site()
             if sent and site != NOWHERE:

@@ -1,7 +1,7 @@
-"""Two clients whose updates a server averages, each a process, by TCP: python averaging.py [FAULT].
+"""Two clients whose updates a server averages, each a process: averaging.py right|FAULT [tobytes].
 
-A message is what struct packs: the client, and six numbers. The server sends the mean of a round
-in the same round.
+A message of TCP is what struct packs: the client, and six numbers. The latter are made bytes by
+tobytes, if that is the second argument. The server sends the mean of a round in the same round.
 """
 
 import multiprocessing
@@ -14,7 +14,13 @@ from dpaudit_recorder import tap
 
 CLIENTS, ROUNDS, SIZE, RECORDS = 2, 2, 6, 8
 FORM = f"<i{SIZE}d"
-FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
+FAULT, IS_RAW = sys.argv[1], "tobytes" in sys.argv[2:]
+
+
+def packed(sender, numbers):
+    if IS_RAW:
+        return struct.pack("<i", sender) + numbers.tobytes()
+    return struct.pack(FORM, sender, *numbers)
 
 
 def receive(file):
@@ -24,10 +30,10 @@ def receive(file):
 
 def update(weights, x, y, rng, agent, k):
     each = (1 / (1 + np.exp(-x @ weights)) - y)[:, None] * x
-    if FAULT != "no clip":
+    if FAULT != "no-clip":
         norms = np.linalg.norm(each, axis=1, keepdims=True)
         each = each * np.minimum(1, 1 / np.maximum(norms, 1e-12))
-    scale = {"half": 0.5, "even rounds": k % 2, "none": 0.0}.get(FAULT, 1.0)
+    scale = {"half": 0.5, "even-rounds": k % 2, "none": 0.0}.get(FAULT, 1.0)
     return each.sum(0) + scale * rng.normal(0, 1.0, SIZE)
 
 
@@ -35,12 +41,12 @@ def client(agent, port):
     data = np.random.default_rng(50 + agent)
     x = data.normal(size=(RECORDS, SIZE))
     y = (x.sum(1) > 0).astype(int)
-    rng = np.random.default_rng(7 if FAULT == "one seed" else None)
+    rng = np.random.default_rng(7 if FAULT == "one-seed" else None)
     weights = np.zeros(SIZE)
     with socket.create_connection(("127.0.0.1", port)) as wire, wire.makefile("rb") as file:
         for k in range(1, ROUNDS + 1):
             step = update(weights, *tap.batch(agent, (x, y)), rng, agent, k)
-            wire.sendall(struct.pack(FORM, agent, *step))
+            wire.sendall(packed(agent, step))
             weights = weights - receive(file) / RECORDS
 
 
@@ -50,7 +56,7 @@ def serve(listener):
     for _ in range(ROUNDS):
         mean = np.mean(sorted((receive(file) for file in files), key=tuple), 0)
         for wire in wires:
-            wire.sendall(struct.pack(FORM, 0, *mean))
+            wire.sendall(packed(0, mean))
     for file in files:
         file.read()  # until the client has ended
 

@@ -118,6 +118,16 @@ def given_by_system(processes: Iterable[Process]) -> frozenset[str]:
     return frozenset(n for n in found if n.isdecimal() and len(n) >= LEAST_DIGITS)
 
 
+def without_given(tensors: list[Tensor], given: frozenset[str]) -> list[Tensor]:
+    """The tensors of a message, with 0 for numbers that the system gave, as a port that is told.
+
+    That is of messages of single whole numbers alone, as what an agent says of itself at first.
+    """
+    if any(t.numel() != 1 or t.is_floating_point() or t.is_complex() for t in tensors):
+        return tensors
+    return [torch.zeros_like(t) if str(int(t)) in given else t for t in tensors]
+
+
 def all_over(processes: Sequence[Process]) -> bool:
     """Whether each process that sent anything has reached the end of its program, and none failed.
 

@@ -29,6 +29,7 @@ from .process_logs import (
     in_threads,
     processes_in,
     unseen_by,
+    without_given,
 )
 from .rounds import RoundsFound, numbered, rounds_of
 from .simulated import Counting, with_counted_rounds
@@ -198,7 +199,7 @@ class ProgramRun:
         """Texts, and the identity of bytes, that messages hold beside numbers."""
         return tuple(r["text"] for p in self._processes for r in p.of_kind("beside"))
 
-    @property
+    @cached_property
     def given_by_system(self) -> frozenset[str]:
         """Its ports and the numbers of its processes, which say nothing of a record."""
         return given_by_system(self._processes)
@@ -365,7 +366,7 @@ class ProgramRun:
 
     def _sent(self, event: Event) -> list[Tensor]:
         process = self._processes[event.process]
-        return process.tensors(process.sent[event.sequence])
+        return without_given(process.tensors(process.sent[event.sequence]), self.given_by_system)
 
     def _content(self, event: Event) -> Array:
         """What others see of a message: what was sent, or of a reduction the sum or a row alone."""

@@ -55,9 +55,10 @@ def test_a_loss_at_noised_weights_reveals_a_record(tmp_path: Path) -> None:
     ],
 )
 def test_a_metric_that_noise_hides_is_not_accused(tmp_path: Path, variant: str) -> None:
-    """What rounding leaves of the moved noise changes no sign here: P[false failure] < 1e-8.
+    """Rounding leaves less than 1e-10 of the moved noise. P[false failure] < 1e-8.
 
-    That is, 24 numbers are within 1e-9 of their own noise of 0.
+    That is of signs: one changes if one of 48 numbers is within 1e-10 of its own noise of 0. Each
+    other metric is continuous, and moves as little, whatever is drawn.
     """
     [claim] = audited(tmp_path, variant, 0, 1).claims
     assert claim.verdict is Verdict.UNDERPOWERED, claim.reason

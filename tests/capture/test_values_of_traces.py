@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.capture import audit, draft, log_lines, program, traces, worlds
@@ -14,7 +15,7 @@ from dpaudit.capture.accounted import Ends
 from dpaudit.capture.channels import BESIDE, routed
 from dpaudit.capture.draft import _sites, _start, why_no_draft
 from dpaudit.capture.log_lines import lines_of
-from dpaudit.capture.process_logs import Process, given_by_system
+from dpaudit.capture.process_logs import Process, given_by_system, without_given
 from dpaudit.capture.program import Servers
 from dpaudit.capture.runs import ProgramRun, _described
 from dpaudit.capture.traces import EqualRuns, NotExamined, Trace, are_alike, printed
@@ -99,6 +100,19 @@ def test_the_system_gives_ports_and_numbers_of_processes() -> None:
         process(2345, address="tcp://127.0.0.1:7777"),
     ]
     assert given_by_system(processes) == {"1234", "5678", "2345", "40001", "7777"}
+
+
+def test_a_port_that_is_told_is_alike_in_all_runs() -> None:
+    given = frozenset({"40001"})
+
+    def left(*tensors: torch.Tensor) -> list[float]:
+        return [float(one.sum()) for one in without_given(list(tensors), given)]
+
+    assert left(torch.tensor(40001), torch.tensor(3)) == [0, 3]
+    assert left(torch.tensor([40001])) == [0]
+    assert left(torch.tensor(40002)) == [40002]
+    assert left(torch.tensor(40001.0)) == [40001]
+    assert left(torch.tensor(40001), torch.ones(2)) == [40001, 2]  # no message of an agent's own
 
 
 def equal(monkeypatch: pytest.MonkeyPatch, *runs: dict[str, str], **of: Any) -> EqualRuns:

@@ -30,7 +30,7 @@ from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, n
 from .other_draws import draws_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
-from .traces import SAME, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
+from .traces import SAME, SENT_ON, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
 from .unnamed import MOVES, Unnamed
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
@@ -125,7 +125,7 @@ class Alignments:
         if not self.sends_on:
             return [(k, tuple(places)) for k, places in self.places.items()]
         if self.worlds.config.program.ranks is not None:  # the order of processes is not known
-            raise NotExamined("composition", "agents send on in a round")
+            raise NotExamined("composition", SENT_ON)
         sent = dict.fromkeys((m.round, m.source) for m in self.worlds.base.messages)
         by_round = sorted(sent, key=lambda at: at[0])
         found: list[tuple[int, tuple[int, ...]]] = [

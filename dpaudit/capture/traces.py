@@ -33,6 +33,10 @@ WHOLE = re.compile(r"(?<![\w.])\d{4,}(?!\w|\.\d)")  # a whole number of four dig
 LONGEST = 80  # of a line that is quoted
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
 Ordered = Literal["all", "source", "link"]
+SENT_ON = (
+    "processes send on what they get in the same round, in an order that is not known; agents in "
+    "one process, which show their messages to tap.send, are played in their order"
+)
 EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
 
 

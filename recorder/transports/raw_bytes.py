@@ -65,7 +65,7 @@ def hook_packing(struct: Any) -> None:
         own_into(form, buffer, offset, *values)
         _keep_packed(struct, form, _written(buffer, offset, struct.calcsize(form)))
 
-    class Struct(struct.Struct):  # type: ignore[misc]
+    class Struct(struct.Struct):
         def pack(self, *values: Any) -> Any:
             data = super().pack(*values)
             _keep_packed(struct, self.format, data)
@@ -119,10 +119,11 @@ def copied(sent: Any) -> bytes:
         return sent
     view = memoryview(sent)
     data = bytes(view)
-    if isinstance(view.obj, array) and len(view.obj) * view.obj.itemsize == len(data):
-        _keep_of_array(view.obj, data)
-    elif is_array(view.obj) and view.obj.nbytes == len(data):
-        _keep_of_numpy(view.obj, data)
+    held: Any = view.obj
+    if isinstance(held, array) and len(held) * held.itemsize == len(data):
+        _keep_of_array(held, data)
+    elif is_array(held) and held.nbytes == len(data):
+        _keep_of_numpy(held, data)
     return data
 
 

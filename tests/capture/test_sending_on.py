@@ -67,7 +67,7 @@ def test_agents_that_send_on_are_changed_in_order_of_time(tmp_path) -> None:
 
 
 def test_processes_that_send_on_have_no_known_order(tmp_path) -> None:
-    with pytest.raises(NotExamined, match="agents send on in a round"):
+    with pytest.raises(NotExamined, match="processes send on what they get"):
         _ = alignments(tmp_path, {0: {0, 1}, 1: {1}}, ranks=2).stages
 
 

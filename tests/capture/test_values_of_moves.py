@@ -182,7 +182,7 @@ def test_agents_that_send_on_are_played_in_turn(tmp_path: Path, monkeypatch, sin
     program = of.worlds.config.program.model_copy(update={"ranks": 2})
     config = of.worlds.config.model_copy(update={"program": program})
     ranked = Alignments(of.worlds._replace(config=config), of.program, {}, of.on_run, of.equal)
-    with pytest.raises(NotExamined, match="agents send on in a round") as error:
+    with pytest.raises(NotExamined, match="processes send on what they get") as error:
         assert ranked.stages
     assert error.value.premise == "composition"
 

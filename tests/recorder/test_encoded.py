@@ -17,6 +17,7 @@ import torch
 from recorder.log import Content
 from recorder.transports import decoding, encoders, raw_bytes
 from recorder.transports.decoding import contents_in
+from recorder.values import content_of
 
 KINDS = (np.ndarray, np.generic, array.array)
 OF_STRUCT = ("pack", "pack_into", "unpack", "calcsize", "Struct")
@@ -214,6 +215,14 @@ def test_arrays_that_are_sent_themselves_are_known(sent: Any) -> None:
     [found] = contents_in(raw_bytes.copied(sent))
     assert found.dtype == "float64"
     assert bytes(found.data) == bytes(memoryview(sent))
+
+
+@pytest.mark.usefixtures("tobytes")
+def test_what_is_recorded_is_not_what_a_program_encodes() -> None:
+    for held in (X, array.array("d", X)):
+        content_of(held)
+        [found] = contents_in(bytes(held))
+        assert found.dtype == "uint8"
 
 
 def test_no_more_bytes_are_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ def duration(seconds: float) -> str:
     """A time for people, with its unit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
+            count = float(f"{seconds / size:.2g}")
+            return f"{count:{',.0f' if count >= 100 else 'g'}} {unit}"
     return f"{seconds:.0f} s"
 
 
@@ -70,9 +71,13 @@ def _end(x: float, digits: int, side: str) -> str:
 
 
 def apart(value: float, other: float) -> str:
-    """A number in three digits, or in as many, up to seven, as it takes to differ from another."""
+    """A number in three digits, or in as many, up to seven, as it takes to differ from another.
+
+    A large one is a whole number with commas, 2,400 and not 2.4e+03.
+    """
     written = ((f"{value:.{n}g}", f"{other:.{n}g}") for n in range(3, 8))
-    return next((ours for ours, theirs in written if ours != theirs), f"{value:.3g}")
+    found = next((ours for ours, theirs in written if ours != theirs), f"{value:.3g}")
+    return f"{value:,.0f}" if "e+" in found else found
 
 
 def times(ratio: float, what: str) -> str:

@@ -73,4 +73,10 @@ def next_step(result: AuditResult) -> NextStep | None:
     if not known:
         return NextStep(says, "dpaudit explain verdict", "says what the verdicts mean")
     helps = " ".join(dict.fromkeys(entries()[code].help for code in known))
+    if claim.failed is not None and claim.remedy:  # the cause; codes say what follows from it
+        helps = f"{_sentence(claim.failed.says)} {claim.remedy} Then run the audit again."
     return NextStep(helps, f"dpaudit explain {known[0]}", "explains the reason of this verdict")
+
+
+def _sentence(says: str) -> str:
+    return says if says.endswith(".") else f"{says}."

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.text import apart, at_least, at_most, json_lines, lines, one_line, times, whole_line
+from dpaudit.text import (
+    apart,
+    at_least,
+    at_most,
+    duration,
+    json_lines,
+    lines,
+    one_line,
+    times,
+    whole_line,
+)
 
 ROOT = Path(__file__).parents[1]
 NOT_SEEN = (
@@ -109,3 +119,23 @@ def test_no_factor_is_written_as_1_times(ratio: float, written: str) -> None:
 def test_figures_that_differ_are_not_written_alike() -> None:
     assert (apart(1.0004, 1.0), apart(0.499431, 0.499412)) == ("1.0004", "0.49943")
     assert (apart(0.5, 1.0), apart(1.0, 1.0), apart(float("inf"), 1.0)) == ("0.5", "1", "inf")
+
+
+def test_large_numbers_have_no_exponent() -> None:
+    assert (apart(2400.4, 10.0), apart(1e9, 1.0)) == ("2,400", "1,000,000,000")
+    assert apart(1e-9, 1.0) == "1e-09"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (89.4, "89 s"),
+        (300.0, "5 min"),
+        (5400.0, "1.5 h"),
+        (99.4 * 3600, "99 h"),
+        (150 * 3600, "150 h"),
+        (7712 * 3600, "7,700 h"),
+    ],
+)
+def test_a_time_is_written_without_exponent(seconds: float, written: str) -> None:
+    assert duration(seconds) == written

@@ -15,7 +15,7 @@ from dpaudit.files.claims_file import (
     name_of_figure,
 )
 from dpaudit.files.finding import Metric, Name, Role, canonical
-from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim, PremiseName
+from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
 from dpaudit.files.verdict import Verdict
 from dpaudit.statistics.p_values import Side, holm, p_beyond
 
@@ -44,13 +44,6 @@ class Tentative(NamedTuple):
     message: str
 
 
-REMEDIES: Mapping[PremiseName, str] = {  # of the others, the code says what to do
-    "distance": "Clip the gradient of each record to the stated norm before anything is added up, "
-    "or state the bound that holds.",
-    "noise": "Draw fresh noise of the declared scale for each coordinate, agent and round.",
-    "records": "Draw batches as accounting assumes, or account for how they are drawn.",
-    "completeness": "Send nothing without noise that depends on records.",
-}
 CODES = {"threshold": "DPA131", "baseline": "DPA132", "evidence": "DPA133"}
 
 
@@ -112,8 +105,7 @@ class _Speaker(NamedTuple):
             "claim", subject, "warning" if warns else "holds", claim.verdict, message, code
         )
         if against and claim.failed is not None:
-            remedy = REMEDIES.get(claim.failed.name, "")
-            update = {"cause": claim.failed.says, "remedy": remedy}
+            update = {"cause": claim.failed.says, "remedy": claim.remedy}
             said = said.model_copy(update={**update, "message": f"{claim.failed.says}. {message}"})
         return Tentative(said, p, self.check.significance, random, claim.verdict, said.message)
 
@@ -141,7 +133,7 @@ class _Speaker(NamedTuple):
             raise ConfigError(
                 "DPA050",
                 f'no finding has a metric "{threshold.metric}"{nearest(threshold.metric, known)}; '
-                f"there are {', '.join(known) or 'none'}",
+                f"there are {'; '.join(known) or 'none'}",
             )
         for subject, metric in found:
             yield self._limit(threshold, subject, metric)
@@ -176,11 +168,10 @@ class _Speaker(NamedTuple):
             if one.at is not None:
                 here = self._replace(line=file.line(("check", i, "threshold", one.at)))
             message = (
-                f"{one.sentence}: the baseline has it. If that is intended, write a new baseline "
-                "with --update-baseline"
+                f"{one.sentence}. If that is intended, write a new baseline with --update-baseline"
             )
             subject, verdict = (
-                (one.about, ""),
+                (one.limit, ""),
                 "limit gone" if one.now is None else "limit loosened",
             )
             yield here.says("baseline", subject, "warning", verdict, message, "DPA145")

@@ -311,6 +311,8 @@ def print_result(result: "AuditResult", out: Path, as_json: bool) -> None:
             say(f"  {claim.range.sentence}")
         if claim.premises:
             say(f"  premises: {claim.examination}")
+        if claim.remedy:
+            say(f"  help: {claim.remedy}")
     say(f"report: {out / 'report.html'}")
 
 

@@ -59,6 +59,18 @@ class Premise(Strict):
         return f"{self.name} {self.status}: {self.says}"
 
 
+REMEDIES: Mapping[PremiseName, str] = {  # of the others, the code says what to do
+    "distance": "Clip the gradient of each record to the stated norm before anything is added up, "
+    "and give the noise the scale of the sum or the mean that it is added to; or state the bound "
+    "that holds.",
+    "noise": "Draw fresh noise of the declared scale for each coordinate, agent and round.",
+    "records": "Draw batches as accounting assumes, or account for how they are drawn.",
+    "completeness": "Send nothing without noise that depends on records.",
+    "composition": "Add noise to every message that depends on records, fresh in each round and "
+    "not cancelled by other messages; or account for all that is sent.",
+}
+
+
 class EpsilonRange(Strict):
     """What an audit knows of a claim's epsilon, from what is proven to what could be overlooked."""
 
@@ -115,12 +127,32 @@ class JudgedClaim(Strict):
         return next((premise for premise in self.missing if premise.status == "failed"), None)
 
     @property
+    def remedy(self) -> str:
+        """What to do about the premise that failed; "" if none did, or if its code says that."""
+        if self.verdict not in AGAINST or self.failed is None:
+            return ""
+        if self.failed.name == "distance" and "DPA101" in self.codes:
+            return ""  # no clip helps a message without noise
+        return REMEDIES.get(self.failed.name, "")
+
+    @property
     def examination(self) -> str:
-        """The premises that were examined, and why others are missing; "" if there are none."""
+        """The premises that were examined, and why others are missing; "" if there are none.
+
+        What failed stands before what was not examined. Premises that are missing for one reason
+        share a clause.
+        """
         examined = [premise.name for premise in self.premises if premise not in self.missing]
         held = [f"✓ {', '.join(examined)} examined"] if examined else []
-        signs = {"not examined": "?", "failed": "×"}
-        return "; ".join([*held, *(f"{signs[p.status]} {p.sentence}" for p in self.missing)])
+        signs = {"failed": "×", "not examined": "?"}
+        alike: dict[tuple[str, str], list[str]] = {}
+        for p in sorted(self.missing, key=lambda p: p.status != "failed"):
+            alike.setdefault((p.status, p.says), []).append(p.name)
+        missing = [
+            f"{signs[status]} {', '.join(names)} {status}: {says}"
+            for (status, says), names in alike.items()
+        ]
+        return "; ".join([*held, *missing])
 
     @property
     def lacking(self) -> str:

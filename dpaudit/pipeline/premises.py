@@ -199,12 +199,19 @@ def _failure(finding: Finding) -> str:
         ratio = finding.value(Name.MEASURED_OVER_STATED)
         if ratio is None or ratio <= WITHIN_BOUND:
             return f'no noise of the round hides how "{finding.message}" moves'
-        far = f"{ratio:.3g} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
+        far = (
+            f"{apart(ratio, 1)} times" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g}% further than"
+        )
         moves = f'"{finding.message}" moves {far} its stated bound'
         of_record = finding.adjacency in (None, "add-remove", "replace-one")
         return f"{moves}: {TOO_FAR}" if of_record else moves
     metric = finding.metrics.get(Name.EPSILON)
-    return finding.title if metric is None else f"{finding.title}: epsilon {metric.ends[0]:.3g}"
+    if metric is None:
+        return finding.title
+    if metric.ends[0] == inf and finding.message is not None:
+        quoted = finding.message if '"' in finding.message else f'"{finding.message}"'
+        return f"{quoted} moves with a record, and no noise hides it"
+    return f"{finding.title}: epsilon {metric.ends[0]:.3g}"
 
 
 def _rounds(finding: Finding) -> str:

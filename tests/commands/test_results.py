@@ -47,7 +47,7 @@ def test_each_claim_has_its_range_and_premises(capsys) -> None:
     claims = RESULT.claims[0].model_copy(update={"premises": (*premises,), "range": ends})
     result = RESULT.model_copy(update={"claims": (claims, RESULT.claims[1])})
     print_result(result, Path("run"), as_json=False)
-    verdict, first, _, known, rests_on, second, reason, report = (
+    verdict, first, _, known, rests_on, advice, second, reason, report = (
         capsys.readouterr().out.splitlines()[len(result.notes) :]
     )
     assert verdict.startswith("verdict: refuted. ")
@@ -60,6 +60,7 @@ def test_each_claim_has_its_range_and_premises(capsys) -> None:
         "  premises: ✓ distance, records examined; × noise failed: scale of the noise; ? "
         "completeness not examined: not looked for"
     )
+    assert advice.startswith("  help: Draw fresh noise of the declared scale")
     assert second.startswith("UNSUPPORTED  ")  # of an older version: no premises
     assert reason.startswith("  against ")
     assert report.startswith("report: ")

@@ -253,11 +253,26 @@ def test_premises_that_were_not_examined_are_missing() -> None:
     assert [premise.name for premise in one.missing] == ["noise", "records"]
     assert one.failed == one.premises[2]
     assert one.examination == (
-        "✓ distance examined; ? noise not examined: so; × records failed: so"
+        "✓ distance examined; × records failed: so; ? noise not examined: so"
     )
     assert claim_with("failed").examination == "× distance failed: so"
     assert claim_with("examined", "examined").examination == "✓ distance, noise examined"
     assert [claim_with("examined").failed, claim_with().examination] == [None, ""]
+
+
+def test_premises_missing_for_one_reason_share_a_clause() -> None:
+    one = claim_with("not examined", "failed", "not examined")
+    assert one.examination == "× noise failed: so; ? distance, records not examined: so"
+
+
+def test_a_failed_premise_has_a_remedy() -> None:
+    failed = claim_with("failed", verdict=Verdict.UNSUPPORTED)
+    assert failed.remedy.startswith("Clip the gradient of each record")
+    noiseless = {"verdict": Verdict.REFUTED, "codes": ("DPA101", "DPA121")}
+    assert claim_with("failed", **noiseless).remedy == ""  # no clip helps: the code says what does
+    assert claim_with("examined", "failed", **noiseless).remedy.startswith("Draw fresh noise")
+    assert claim_with("failed").remedy == ""  # of no verdict against a claim
+    assert claim_with("examined", "not examined", verdict=Verdict.REFUTED).remedy == ""
 
 
 def test_what_a_claim_lacks() -> None:

@@ -321,6 +321,11 @@ def test_what_fails_a_premise_is_said_by_how_far_it_moves() -> None:
     assert failed(1 + 2e-6) == f'"x" moves 0.0002% further than its stated bound: {cause}'
     assert failed(2.0, adjacency="function") == '"x" moves 2 times its stated bound'
     assert premises._failure(epsilon_of(1.5, 2.0)) == "t: epsilon 1.5"
+    bare = epsilon_of(inf, inf).model_copy(update={"message": "x"})
+    assert premises._failure(bare) == '"x" moves with a record, and no noise hides it'
+    ranks = bare.model_copy(update={"message": '"x" of round 1'})
+    assert premises._failure(ranks).startswith('"x" of round 1 moves with a record')
+    assert premises._failure(epsilon_of(inf, inf)) == "t: epsilon inf"
     assert premises._failure(finding(Role.NOISE, "control")) == "t"
 
 

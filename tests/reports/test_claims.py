@@ -131,6 +131,16 @@ def test_a_claim_of_mu_stands_where_a_test_converted_it(golden: AuditResult) -> 
     assert claimed_epsilon(golden, claim(golden, 3.0)) == 3.75
 
 
+def test_the_next_step_names_the_cause_that_is_known(golden: AuditResult) -> None:
+    failed = Premise(name="distance", status="failed", says='"x" moves 16 times its stated bound')
+    judged = claim(golden, 3.0, verdict=Verdict.UNSUPPORTED, codes=("DPA105",), premises=(failed,))
+    step = next_step(with_findings(golden, claims=(judged,), verdict=Verdict.UNSUPPORTED))
+    assert step is not None
+    assert step.says.startswith('"x" moves 16 times its stated bound. Clip the gradient of each')
+    assert step.says.endswith("Then run the audit again.")
+    assert step.command == "dpaudit explain DPA105"
+
+
 @pytest.mark.parametrize(
     ("verdict", "codes", "command"),
     [

@@ -79,10 +79,13 @@ class Loosened(NamedTuple):
     @property
     def sentence(self) -> str:
         """Which limit it is, and what became of it."""
-        was = f"{self.about} {_number(self.before)}"
-        if self.now is None:
-            return f"the limit {was} is gone"
-        return f"the limit {was} is {_number(self.now)} now"
+        became = "is gone" if self.now is None else f"is {_number(self.now)} now"
+        return f'the baseline has the limit "{self.limit}", which {became}'
+
+    @property
+    def limit(self) -> str:
+        """The limit as it was."""
+        return f"{self.about} {_number(self.before)}"
 
 
 def loosened(
@@ -105,7 +108,7 @@ def loosened(
         elif _allows_more(_limit(found[1]), _limit(old), old):
             yield Loosened(found[0], _about(old), _limit(old), _limit(found[1]))
     if significance is not None and check.significance < significance:
-        yield Loosened(None, "on error probabilities:", significance, check.significance)
+        yield Loosened(None, "significance", significance, check.significance)
 
 
 def _selector(threshold: Threshold) -> str:
@@ -131,8 +134,8 @@ def _about(threshold: Threshold) -> str:
     given = threshold.model_dump(exclude={"metric", "at_most", "at_least"}, exclude_none=True)
     given = {key: value for key, value in given.items() if (key, value) != ("world", "defense")}
     of = "".join(f", {key} {value}" for key, value in given.items())
-    return f"on {threshold.metric}{of} {'at least' if threshold.at_most is None else 'at most'}"
+    return f"{threshold.metric}{of} {'at least' if threshold.at_most is None else 'at most'}"
 
 
 def _number(value: float | str) -> str:
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
+    return value if isinstance(value, str) else f"{value:g}"

@@ -43,22 +43,38 @@ def test_what_is_kept_of_an_audit_is_json() -> None:
     [
         ([MOST, LEAST], [LEAST, MOST], []),
         ([MOST], [{**MOST, "at_most": 0.4}], []),
-        ([MOST], [{**MOST, "at_most": 0.6}], ["the limit on ssim at most 0.5 is 0.6 now"]),
+        (
+            [MOST],
+            [{**MOST, "at_most": 0.6}],
+            ['the baseline has the limit "ssim at most 0.5", which is 0.6 now'],
+        ),
         ([LEAST], [{**LEAST, "at_least": 11.0}], []),
-        ([LEAST], [{**LEAST, "at_least": 9.0}], ["the limit on psnr at least 10 is 9 now"]),
-        ([MOST, LEAST], [MOST], ["the limit on psnr at least 10 is gone"]),
-        ([MOST], [{"metric": "ssim", "at_least": 0.5}], ["the limit on ssim at most 0.5 is gone"]),
-        ([MOST], [{**MOST, "round": 3}], ["the limit on ssim at most 0.5 is gone"]),
+        (
+            [LEAST],
+            [{**LEAST, "at_least": 9.0}],
+            ['the baseline has the limit "psnr at least 10", which is 9 now'],
+        ),
+        ([MOST, LEAST], [MOST], ['the baseline has the limit "psnr at least 10", which is gone']),
+        (
+            [MOST],
+            [{"metric": "ssim", "at_least": 0.5}],
+            ['the baseline has the limit "ssim at most 0.5", which is gone'],
+        ),
+        (
+            [MOST],
+            [{**MOST, "round": 3}],
+            ['the baseline has the limit "ssim at most 0.5", which is gone'],
+        ),
         (
             [{**MOST, "round": 3}],
             [MOST],
-            ["the limit on ssim, round 3 at most 0.5 is gone"],
+            ['the baseline has the limit "ssim, round 3 at most 0.5", which is gone'],
         ),
         ([MOST], [{**MOST, "at_most": 0.9}, MOST], []),
         (
             [{**MOST, "at_most": "claim"}],
             [MOST],
-            ['the limit on ssim at most "claim" is 0.5 now'],
+            ['the baseline has the limit "ssim at most claim", which is 0.5 now'],
         ),
         ([], [MOST], []),
     ],
@@ -73,7 +89,7 @@ def test_looser_limits_are_found(before: Any, now: Any, found: list[str]) -> Non
 def test_a_smaller_significance_is_a_looser_limit(before: float | None, is_said: bool) -> None:
     found = list(loosened((), before, Check(name="c", audit={})))
     assert bool(found) is is_said
-    assert all("on error probabilities: 0.1 is 0.05 now" in one.sentence for one in found)
+    assert all('"significance 0.1", which is 0.05 now' in one.sentence for one in found)
 
 
 def test_a_looser_limit_is_a_warning_of_its_line(folder) -> None:
@@ -81,11 +97,14 @@ def test_a_looser_limit_is_a_warning_of_its_line(folder) -> None:
     assert "DPA145" not in check(folder)[1]
     (folder / "claims.toml").write_text(CLAIMS.replace("at_most = 0.9", "at_most = 0.95"))
     again, out, _ = check(folder)
-    assert (again, "the limit on ssim at most 0.9 is 0.95 now" in out) == (code, True)
+    assert (again, 'the baseline has the limit "ssim at most 0.9", which is 0.95 now' in out) == (
+        code,
+        True,
+    )
     [line] = [line for line in out.splitlines() if "DPA145" in line]
     assert "WARNING" in line.upper()
     (folder / "claims.toml").write_text(CLAIMS.split("[[check.threshold]]")[0])
-    assert "the limit on ssim at most 0.9 is gone" in check(folder)[1]
+    assert 'the baseline has the limit "ssim at most 0.9", which is gone' in check(folder)[1]
 
 
 def test_an_older_baseline_names_no_key(folder) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.files.finding import Column, Role
@@ -57,7 +57,7 @@ class ReportFigure:
         write_whole(Path(path), as_file(self._drawn.name, self._figure, kind))
 
 
-class Figures:
+class Figures(Mapping[str, ReportFigure]):
     """The figures of a result by name; each is drawn when it is first asked for.
 
     Of several of a kind, as for several adversaries, the second is called "trade-off 2".
@@ -81,6 +81,19 @@ class Figures:
     def __iter__(self) -> Iterator[str]:
         for kind in _SOURCES:
             yield from (figure.name for figure in self._of_kind(kind))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == one for one in self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The figure of this name, or the default; ``self[name]`` raises ConfigError instead."""
+        try:
+            return self[name]
+        except ConfigError:
+            return default
 
     def __repr__(self) -> str:
         return f"<figures: {', '.join(self)}>"

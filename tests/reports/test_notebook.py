@@ -48,6 +48,15 @@ def test_a_figure_is_saved_as_the_report_saves_it(
     assert "var(" not in shown
 
 
+def test_figures_are_a_mapping_by_name(figures: Figures) -> None:
+    assert len(figures) == len(list(figures)) > 0
+    assert [(name, figure.name) for name, figure in figures.items()] == [
+        (name, name) for name in figures
+    ]
+    assert ("loss" in figures, "lss" in figures, figures.get("lss")) == (True, False, None)
+    assert figures.get("loss") is figures["loss"]
+
+
 def test_a_figure_has_its_numbers_as_a_frame(golden: AuditResult, figures: Figures) -> None:
     frame = figures["loss"].frame
     first = golden.utility["defense"].loss[0][0]

@@ -73,9 +73,7 @@ class DPDPSGD(dp.GaussianSGD):
     waits = True
     delays = True
     paper = "DP-DPSGD (D-PSGD with DP-SGD's gradient)"
-    reconstructed = (
-        "the noise: the paper that compares with it names another method and gives no formula"
-    )
+    reconstructed = "the noise, because DPDL, which compares with it, gives no formula of it"
     messages = {
         "x": "the model after the round; holds the sender's clipped gradient under Gaussian noise "
         "of standard deviation eta sigma C / B, and past noise"

@@ -85,12 +85,15 @@ def load_plugin(family: PluginFamily, name: str) -> Any:
         plugin = entry.load()
         problems = list(_problems(plugin, family))
     except (Exception, SystemExit) as error:  # whatever a module of someone else's does
-        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what, help = " ".join(f"{type(error).__name__}: {error}".split()), ""
         if isinstance(error, ModuleNotFoundError) and error.name == name.partition(":")[0]:
-            what += "; modules of the working folder are found with PYTHONPATH=. before the command"
+            help = (
+                "Correct the name; for a module of the working folder, write PYTHONPATH=. before "
+                'the command, or import_from = "." in a claims file'
+            )
         where = _where(family, name, entry)
         said = f"{where} cannot be imported: {what}; expected {EXPECTED[family]}"
-        raise ConfigError("DPA042", said) from error
+        raise ConfigError("DPA042", said, help) from error
     finally:
         changed = _default_dtype_since(before)
     if changed is not None:

@@ -207,10 +207,14 @@ def test_what_cannot_be_imported_is_one_line(installed, name, facts) -> None:
 
 
 def test_a_module_that_lies_nowhere_is_told_how_to_be_found(installed) -> None:
-    said = refusal("defenses", "no_such_module:Mine")
-    assert "No module named 'no_such_module'; modules of the working folder are found with" in said
-    assert "PYTHONPATH=. before the command; expected a class" in said
-    assert "PYTHONPATH" not in refusal("defenses", next(iter(IMPORTS)))
+    with pytest.raises(ConfigError) as refused:
+        load_plugin("defenses", "no_such_module:Mine")
+    [problem] = refused.value.problems
+    assert "No module named 'no_such_module'; expected a class" in problem.text
+    assert "write PYTHONPATH=. before the command" in problem.help
+    with pytest.raises(ConfigError) as refused:
+        load_plugin("defenses", next(iter(IMPORTS)))
+    assert refused.value.problems[0].help == ""
 
 
 def test_what_fits_is_loaded(installed) -> None:

@@ -79,7 +79,7 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         python="" if options.python is None else f"python = {_toml(str(options.python))}\n",
         ranks=f"ranks = {len(recording.ranks)}"
         if not is_simulation(recording.events, recording.children)
-        else "# ranks: none, for one process tells dpaudit.tap of all messages",
+        else "# ranks: none, because one process shows all messages to the tap",
         seconds=max(SECONDS, options.seconds if options.seconds != Options.seconds else 0),
         cpu=_toml(options.cpu),
         small="".join(f"\n# {line}" for line in _small(recording)),

@@ -257,7 +257,8 @@ def print_outlook(config: "AuditConfig", runtime: "Runtime") -> None:
                 for line in map(_of_power, of_claim):
                     say(line)
                 if not of_claim:
-                    say("  no attack of this audit knows beforehand what it can certify")
+                    knows = "of this audit knows beforehand what it can certify"
+                    say(f"  no attack {knows if config.attack else 'was requested'}")
 
 
 def _of_power(power: "Power") -> str:

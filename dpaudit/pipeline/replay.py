@@ -28,6 +28,10 @@ from .provenance import code_of, provenance_of
 from .run import Runtime, prepare
 from .workers import one_thread
 
+NO_ROUND = (
+    "no round was recorded; rounds are recorded for attacks that read them, such as "
+    "gradient-inversion"
+)
 ROUNDING = 1e-3  # of the largest number of a message, between platforms or versions
 
 
@@ -52,7 +56,7 @@ def replay(
     if prepared.learned.fingerprint != result.provenance.data_fingerprint:
         return [Flaw("transcript", "the data here are not those of the run", False)]
     if not any(run.transcript(world, runtime.device).rounds for world in WORLDS):
-        return [Flaw("transcript", "no round was recorded", False)]
+        return [Flaw("transcript", NO_ROUND, False)]
     exact = _is_same(prepared, result, recorded, runtime)
     found: list[Flaw] = []
     with one_thread():

@@ -351,7 +351,10 @@ def prepare(config: AuditConfig, runtime: Runtime, own: CallerObjects = NOTHING)
 
 def _notes(config: AuditConfig, defense: Defense, setting: Setting) -> Iterator[Note]:
     if defense.reconstructed is not None:
-        text = f"Reconstructed, and not its authors' own: {defense.reconstructed}."
+        text = (
+            "A part of this method is reconstructed, and may differ from its authors' own: "
+            f"{defense.reconstructed}."
+        )
         yield Note("DPA123", text)
     condition = defense.outside_theory(setting)
     if condition is not None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from dpaudit.errors import RunError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.pipeline.replay import replay
+from dpaudit.pipeline.replay import NO_ROUND, replay
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed
@@ -96,7 +96,7 @@ def test_a_file_that_is_not_what_the_run_wrote_is_found(run: Path) -> None:
 
 def test_a_run_without_recorded_rounds_cannot_be_compared(run: Path) -> None:
     shutil.rmtree(run / "transcript")
-    assert replayed(run) == [Flaw("transcript", "no round was recorded", False)]
+    assert replayed(run) == [Flaw("transcript", NO_ROUND, False)]
 
 
 def test_the_config_of_another_run_is_found(run: Path) -> None:

@@ -325,7 +325,7 @@ def test_what_a_reader_must_know_first_is_noted(monkeypatch: pytest.MonkeyPatch)
     assert notes(None, None) == last
     [note, *others] = notes("by its text", None)
     assert (note.code, note.text) == (
-        "DPA123", "Reconstructed, and not its authors' own: by its text.",
+        "DPA123", "A part of this method is reconstructed, and may differ from its authors' own: by its text.",
     )  # fmt: skip
     assert others == last
     [note, *others] = notes(None, "the rate is too large")

@@ -235,7 +235,7 @@ def test_a_premise_is_said_unless_nothing_is_judged() -> None:
 
 @pytest.mark.parametrize(
     ("recorded", "said"),
-    [((), "no round was recorded"), (("defense",), None), (("initial", "defense"), None)],
+    [((), replay.NO_ROUND), (("defense",), None), (("initial", "defense"), None)],
 )
 def test_rounds_of_any_world_are_played_again(monkeypatch, recorded, said) -> None:
     class Run:

@@ -37,6 +37,8 @@ _LIBRARIES = (
 _OF_MODELS = tuple(os.path.join("torch", "nn", name) for name in ("functional.py", "init.py"))
 _OF_MODELS += (os.path.join("torch", "nn", "modules", "dropout.py"),)
 _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
+_OF_FILE_NAMES = tuple(folder + "tempfile.py" for folder in _LIBRARY)
+_OF_SYMBOLS = os.path.join("sympy", "core", "symbol.py")  # which torch.func and others import late
 _MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
 _MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
@@ -218,6 +220,24 @@ class Sites:
                 return f"{name}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return NOWHERE
+
+    def name_something(self) -> bool:
+        """Whether what is drawn becomes a name: of a temporary file, or of the symbols of sympy.
+
+        No function of the program stands between. sympy draws once, where it is imported.
+        """
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            file = code.co_filename
+            if file in _OF_FILE_NAMES:
+                return True
+            if code.co_name == "Dummy" and file.endswith(_OF_SYMBOLS):
+                return any(part in file for part in _INSTALLED)
+            if self._named.get(code) is not None:
+                return False
+            frame = frame.f_back  # type: ignore[assignment]
+        return False
 
     def of(self, function: Any) -> str:
         """The line at which a function begins; a partial or a decorated one is what it is of."""

@@ -194,7 +194,7 @@ class PythonDraws:
         self, law: Law, prefix: str, result: Any, given: Sequence[Any], named: dict[str, Any]
     ) -> Any:
         site = self._sites.here()
-        if site == NOWHERE:  # Python's own, as of a name for a temporary file
+        if site == NOWHERE or self._sites.name_something():  # Python's own, and names
             return result
         noise = self._player is not None and self._player.is_noise(site)
         parameters = [

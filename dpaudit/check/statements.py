@@ -429,7 +429,7 @@ def _about(threshold: Threshold, measured: ThresholdSubject) -> str:
         threshold.metric,
         f"of {measured.attack or measured.kind}",
         f"on {measured.message}" if measured.message else "",
-        f"in round {rounds}" if rounds else "",
+        f"in round{'s' * (len(measured.rounds) > 1)} {rounds}" if rounds else "",
         f"at batch size {measured.batch_size}" if measured.batch_size else "",
     )
     return " ".join(part for part in parts if part)

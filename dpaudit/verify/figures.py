@@ -145,8 +145,8 @@ def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
 
 
 def _is_proven(value: float, evidence: Evidence) -> bool:
-    """Whether another finding of the claim, which is not void, certifies this epsilon."""
-    sound = [f for f in evidence.findings if not f["void"]]
+    """Whether another finding of the claim certifies this epsilon; of a void one its releases."""
+    sound = [f for f in evidence.findings if not f["void"] or "least" in f["releases"]]
     proven = [metric(f, *end) or 0.0 for f in sound for end in CERTIFIED]
     return any(isclose(value, x, rel_tol=ROUNDING) for x in proven)
 

@@ -1,13 +1,16 @@
 """What an audit says of the mistakes that docs/write-a-defense.md lists."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dpaudit
+from dpaudit.verify.verdict import check
 
 B = 8
 
@@ -60,14 +63,21 @@ def one_draw(self, x, k, graph, gradient, noise):  # type: ignore[no-untyped-def
         (one_draw, r'"x" of agent \d and "x" of agent \d carry the same noise', "Draw fresh noise"),
     ],
 )
-def test_a_common_mistake_is_named(step: Callable[..., Any], said: str, remedy: str) -> None:
+def test_a_common_mistake_is_named(
+    step: Callable[..., Any], said: str, remedy: str, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(1)
     records = rng.random((400, 9), dtype="f4"), np.arange(400) % 3
     result = dpaudit.audit(
         step, records, model="logistic", n_agents=4, graph="ring", n_rounds=3, batch_size=B,
         clip_norm=1.0, noise_multiplier=1.0, claim={"epsilon": 10.0, "delta": 1e-5}, seed=3,
+        out=tmp_path / "run",
     )  # fmt: skip
     assert result.exit_code == 1
+    content = json.loads(result.to_json())
+    [checked] = check(content, tmp_path / "run")
+    bare = step is late_noise  # no releases and no matrices are written of its leak
+    assert checked.answer == ("not checkable" if bare else "confirmed")
     [claim] = result.claims
     assert re.search(said, claim.reason + claim.examination)
     assert claim.remedy.startswith(remedy)

@@ -441,6 +441,17 @@ def test_a_void_figure_is_proven_by_sound_evidence() -> None:
     assert not figures._is_proven(1.0, of.evidence(bounded))
 
 
+def test_the_least_leak_of_a_void_view_is_proven() -> None:
+    """Its own releases are held against it; without them nothing is."""
+    least = {"least": ["a release"]}
+    leak = of.finding(
+        "exact-leak", of=of.metrics(epsilon=(0.7, inf, inf)), void="x", releases=least
+    )
+    assert figures._is_proven(0.7, of.evidence(leak))
+    assert not figures._is_proven(0.8, of.evidence(leak))
+    assert not figures._is_proven(0.7, of.evidence({**leak, "releases": {"most": []}}))
+
+
 def test_a_distance_without_a_ratio_has_no_flaw() -> None:
     one = of.finding("sensitivity", of=of.metrics(measured=2.0, stated_bound=1.0))
     assert list(figures._judged(one, of.evidence())) == []

@@ -106,7 +106,9 @@ def test_an_audit_outside_the_theory_says_so_everywhere(tmp_path, report) -> Non
     done = audited(tmp_path, CONFIG + "allow_outside_theory = true\n")
     assert done.exit_code == 0, done.stderr
     result = AuditResult.read(tmp_path / "run" / "audit.json")
-    (note,) = [n for n in result.notes if not n.startswith("Reconstructed")]
+    (note,) = [
+        n for n in result.notes if not n.startswith("A part of this method is reconstructed")
+    ]
     assert note.startswith("This run is outside the theory of its paper")
     assert CONDITION in note
     assert CONDITION in (tmp_path / "run" / "report.html").read_text()
@@ -117,5 +119,5 @@ def test_an_audit_inside_the_theory_has_no_note(tmp_path, report) -> None:
     text = CONFIG.replace("exponential", "complete") + "allow_outside_theory = true\n"
     assert audited(tmp_path, text).exit_code == 0
     notes = AuditResult.read(tmp_path / "run" / "audit.json").notes
-    assert not [n for n in notes if not n.startswith("Reconstructed")]
+    assert not [n for n in notes if not n.startswith("A part of this method is reconstructed")]
     assert "outside the theory" not in (tmp_path / "run" / "report.html").read_text()

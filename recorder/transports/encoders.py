@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ..values import bytes_of, in_memory, is_array, is_numbers, is_tensor
+from .raw_bytes import Latest
 
 ENCODERS = {  # by module: the function that makes bytes of its first argument
     "pickle": "dumps",
@@ -23,8 +24,7 @@ KEPT = 32  # of the last objects
 LEAST, MOST_AROUND = 16, 2**16  # bytes: shorter ones occur by chance; what frames them is short
 MOST_PARTS = 10_000  # of an object, which may hold all that its program has
 _last: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)
-_TEXTS = 1024  # of base64, as of the layers of a message
-_texts: deque[tuple[str, Any]] = deque(maxlen=_TEXTS)  # of base64
+_texts = Latest(1024)  # of base64, as of the layers of a message
 _collective: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)  # of torch.distributed
 _inside = threading.local()  # a framework's encoder calls pickle's
 
@@ -78,7 +78,7 @@ def _to_text(own: Any) -> Any:
         text = own(value, *given, **named)
         if len(text) >= LEAST:
             held = value.copy() if is_array(value) else bytes(value)
-            _texts.append((text.decode("ascii"), held))
+            _texts.keep(text, held)
         return text
 
     return encode
@@ -86,9 +86,9 @@ def _to_text(own: Any) -> Any:
 
 def in_base64(text: str | bytes) -> Any | None:
     """The bytes or the array that the program has just made this text of; None: not known."""
-    alike = [(known, held) for known, held in tuple(_texts) if len(known) == len(text)]
-    asked = text.decode("latin1") if alike and isinstance(text, bytes) else text
-    return next((held for known, held in reversed(alike) if known == asked), None)
+    if isinstance(text, bytes):
+        return _texts.of(text)
+    return _texts.of(text.encode("ascii")) if text.isascii() else None
 
 
 def hook_collectives(c10d: Any) -> None:

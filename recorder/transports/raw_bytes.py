@@ -26,28 +26,33 @@ _OF_ARRAYS = {**dict.fromkeys("fd", ""), **dict.fromkeys("hilqHIL", "q")}  # by 
 _METHODS = ("tobytes", "tostring")  # the second one in older versions
 
 
-class _Latest:
-    """The last bytes, with the numbers that each of them was made of."""
+class Latest:
+    """The last bytes, with what each of them was made of: so many, and ``MOST_KEPT`` in all."""
 
-    def __init__(self) -> None:
-        self._all: deque[tuple[bytes, dict[str, Any]]] = deque()
-        self._size = 0
+    def __init__(self, most: int) -> None:
+        self._all: deque[tuple[bytes, Any]] = deque()
+        self._most, self._size = most, 0
         self._lock = threading.RLock()
 
-    def keep(self, data: bytes, parts: dict[str, Any]) -> None:
+    def keep(self, data: bytes, parts: Any) -> None:
         with self._lock:
             self._all.append((data, parts))
             self._size += len(data)
-            while len(self._all) > KEPT or (self._size > MOST_KEPT and len(self._all) > 1):
+            while len(self._all) > self._most or (self._size > MOST_KEPT and len(self._all) > 1):
                 self._size -= len(self._all.popleft()[0])
 
-    def within(self, length: int) -> dict[bytes, dict[str, Any]]:
+    def of(self, data: bytes) -> Any | None:
+        """What equal bytes were made of, the last ones; None: not known."""
+        with self._lock:
+            return next((parts for one, parts in reversed(self._all) if one == data), None)
+
+    def within(self, length: int) -> dict[bytes, Any]:
         """Those that may be inside of so many bytes; of equal ones the last."""
         with self._lock:
             return dict(one for one in self._all if len(one[0]) <= length)
 
 
-_latest = _Latest()
+_latest = Latest(KEPT)
 
 
 def hook_packing(struct: Any) -> None:
@@ -177,9 +182,10 @@ def raw_in(data: bytes) -> tuple[dict[str, Any], bytes] | None:
 
     None: they are not known, or most of the bytes are others.
     """
+    whole = _latest.of(data)
+    if whole is not None:
+        return whole, b""
     known = _latest.within(len(data))
-    if data in known:
-        return known[data], b""
     found, gaps = _long_ones(known, data)
     rest = b""
     for begin, end in gaps:

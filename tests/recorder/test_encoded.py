@@ -26,7 +26,7 @@ X = np.array([0.5, -1.25, 3.0, 7.75, -0.125, 2.0])
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_bytes, "_latest", raw_bytes._Latest())
+    monkeypatch.setattr(raw_bytes, "_latest", raw_bytes.Latest(raw_bytes.KEPT))
 
 
 @pytest.fixture
@@ -227,9 +227,12 @@ def test_what_is_recorded_is_not_what_a_program_encodes() -> None:
 
 def test_no_more_bytes_are_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_bytes, "MOST_KEPT", 100)
-    latest = raw_bytes._Latest()
+    latest = raw_bytes.Latest(3)
     for i in range(4):
         latest.keep(bytes([i]) * 40, {})
     assert list(latest.within(100)) == [bytes([2]) * 40, bytes([3]) * 40]
     latest.keep(b"large" * 100, {})
     assert list(latest.within(1000)) == [b"large" * 100]
+    for i in range(4):
+        latest.keep(bytes([i]), i)
+    assert [latest.of(bytes([i])) for i in range(4)] == [None, 1, 2, 3]

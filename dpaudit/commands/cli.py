@@ -101,8 +101,8 @@ def audit(
         table = read_toml(config_file)[0]
         kind = audit_kind(table)
         if kind is AuditConfig:
-            if device == "cpu" and workers != 1 and not dry_run:
-                _begin_if_long(table)
+            if device == "cpu" and not dry_run:
+                _begin_if_long(table, workers or os.cpu_count() or 1)
         else:
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
@@ -410,11 +410,12 @@ def main() -> None:
     leave_with(_answer)
 
 
-def _begin_if_long(table: Mapping[str, Any]) -> None:
+def _begin_if_long(table: Mapping[str, Any], workers: int) -> None:
     """Start what forks the workers, beside the imports of this process, if they will be needed.
 
     Args:
         table: of an audit file, not yet validated.
+        workers: processes at most.
     """
     from dpaudit.pipeline.fork_server import begin
 
@@ -423,7 +424,7 @@ def _begin_if_long(table: Mapping[str, Any]) -> None:
         found = table.get(section)
         count = found.get(key) if isinstance(found, dict) else None
         steps *= count if isinstance(count, int) else 0
-    if steps >= MANY_STEPS:
+    if workers > 1 and steps >= MANY_STEPS:
         begin()
 
 

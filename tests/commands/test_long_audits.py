@@ -18,20 +18,22 @@ defense = {{ name = "dp-dpsgd", n_rounds = {rounds}, batch_size = 4, noise = 1.0
 
 
 @pytest.mark.parametrize(
-    ("agents", "rounds", "options", "begins"),
+    ("agents", "rounds", "cores", "options", "begins"),
     [
-        ("10", "30", [], True),
-        ("10", "29", [], False),
-        ("10", "30", ["--workers", "1"], False),
-        ("10", "30", ["--dry-run"], False),
-        ('"ten"', "30", [], False),
+        ("10", "30", 2, [], True),
+        ("10", "29", 2, [], False),
+        ("10", "30", 1, [], False),
+        ("10", "30", 2, ["--workers", "1"], False),
+        ("10", "30", 2, ["--dry-run"], False),
+        ('"ten"', "30", 2, [], False),
     ],
 )
 def test_only_a_long_audit_asks_for_more_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents, rounds, options, begins
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents, rounds, cores, options, begins
 ) -> None:
     """The file has a mistake, which ends the command; what is asked for before is what counts."""
     asked: list[bool] = []
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.setattr(fork_server, "begin", lambda: asked.append(True))
     file = tmp_path / "audit.toml"
     file.write_text(AUDIT.format(agents=agents, rounds=rounds))

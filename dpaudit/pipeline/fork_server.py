@@ -21,7 +21,7 @@ _USED_BY_ALL = ["dpaudit.pipeline.run"]  # imported once for all worker processe
 def begin() -> None:
     """Start the process whose forks are the workers: it imports what they use, beside the caller.
 
-    Imports take seconds in each process, and an audit has two pools of them.
+    If it runs already, nothing is started.
     """
     if can_fork():
         multiprocessing.get_context("forkserver").set_forkserver_preload(_USED_BY_ALL)

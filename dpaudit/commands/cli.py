@@ -95,11 +95,11 @@ def audit(
     from dpaudit.files.config import AuditConfig, read_toml
     from dpaudit.files.kinds import audit_kind
     from dpaudit.files.mechanism_file import MechanismConfig
+    from dpaudit.pipeline.fork_server import imports
 
     out = out or Path("runs") / config_file.stem
     with recording((str(config_file), str(out))):
-        table = read_toml(config_file)[0]
-        kind = audit_kind(table)
+        kind = audit_kind(table := read_toml(config_file)[0])
         if kind is AuditConfig:
             if device == "cpu" and not dry_run:
                 _begin_if_long(table, workers or os.cpu_count() or 1)
@@ -107,7 +107,7 @@ def audit(
             given = {"--device": device != "cpu", "--download": download}
             given |= {"--max-memory": max_memory is not None, "--fix-model": fix_model}
             _refuse_options_of_training(given, config_file, kind is CapturedConfig)
-        with terminal.prints_on_stderr():
+        with terminal.prints_on_stderr(), imports():
             config = kind.from_toml(config_file, seed, fix_model)
         if dry_run and isinstance(config, CapturedConfig):
             say(_runs_of_program(config))

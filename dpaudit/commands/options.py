@@ -51,8 +51,11 @@ def runtime_of(
     download: bool = False,
 ) -> "Runtime":
     """Where and with how much an audit runs. Raises ConfigError: no such device, or size."""
-    from dpaudit.pipeline.requirements import torch_device
-    from dpaudit.pipeline.run import Runtime
+    from dpaudit.pipeline.fork_server import imports
+
+    with imports():
+        from dpaudit.pipeline.requirements import torch_device
+        from dpaudit.pipeline.run import Runtime
 
     where = torch_device(device, f"--device {device}")
     size = bytes_in(max_memory)

@@ -20,7 +20,7 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .loaded_problem import Problem
-from .woven import PLAYED, SILENT, Repeated, Way, Woven, global_randomness
+from .woven import PLAYED, SILENT, Draws, Repeated, Way, Woven, global_randomness
 
 ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
 ROWS = 64  # of a message that are looked at
@@ -63,7 +63,7 @@ class RealRounds:
         self.own, self.adversaries = own, adversaries
         self.other = own.child("other")
         self.streams = streams_of(setting, len(rounds))
-        self.rounds = rounds
+        self.rounds, self.draws = rounds, Draws()
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
         self._oracle = lambda k: Repeated(
@@ -78,6 +78,7 @@ class RealRounds:
         for i, k in enumerate(self.rounds):
             follows = i > 0 and self.rounds[i - 1] == k - 1
             oracle = following if following is not None and follows else self._oracle(k)
+            self.draws.forget()
             after = self.step(state, k, oracle.again(), Woven(self.own, k)).state
             following = None
             if k < self._defense.n_rounds:
@@ -232,9 +233,10 @@ class RealRound:
 
     def _noise(self, way: Way, k: int, shift: Tensor | None) -> Woven:
         """The noise of a round in some way."""
-        streams = self.run.own.child("fresh", way.fresh) if way.fresh else self.run.own
-        way = way._replace(weight=way.weight or self._least)
-        return Woven(streams, k, way, self.run.other, shift)
+        run, way = self.run, way._replace(weight=way.weight or self._least)
+        if way.fresh:  # which is asked for in this way alone
+            return Woven(run.own.child("fresh", way.fresh), k, way, run.other, shift)
+        return Woven(run.own, k, way, run.other, shift, run.draws)
 
     def _after(self, way: Way, state: Any, noise: Woven) -> Payloads:
         """The messages of the round after it, from the state that this one leaves."""

@@ -42,7 +42,34 @@ class Way(NamedTuple):
 
 
 SILENT, PLAYED = Way(weight=0.0), Way()
+KEPT = 4_500_000  # numbers of draws that are kept at most
 SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
+
+
+class Draws:
+    """Draws that are the same in many ways to play a round, and are made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Tensor] = {}
+        self._room = KEPT
+
+    def forget(self) -> None:
+        self._made.clear()
+        self._room = KEPT
+
+    def of(
+        self, streams: Streams, round: int, law: str, message: str, scale: Scale, like: Tensor
+    ) -> Tensor:
+        """A draw of the round, which the caller may write to."""
+        key = (streams, round, law, message, scale, like.shape, like.dtype)
+        is_number = not isinstance(scale, Tensor)
+        if is_number and key in self._made:
+            return self._made[key].clone()
+        drawn: Tensor = getattr(Noise(streams, round), law)(message, scale, like)
+        if is_number and drawn.numel() <= self._room:
+            self._room -= drawn.numel()
+            self._made[key] = drawn.clone()
+        return drawn
 
 
 class Woven(Noise):
@@ -51,6 +78,7 @@ class Woven(Noise):
     Args:
         other: streams of a second draw.
         shift: [rows, d], what is added to every draw.
+        draws: those that were made before; None: none is kept.
     """
 
     def __init__(
@@ -60,9 +88,11 @@ class Woven(Noise):
         way: Way = PLAYED,
         other: Streams | None = None,
         shift: Tensor | None = None,
+        draws: Draws | None = None,
     ) -> None:
         super().__init__(streams, round)
         self._way, self._other, self._shift = way, other, shift
+        self._draws = draws or Draws()
         self._drawn = 0  # numbers of a row of all draws so far
         self.names = dict[str, int]()  # of the draws that were asked for, and their numbers
 
@@ -86,12 +116,12 @@ class Woven(Noise):
             )
             return (signs * size).to(like.dtype).expand_as(like)
         if way.weight:
-            drawn: Tensor = getattr(super(), law)(message, scale, like)
+            drawn = self._draws.of(self._streams, self._round, law, message, scale, like)
             drawn = drawn if way.weight == 1.0 else drawn * way.weight
         else:
             drawn = torch.zeros_like(like)
         if way.other and self._other is not None:
-            again = getattr(Noise(self._other, self._round), law)(message, scale, like)
+            again = self._draws.of(self._other, self._round, law, message, scale, like)
             drawn = drawn + way.other * again
         if way.added:
             drawn = drawn + (pattern_of(like, 0) * scale * way.added).to(like.dtype)

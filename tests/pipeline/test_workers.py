@@ -1,5 +1,6 @@
 """Jobs run in the caller's process or in others, and leave the caller's process as it was."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import torch
 
 from dpaudit.errors import RunError
 from dpaudit.pipeline import workers
-from dpaudit.pipeline.fork_server import importing_only_what_is_sent
+from dpaudit.pipeline.fork_server import importing_only_what_is_sent, imports
 from dpaudit.pipeline.processes import _problems
 from dpaudit.pipeline.workers import Workers, run_jobs
 from tests.material.ended import ended_by
@@ -46,6 +47,15 @@ def test_a_job_has_one_thread_and_the_caller_its_own(threads, jobs, workers) -> 
     run_jobs(prepare, (False,), two, workers, lambda *report: seen.append(report))
     assert sorted(seen) == [("a", 1, 0), ("b", 1, 0)]
     assert torch.get_num_threads() == CALLERS
+
+
+def test_garbage_is_collected_again_after_imports() -> None:
+    with imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), imports():
+        import_module("no_module_of_this_name")
+    assert gc.isenabled()
 
 
 def test_jobs_that_are_soon_done_start_no_process(jobs, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.rng import Streams
 from dpaudit.training import noise_heard
 from dpaudit.training.noise_heard import _Listener
-from dpaudit.training.woven import Spread, Way, Woven, pattern_of, spread_of
+from dpaudit.training.woven import KEPT, Draws, Spread, Way, Woven, pattern_of, spread_of
 
 LIKE = torch.zeros(3, 2, 5, dtype=torch.float64)  # [streams, rows, d]
 SCALE = 0.7
@@ -38,6 +38,27 @@ def test_woven_noise_is_that_of_the_round_times_its_weight(law: str) -> None:
     same(woven(law, Way(weight=0.5, other=2.0)), 0.5 * one + 2 * other)
     added = pattern_of(LIKE, 0) * (SCALE * 4)
     same(woven(law, Way(added=4.0)), one + added)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("scale", [SCALE, torch.full((5,), SCALE, dtype=torch.float64)])
+def test_a_kept_draw_is_as_it_was_drawn_first(law: str, scale: Any) -> None:
+    draws = Draws()
+    for _ in range(3):  # what a step does to its draw changes no other
+        assert torch.equal(draws.of(Streams(4), 2, law, "x", scale, LIKE), plain(law, 4))
+        draws.of(Streams(4), 2, law, "x", scale, LIKE).zero_()
+    assert not torch.equal(draws.of(Streams(4), 2, law, "y", scale, LIKE), plain(law, 4))
+    assert not torch.equal(draws.of(Streams(9), 2, law, "x", scale, LIKE), plain(law, 4))
+    assert not torch.equal(draws.of(Streams(4), 3, law, "x", scale, LIKE), plain(law, 4))
+    twice = draws.of(Streams(4), 2, law, "x", 2 * scale, LIKE)
+    torch.testing.assert_close(twice, 2 * plain(law, 4))
+
+
+def test_no_more_draws_are_kept_than_there_is_room_for() -> None:
+    draws, like = Draws(), torch.zeros(KEPT // 2)
+    for message in ("x", "y", "z", "x"):
+        draws.of(Streams(4), 2, "gaussian", message, SCALE, like)
+    assert len(draws._made) == 2
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])

@@ -63,6 +63,7 @@ FEW_NOTE = (
     "some have no gradient, or none has one"
 )
 LEAST_DELTA = 1e-9  # what reveals a record more seldom is not told from rounding
+MEASURED = 30  # rounds that are only played take about as long as one that is measured
 
 
 _FINDING = partial(da.Finding, kind="sensitivity", attack="sensitivity", world="defense")
@@ -97,7 +98,7 @@ class Sensitivity(da.Attack):
     def measure(
         self, context: da.AttackContext, threat_model: da.ThreatModel, on_step: da.OnStep
     ) -> list[da.Finding]:
-        setting, defense = context.setting, context.defense
+        defense = context.defense
         claimed = list(dict.fromkeys(measured_change(claim.adjacency) for claim in context.claims))
         if "function" in claimed and defense.function_distance() is None:
             raise da.ConfigError(
@@ -106,14 +107,11 @@ class Sensitivity(da.Attack):
                 "and this defense states none",
                 "claim add-remove or replace-one",
             )
-        victim = _most_moved(context) if self.victim is None else self.victim
-        if setting.sizes[victim] == 0:
-            raise da.ConfigError(
-                "DPA051", f"attack.victim: agent {victim} is a server, without data"
-            )
-        coupled = Coupled(defense, context.problem, setting, context.streams, victim)
+        victim = self._victim(context)
+        coupled = Coupled(defense, context.problem, context.setting, context.streams, victim)
         examination = Examination(coupled, self.restarts, self.steps)
-        found = self._rows(examination, claimed or ["add-remove"], on_step, context.checkpoint)
+        ahead = self._ahead(coupled, claimed or ["add-remove"], on_step)
+        found = self._rows(examination, claimed or ["add-remove"], ahead, context.checkpoint)
         findings, constant = list[da.Finding](), dict[str, None]()
         for change, every in found.items():
             for rows in _by_message(every):
@@ -130,7 +128,7 @@ class Sensitivity(da.Attack):
             if adjacency not in CHANGED_RECORDS or by_record:
                 continue
             if n_rounds < defense.n_rounds:
-                small, rows = examine_every_round(examination, adjacency)
+                small, rows = examine_every_round(examination, adjacency, ahead)
                 known = {f.message for f in findings if f.verdict is not None}
                 unknown = [row for row in rows if row.message not in known]
                 findings += self._of_small(unknown, adjacency, victim)
@@ -153,22 +151,30 @@ class Sensitivity(da.Attack):
             findings.append(_alignment(examination, adjacency, rounds))
             delta = max([LEAST_DELTA, *(claim.delta for claim in context.claims)])
             findings += _beyond(coupled, adjacency, delta)
+            ahead(MEASURED)
+        ahead.end()  # also where a part could not be played
         return [*findings, _dependence(examination, constant, rounds, notes)]
+
+    def _victim(self, context: da.AttackContext) -> int:
+        victim = _most_moved(context) if self.victim is None else self.victim
+        if context.setting.sizes[victim] == 0:
+            raise da.ConfigError(
+                "DPA051", f"attack.victim: agent {victim} is a server, without data"
+            )
+        return victim
 
     def _rows(
         self,
         examination: Examination,
         adjacencies: list[Adjacency],
-        on_step: da.OnStep,
+        ahead: "_Ahead",
         checkpoint: da.Checkpoint,
     ) -> Rows:
         """By adjacency, and whether a record was changed where a claim is on functions."""
         coupled = examination.coupled
         rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
-        done, own = 0, dict.fromkeys(slopes, state)
-        cheap = {*CHEAP} & {*adjacencies} and _is_small(coupled)
-        last = coupled.defense.n_rounds if cheap else max(rounds)
+        done, own, last = 0, dict.fromkeys(slopes, state), self._last(coupled, adjacencies)
         others = Others(examination)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
@@ -177,6 +183,7 @@ class Sensitivity(da.Attack):
             state, like = type(state)(*values), type(state)
             own = {kind: like(*parts) for kind, parts in own_values.items()}
             rows = {(change, by): [Row(*row) for row in every] for change, by, every in found}
+            ahead(done + MEASURED * sum(k <= done for k in rounds))
         for k in range(done + 1, last + 1):
             if slopes:
                 in_round = {kind: _turned(kind, k) * slope for kind, slope in slopes.items()}
@@ -195,7 +202,7 @@ class Sensitivity(da.Attack):
             state = examination.next_state(state, k)
             every = [[*key, some] for key, some in rows.items()]
             checkpoint.keep(partial(da.Progress.of, k, state, own, every, *examination.saved()))
-            on_step(k, last)
+            ahead(1 + MEASURED * (k in rounds))
         examination.play_again()
         return rows
 
@@ -264,11 +271,41 @@ class Sensitivity(da.Attack):
             beyond = worst.most - worst.stated
             yield f"a bound counts as exceeded by more than {beyond:.1g}, from rounding"
 
+    def _last(self, coupled: Coupled, adjacencies: Sequence[Adjacency]) -> int:
+        """The round up to which the run is played."""
+        n_rounds = coupled.defense.n_rounds
+        cheap = {*CHEAP} & {*adjacencies} and _is_small(coupled)
+        return n_rounds if cheap else max(self._rounds(n_rounds))
+
+    def _ahead(
+        self, coupled: Coupled, adjacencies: Sequence[Adjacency], on_step: da.OnStep
+    ) -> "_Ahead":
+        """Rounds of the run, then those on a small model, then the rest."""
+        n_rounds, rounds = coupled.defense.n_rounds, self._rounds(coupled.defense.n_rounds)
+        small = n_rounds if len(rounds) < n_rounds else 0
+        of_records = sum(adjacency in CHANGED_RECORDS for adjacency in adjacencies)
+        played = self._last(coupled, adjacencies) + MEASURED * len(rounds)
+        return _Ahead(on_step, played + of_records * (small + MEASURED))
+
     def _rounds(self, n_rounds: int) -> frozenset[int]:
         if self.rounds is not None:
             return frozenset(self.rounds)
         last = max(1, self.points - 1)
         return frozenset(1 + round(i * (n_rounds - 1) / last) for i in range(self.points))
+
+
+class _Ahead:
+    """Steps of all parts, in rounds that are only played: those done, and those in all."""
+
+    def __init__(self, on_step: da.OnStep, total: int) -> None:
+        self._on_step, self._done, self._total = on_step, 0, total
+
+    def __call__(self, n: int = 1) -> None:
+        self._done = min(self._done + n, self._total)
+        self._on_step(self._done, self._total)
+
+    def end(self) -> None:
+        self(self._total)
 
 
 def _is_small(coupled: Coupled) -> bool:

@@ -6,7 +6,7 @@ real problem are examined on softmax regression on five features, of which every
 records as it really does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,9 @@ CLEAR = 1 + 1e-6  # times the bound
 FAR = (10, 1000)  # standard deviation of models that no run is said to reach
 
 
-def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examination, list[Row]]:
+def examine_every_round(
+    real: Examination, adjacency: Adjacency, on_round: Callable[[], None] = lambda: None
+) -> tuple[Examination, list[Row]]:
     """What is found in all rounds of a run on a small model; no rows if one cannot be played.
 
     Args:
@@ -40,18 +42,21 @@ def examine_every_round(real: Examination, adjacency: Adjacency) -> tuple[Examin
     if small is None or adjacency not in CHANGED_RECORDS:
         return examination, []
     try:
-        return examination, list(_rows(examination, adjacency))
+        return examination, list(_rows(examination, adjacency, on_round))
     except Exception:  # whatever a step raises that takes the real model alone
         return examination, []  # with what it had found by then
 
 
-def _rows(examination: Examination, adjacency: Adjacency) -> Iterator[Row]:
+def _rows(
+    examination: Examination, adjacency: Adjacency, on_round: Callable[[], None]
+) -> Iterator[Row]:
     coupled, others = examination.coupled, Others(examination)
     state = coupled.start()
     for k in range(1, coupled.defense.n_rounds + 1):
         yield from examination.record(state, k, adjacency)
         yield from others.record(state, k, adjacency)
         state = examination.next_state(state, k)
+        on_round()
 
 
 def far_from_the_run(real: Examination, adjacency: Adjacency) -> tuple[str | None, tuple[str, ...]]:

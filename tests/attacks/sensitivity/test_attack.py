@@ -62,7 +62,12 @@ def measured(setting_of, streams, kept):
         problem = problem_of(problem)
         claims = (Claim(text="a claim", epsilon=1.0, adjacency=adjacency),)
         context = AttackContext(problem, setting, defense.calibrate(setting), claims, streams, None)
-        findings = attack.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
+        steps = list[tuple[int, int]]()
+        findings = attack.measure(
+            context, ThreatModel(name="anybody"), lambda *step: steps.append(step)
+        )
+        assert steps == sorted(steps)
+        assert steps[-1] == (steps[0][1], steps[0][1])
         assert all(f.kind == "sensitivity" for f in findings)
         return {f.message or "": f for f in findings if "instead" not in f.title}
 

@@ -11,6 +11,7 @@ from dpaudit.attacks.sensitivity.attack import Sensitivity
 from dpaudit.attacks.sensitivity.own_draws import watched
 from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.files.finding import Name
+from dpaudit.progress import silent
 
 
 def test_every_round_of_a_small_model_looks_at_all_agents(monkeypatch) -> None:
@@ -33,7 +34,9 @@ def test_every_round_of_a_small_model_looks_at_all_agents(monkeypatch) -> None:
         next_state=lambda state, k: state + k,
     )
     monkeypatch.setattr(stand_in, "Others", Looking)
-    found: Any = list(stand_in._rows(small, "add-remove"))
+    played: list[int] = []
+    found: Any = list(stand_in._rows(small, "add-remove", lambda: played.append(1)))
+    assert len(played) == 2
     assert found == [
         (who, state, k, "add-remove")
         for state, k in ((10, 1), (11, 2))
@@ -64,6 +67,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, n_rounds: int, found: Any, **of: A
     }.items():
         monkeypatch.setattr(attack, name, lambda *_, value=value: value)
     monkeypatch.setattr(Sensitivity, "_rows", rows)
+    monkeypatch.setattr(Sensitivity, "_ahead", lambda *_: attack._Ahead(silent, 1))
     monkeypatch.setattr(attack, "_alignment", lambda examination, change, rounds: rounds)
     monkeypatch.setattr(attack, "_beyond", lambda coupled, change, delta: [delta])
     monkeypatch.setattr(attack, "_dependence", lambda *given: given)

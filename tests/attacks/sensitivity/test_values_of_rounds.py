@@ -239,7 +239,7 @@ def test_without_a_small_model_no_round_is_far(monkeypatch: pytest.MonkeyPatch) 
     assert stand_in.examine_every_round(real, "add-remove") == ("none", [])
     assert made == [("real", {"briefly": True, "aligns": True})]
     monkeypatch.setattr(stand_in, "small_problem", lambda coupled: "small")
-    monkeypatch.setattr(stand_in, "_rows", lambda *of: iter([of]))
+    monkeypatch.setattr(stand_in, "_rows", lambda *of: iter([of[:2]]))
     assert stand_in.examine_every_round(real, "add-remove") == ("none", [("none", "add-remove")])
     assert stand_in.examine_every_round(real, "function") == ("none", [])
     assert made[-1][0] == "small"

@@ -5,7 +5,9 @@ leave noise out. Where all sums of a run are long, neighbouring runs do the same
 batch are left without a gradient, up to all of them, and one is added. Where no sum of a run is as
 long as one of records that are alike, such records are added one by one. Where a step is given
 gradients that are not clipped, and leaves long ones out, it may divide by how many are left: so
-records are added far out, beside others there. A claim covers these batches, too.
+records are added far out, beside others there. Where a step averages the gradients of a few records
+before it clips, one of them may turn what is left of the others around: so all others have one
+gradient, and one record a far longer one, the other way. A claim covers these batches, too.
 
 A step may also take a gradient at a model that a record has moved, and no noise hides. In a run
 gradients hardly change with so small a move, and a claim covers functions of which they do. So the
@@ -30,7 +32,7 @@ from dpaudit.training.classification import Batch, BatchGradient
 from .alignment import ratio
 from .examination import Examination, Pair
 from .kept import KeptAnswers
-from .opposed import Alike, Given, Vacant
+from .opposed import Alike, FirstUnlike, Given, Vacant
 from .replay import ALLOWED, NO_MOVES, SAME, replay
 from .row import Row
 from .stand_in import small_problem
@@ -44,6 +46,8 @@ FEW = "how far a record moves messages in a batch of which {} of {} records have
 ALIKE = "how far a record moves messages beside {} of {} records with the same gradient"
 DISTANT = 1e6  # times the clip norm, from which on a step may leave records out
 FAR_OUT = "how far a record moves messages in a batch with all but {} of {} records far out"
+TURNED = "how far a record moves messages against all others of a batch, which have one gradient"
+LONG = 100.0  # times the clip norm: others; and times these, the other way
 FAILS = (
     "what a step does in a batch of which few records have a gradient, or all the same one: it "
     "raises {}"
@@ -108,9 +112,10 @@ class _Round:
             m: self._added(replace(one, times=DISTANT), DISTANT * gradient)
             for m, one in (alike if clips else {}).items()
         }
+        against = list(self._turned(oracle, gradient, n, clips)) if n > 1 else []
         usual = pairs[n - 1]
         lag = int(not _moves(usual) and k < coupled.defense.n_rounds)
-        several = [*pairs.values(), *together.values(), *far_out.values()]
+        several = [*pairs.values(), *together.values(), *far_out.values(), *against]
         several += [(pairs[m][0], pairs[m + 1][0]) for m in pairs if m + 1 in pairs]
         if lag:
             several = [(one.later(), other.later()) for one, other in several]
@@ -121,6 +126,8 @@ class _Round:
         self._align(usual, {FEW.format(m, n): one for m, one in pairs.items()})
         self._align(usual, {ALIKE.format(m, n): one for m, one in together.items()})
         self._align(usual, {FAR_OUT.format(m, n): one for m, one in far_out.items()})
+        for one in against:
+            self._align(usual, {TURNED: one})
         if fickle := self._fickle(usual):
             rows = list(self._judged([fickle], pair.norm, 0))
             self.examination.unclear |= dict.fromkeys([MOVED] * any(row.counts for row in rows))
@@ -142,6 +149,20 @@ class _Round:
         coupled = self.examination.coupled
         there = PlayedWorld(coupled, self.state, self.k, Given(oracle, coupled.victim, gradient))
         return replace(there, oracle=Vacant(oracle, coupled.victim)), there
+
+    def _turned(
+        self, oracle: KeptAnswers, gradient: Tensor, n: int, clips: bool
+    ) -> Iterator[WorldPair]:
+        """The last record of a batch, or the first, is not there, or turns the others around."""
+        coupled = self.examination.coupled
+        long, times = (LONG, -LONG) if clips else (1.0, -1.0)
+        for kind in (Alike, FirstUnlike):
+            without, turned = (
+                kind(oracle, coupled.victim, long * gradient, n - 1, factor)
+                for factor in (0.0, times)
+            )
+            there = PlayedWorld(coupled, self.state, self.k, turned)
+            yield replace(there, oracle=without), there
 
     def _judged(self, pairs: Sequence[WorldPair], norm: int, lag: int) -> Iterator[Row]:
         if pairs:

@@ -165,3 +165,11 @@ class Alike(Given):
         )
         alike[..., self.m :, :] *= self.times
         return torch.where(self._is_own(each.sum(-2), holders)[..., None], alike, each)
+
+
+@dataclass(eq=False)
+class FirstUnlike(Alike):
+    """The same where the others are the first ones."""
+
+    def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
+        return super().per_record(X, holders, own).roll(-self.m, dims=-2)

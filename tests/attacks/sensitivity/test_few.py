@@ -91,6 +91,26 @@ class FarOnesMadeUpFor(FarOnesLeftOut):
         return kept.shape[-2] / kept.sum(dim=-2).clamp(min=1)
 
 
+class PairsClipped(PrivateGossip):
+    """The mean gradient of two records is clipped to C: one may turn it around, by 2C."""
+
+    def summed(self, gradient: Gradient, X: Tensor) -> Tensor:
+        each = gradient.per_record(X)
+        each = torch.cat([each, torch.zeros_like(each[..., :1, :])], -2)
+        pairs = each[..., : each.shape[-2] // 2 * 2, :].unflatten(-2, (-1, 2)).mean(-2)
+        return clip(pairs, self.most).sum(dim=-2)
+
+    @property
+    def most(self) -> float:
+        return self.clip_norm
+
+
+class PairsClippedToHalf(PairsClipped):
+    @property
+    def most(self) -> float:
+        return self.clip_norm / 2
+
+
 class FlagForTheNextRound(Remembering):
     """No step is taken after a round with a short sum."""
 
@@ -145,7 +165,8 @@ class UpdateClipped(PrivateGossip):
         for _ in range(2):
             X = X - gradient(X)
         S = clip(state.V - X, self.clip_norm / 2)
-        return self.after(S, state.V - self.noised(S, k, noise) / self.batch_size, graph)
+        G = self.noised(S, k, noise) / self.batch_size
+        return self.after(S, state.V - self.learning_rate * G, graph)
 
 
 class FasterAlongTheLast(Remembering):
@@ -194,6 +215,16 @@ def test_records_left_out_far_out_do_not_make_others_count_more(found) -> None:
     assert not examination.unclear
     _, rows = found(FarOnesMadeUpFor(sampling="fixed"))
     assert max(row.measured / row.stated for row in rows) == pytest.approx(5 / 2)
+
+
+def test_one_record_turns_the_mean_of_two_around(found) -> None:
+    """Whichever of them it is, of four or three records."""
+    for n in (3, 4):
+        _, rows = found(PairsClipped(sampling="fixed", batch_size=n))
+        assert max(row.measured / row.stated for row in rows) == pytest.approx(2)
+        examination, rows = found(PairsClippedToHalf(sampling="fixed", batch_size=n))
+        assert not any(row.counts for row in rows)
+        assert not examination.unclear
 
 
 def test_a_choice_for_the_next_round_is_not_hidden(found) -> None:

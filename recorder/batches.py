@@ -123,7 +123,7 @@ def _changed(part: Any, how: str, i: int) -> Any:
 def _other_inputs(part: Any, how: str, i: int) -> Any:
     """Inputs times a factor; or "DIRECTION:FACTOR", far out in one of three directions.
 
-    These are the record's own, that of all inputs alike, and that of the first input alone: of any
+    These are the record's own, that of all inputs alike, and that of a few inputs alone: of any
     norm but that of L2 they have other lengths.
     """
     if how in FACTORS:
@@ -137,8 +137,25 @@ def _other_inputs(part: Any, how: str, i: int) -> Any:
         held = abs(factor) <= LARGEST or bool((abs(value) < math.inf).all())
         return _written(part, i, value) if held else part
     part = _written(part, i, part[i] * 0 + (factor if direction == "level" else 0))
-    first = (i, *(0 for _ in part.shape[1:]))
-    return _written(part, first, factor) if direction == "single" else part
+    sizes = tuple(part.shape[1:])
+    for place in _few(math.prod(sizes)) if direction == "few" else ():
+        part = _written(part, (i, *_unravelled(place, sizes)), factor)
+    return part
+
+
+def _few(n: int) -> list[int]:
+    """As many of n inputs as the root of n, all over them: each layer or half has some."""
+    k = max(1, math.isqrt(n))
+    return [(2 * j + 1) * n // (2 * k) for j in range(k)]
+
+
+def _unravelled(place: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of a number of an array, of its place in a row of all."""
+    index = []
+    for size in reversed(sizes):
+        index.append(place % size)
+        place //= size
+    return tuple(reversed(index))
 
 
 def _other_record(record: Any, how: str) -> Any:
@@ -150,8 +167,8 @@ def _other_record(record: Any, how: str) -> Any:
         numbers = [number * factor for number in numbers]
     elif rest:
         factor = float(rest.partition(":")[0])
-        others = [factor if direction == "level" else 0.0] * (len(numbers) - 1)
-        numbers = [factor, *others]
+        there = range(len(numbers)) if direction == "level" else _few(len(numbers))
+        numbers = [factor if j in there else 0.0 for j in range(len(numbers))]
     given = iter(numbers)
 
     def made(like: Any) -> Any:

@@ -6,6 +6,7 @@ Where a message is no finite number, or the program ends, as of most networks, n
 the clip: a support then assumes that there are no such records.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
-from dpaudit.files.world import FAR, OVERFLOWING, Change, World
+from dpaudit.files.world import FAR, OVERFLOWING, Change, How, World
 
 from .aligned import (
     PLATEAU,
@@ -28,6 +29,7 @@ from .aligned import (
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
 
+DIRECTIONS = "own", "level", "few"  # of FAR
 Used = Mapping[int, Mapping[int, int]]  # by victim and round: the number of its batch
 
 
@@ -134,10 +136,13 @@ def refuse_whole_numbers(runs: Alignments, used: Used) -> None:
 def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
     """Raises NotExamined where records far out do not all move a round by one length.
 
+    Those of which a few inputs alone are not 0 may move it by a shorter one, at both distances, as
+    behind a clip of each layer: they do not reach all layers. Whatever norm is clipped but one of
+    layers or numbers, the two other directions have lengths that differ.
+
     Args:
         used: by victim: the rounds in whose batches a record was changed.
     """
-    directions = sorted({how.partition(":")[0] for how in FAR})
     distances = sorted({how.partition(":")[2].lstrip("-") for how in FAR})
     for victim, rounds in used.items():
         for k in rounds:
@@ -149,10 +154,10 @@ def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
             for sizes in moving:
                 top = max(sizes.values())
                 there = [h for h in FAR if sizes[h] >= (1 - PLATEAU) * top]
-                reached = {h.partition(":")[0] for h in there}
                 far = {h.partition(":")[2].lstrip("-") for h in there}
-                if reached != {*directions} or far != {*distances}:
-                    least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in directions)
+                short = _short_directions(sizes, there, top)
+                if short or far != {*distances}:
+                    least = min(max(sizes[h] for h in FAR if h.startswith(d)) for d in DIRECTIONS)
                     digits = next((n for n in (3, 5) if f"{least:.{n}g}" != f"{top:.{n}g}"), 8)
                     raise NotExamined(
                         "distance",
@@ -160,3 +165,19 @@ def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
                         f"to {top:.{digits}g} times its noise: no bound is seen that holds of all "
                         "records",
                     )
+
+
+def _short_directions(sizes: Mapping[How, float], there: Sequence[How], top: float) -> set[str]:
+    """In which records far out do not move a round as far as all others, and should.
+
+    Args:
+        there: those that move it by the longest length, ``top``.
+    """
+    short = {*DIRECTIONS} - {how.partition(":")[0] for how in there}
+    of_few = defaultdict[str, float](float)  # by distance
+    for how in FAR:
+        if how.startswith("few"):
+            distance = how.partition(":")[2].lstrip("-")
+            of_few[distance] = max(of_few[distance], sizes[how])
+    alike = max(of_few.values()) - min(of_few.values()) <= PLATEAU * top
+    return short - {"few"} if alike else short

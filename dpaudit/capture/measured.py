@@ -24,13 +24,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import correlate
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.errors import RunError
 
+from .numbering import numbers_that_move
 from .runs import AgentRound, MessageId, ProgramRun
 
 Booleans = NDArray[np.bool_]
@@ -181,11 +181,9 @@ def _response(
             "send npy, npz, safetensors or JSON, or use struct.pack; or show the numbers to "
             "tap.send, and name the line of the bytes in messages.ignore",
         )
-    number = _numbers_that_move([m[there] for m in moved], signs)
-    if number is None and len(there) < len(signs[0]):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = drawn[there] / moved[0][there]
-        number = _numbers_by_value(times, base.tape[draw.key] / (draw.scale * signs[0]))
+    number = numbers_that_move(
+        [m[there] for m in moved], signs, drawn[there], base.tape[draw.key] / draw.scale
+    )
     if number is None:
         raise NotMeasured(
             "DPA063",
@@ -208,42 +206,6 @@ def _response(
             CLIPPED,
         )
     return Response(j, there, number, (a + b) / 2)
-
-
-def _numbers_that_move(moved: Sequence[Array], signs: Sequence[Array]) -> Integers | None:
-    """Which number of a draw moves each of a message's: one moves all, or each one in their order.
-
-    A message may have a part of them, as a layer of all: the only one whose signs are its own.
-    """
-    n, m = len(signs[0]), len(moved[0])
-    if n == 1 or n <= m:
-        return np.zeros(m, int) if n == 1 else np.arange(m) if n == m else None
-    alike = [
-        np.rint(correlate(s, np.sign(one), mode="valid", method="fft"))
-        for s, one in zip(signs, moved, strict=True)
-    ]
-    [first] = np.nonzero((np.abs(alike[0]) == m) & (alike[0] == alike[1]))
-    return first[0] + np.arange(m) if len(first) == 1 else None
-
-
-def _numbers_by_value(times: Array, values: Array) -> Integers | None:
-    """Which number of a draw each of a message's is moved by, where it has some in any order.
-
-    Args:
-        times: by how much more each is moved by the draw as it is than by one scale.
-        values: of the draw's numbers, the same if it is that one.
-
-    Returns:
-        None where two numbers of the draw come too close, or one moves several of the message's.
-    """
-    order = np.argsort(values)
-    ordered = values[order]
-    middles = (ordered[1:] + ordered[:-1]) / 2
-    at = np.searchsorted(middles, times)
-    gaps = np.diff(ordered, prepend=-np.inf, append=np.inf)
-    gap = np.minimum(gaps[at], gaps[at + 1])
-    sure = np.abs(ordered[at] - times) < gap / 4
-    return order[at] if sure.all() and len({*at.tolist()}) == len(at) else None
 
 
 def apart(one: Array, other: Array) -> Array:

@@ -15,12 +15,12 @@ from dpaudit.strict import Strict
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
 OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
-FAR_OUT = "(own|level|single):-?(3|1e(-3|[236]|22|160))(:other-label)?"
+FAR_OUT = "(own|level|few):-?(3|1e(-3|[236]|22|160))(:other-label)?"
 How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
 FAR: tuple[How, ...] = tuple(
     f"{direction}:{sign}{size}"
     for size in ("1e3", "1e6:other-label")
-    for direction in ("own", "level", "single")
+    for direction in ("own", "level", "few")
     for sign in ("", "-")
 )  # as far out as a clip is looked for
 NEARER: tuple[How, ...] = ("own:3", "own:-3", "own:1e2", "own:-1e2")
@@ -35,7 +35,7 @@ class Change(Strict):
 
     ``absent`` leaves it out; the others put another in its place: its inputs times 10, or times
     -10, or 0, or with the label of another record of the batch. ``DIRECTION:FACTOR`` is one far
-    out: its own inputs times the factor, or that factor in all inputs, or in the first alone.
+    out: its own inputs times the factor, or that factor in all inputs, or in a few of them alone.
     """
 
     agent: NonNegativeInt

@@ -12,13 +12,12 @@ from dpaudit.capture.measured import (
     NotMeasured,
     Response,
     RoundLeak,
-    _numbers_by_value,
-    _numbers_that_move,
     leak,
     log_likelihood_ratio,
     making_up_for,
     noise_of,
 )
+from dpaudit.capture.numbering import _by_value, _in_their_order, numbers_that_move
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
 from dpaudit.errors import RunError
 
@@ -76,11 +75,20 @@ def test_a_message_on_a_grid_refuses_whole_steps() -> None:
 def test_a_part_of_a_draw_is_known_by_its_signs() -> None:
     signs = [RNG.choice([-1.0, 1.0], 200) for _ in range(2)]
     for first, n in ((0, 20), (57, 30), (190, 10), (0, 200)):
-        found = _numbers_that_move([-3 * s[first : first + n] for s in signs], signs)
+        found = _in_their_order([-3 * s[first : first + n] for s in signs], signs)
         assert found is not None
         assert found.tolist() == list(range(first, first + n))
-    assert _numbers_that_move([s[:1] for s in signs], signs) is None  # one of many that are alike
-    assert _numbers_that_move([RNG.choice([-1.0, 1.0], 40) for _ in range(2)], signs) is None
+    assert _in_their_order([s[:1] for s in signs], signs) is None  # one of many that are alike
+    assert _in_their_order([RNG.choice([-1.0, 1.0], 40) for _ in range(2)], signs) is None
+
+
+def test_all_numbers_of_a_draw_may_be_sent_in_another_order() -> None:
+    values, order = RNG.standard_normal(D), np.array([2, 0, 1, 5, 4, 3])
+    for which in (order, np.arange(D)):
+        moved = [-2 * s[which] for s in SIGNS[:2]]
+        found = numbers_that_move(moved, SIGNS[:2], -2 * values[which], values)
+        assert found is not None
+        assert found.tolist() == which.tolist()
 
 
 @pytest.mark.parametrize("gain", [1.0, -0.25])
@@ -226,22 +234,22 @@ def test_what_shows_nothing_is_certain() -> None:
 def test_one_of_two_numbers_is_known_by_two_signs() -> None:
     signs = [np.array([1.0, -1.0]), np.array([1.0, 1.0])]
     for which in (0, 1):
-        found = _numbers_that_move([-2 * s[which : which + 1] for s in signs], signs)
+        found = _in_their_order([-2 * s[which : which + 1] for s in signs], signs)
         assert found is not None
         assert found.tolist() == [which]
-    both = _numbers_that_move([3 * s for s in signs], signs)
+    both = _in_their_order([3 * s for s in signs], signs)
     assert both is not None
     assert both.tolist() == [0, 1]
     one = [np.ones(1), -np.ones(1)]
-    alike = _numbers_that_move([np.full(3, s[0]) for s in one], one)
+    alike = _in_their_order([np.full(3, s[0]) for s in one], one)
     assert alike is not None
     assert alike.tolist() == [0, 0, 0]
 
 
 def test_every_number_must_be_known_by_value() -> None:
     values = np.array([3.0, -1.0, 0.5])
-    assert _numbers_by_value(np.array([0.5, 1.5]), values) is None
-    assert _numbers_by_value(np.array([1.5, 0.5]), values) is None
+    assert _by_value(np.array([0.5, 1.5]), values) is None
+    assert _by_value(np.array([1.5, 0.5]), values) is None
 
 
 @pytest.mark.parametrize("scale", [1e-6, -0.5, 1.0, -1e6])

@@ -83,6 +83,7 @@ def test_an_agent_that_is_no_victim_prevents_support(tmp_path: Path) -> None:
 
 RIGHT = (
     *("momentum", "decay", "halves", "two-draws", "header", "printed-round", "printed-time"),
+    *("layers", "numbers", "some-in-another-order"),
     *("own-order", "pickled", "json", "in-turn", "louder", "clip-of-message-before"),
 )
 
@@ -187,6 +188,7 @@ FAULTS = {
     "no-clip-of-agent": "distance",
     "no-clip-at-last": "distance",
     "no-clip-of-last": "distance",
+    "no-clip-of-layer": "distance",
     "no-clip-in-between": "distance",
     "clip-of-largest": "distance",
     "clip-of-median": "distance",
@@ -392,7 +394,19 @@ def test_one_length_in_all_directions_is_a_bound() -> None:
     with pytest.raises(NotExamined, match="by 1 to 1.0000021 times its noise"):
         refuse_unbounded(nearer._replace(sizes={(0, 1, "gaussian"): less}), {0: [1]})
     with pytest.raises(NotExamined, match="no record that was tried moves"):
-        refuse_unbounded(moves(own=0.0, level=0.0, single=0.0, present=0.0), {0: [1]})
+        refuse_unbounded(moves(own=0.0, level=0.0, few=0.0, present=0.0), {0: [1]})
+
+
+def test_few_inputs_alone_need_not_reach_all_layers() -> None:
+    refuse_unbounded(moves(few=0.7), {0: [1]})
+    refuse_unbounded(moves(few=0.0), {0: [1]})
+    for direction in ("own", "level"):
+        with pytest.raises(NotExamined, match="by 0.7 to 1 times its noise"):
+            refuse_unbounded(moves(**{direction: 0.7}), {0: [1]})
+    [sizes] = moves(few=0.7).sizes.values()
+    growing = {h: 0.5 if h.startswith("few") and "1e3" in h else size for h, size in sizes.items()}
+    with pytest.raises(NotExamined, match="by 0.7 to 1 times its noise"):
+        refuse_unbounded(moves()._replace(sizes={(0, 1, "gaussian"): growing}), {0: [1]})
 
 
 def answers(out: Path, *order: tuple[int, str]) -> Any:

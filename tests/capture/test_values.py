@@ -18,11 +18,11 @@ from dpaudit.capture.measured import (
     Move,
     Response,
     _noiseless,
-    _numbers_by_value,
     leak,
     making_up_for,
 )
 from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
+from dpaudit.capture.numbering import _by_value
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
 from dpaudit.capture.worlds import Neighbours, perturbed
@@ -324,13 +324,13 @@ def test_a_part_without_noise_is_weighed_by_its_change() -> None:
 
 def test_numbers_are_known_by_value_where_they_are_apart() -> None:
     values = np.array([3.0, -1.0, 0.5])
-    found = _numbers_by_value(np.array([0.6, 2.9]), values)
+    found = _by_value(np.array([0.6, 2.9]), values)
     assert found is not None
     assert found.tolist() == [2, 0]
-    assert _numbers_by_value(np.array([0.5, 0.6]), values) is None  # one moves two
-    assert _numbers_by_value(np.array([0.5 + 0.38]), values) is None  # 1.5 / 4 apart
-    assert _numbers_by_value(np.array([0.5 + 0.37]), values) is not None
-    assert _numbers_by_value(np.array([100.0]), values) is None
+    assert _by_value(np.array([0.5, 0.6]), values) is None  # one moves two
+    assert _by_value(np.array([0.5 + 0.38]), values) is None  # 1.5 / 4 apart
+    assert _by_value(np.array([0.5 + 0.37]), values) is not None
+    assert _by_value(np.array([100.0]), values) is None
 
 
 def test_changes_are_shortened_below_overflow() -> None:

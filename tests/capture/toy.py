@@ -65,8 +65,8 @@ def become(records: np.ndarray, changes: Sequence[Change]) -> np.ndarray:
             rows[change.record] *= FACTORS[direction]
             continue
         factor, row = float(rest.partition(":")[0]), rows[change.record]
-        far = {"own": row * factor, "level": np.full_like(row, factor), "single": 0 * row}
-        far["single"][0] = factor
+        far = {"own": row * factor, "level": np.full_like(row, factor), "few": 0 * row}
+        far["few"][1] = factor
         rows[change.record] = far[direction]
     gone = {change.record for change in changes if change.how == "absent"}
     return np.array([row for i, row in enumerate(rows) if i not in gone]).reshape(-1, 2)

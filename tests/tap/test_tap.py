@@ -199,7 +199,7 @@ def test_a_record_is_changed_in_batches_of_every_form() -> None:
     assert X[0].tolist() == [1, 2]  # the program's own are left as they are
 
 
-@pytest.mark.parametrize("how", ["absent", "scaled", "level:5", "single:5:other-label", "zeroed"])
+@pytest.mark.parametrize("how", ["absent", "scaled", "level:5", "few:5:other-label", "zeroed"])
 @pytest.mark.parametrize("i", [0, 2])
 def test_a_record_in_lists_is_changed_as_one_in_arrays(how: str, i: int) -> None:
     lists = X.tolist(), Y.tolist()

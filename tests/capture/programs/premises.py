@@ -91,6 +91,24 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
         median = min(CLIP, max(least, float(np.median(norms))))
         factors = np.minimum(1.0, median / np.maximum(norms, 1e-12))
     total = (each * factors[:, None]).sum(axis=0)
+    if VARIANT in ("layers", "no-clip-of-layer"):  # each clipped by itself, one of a single number
+        layers = np.split(each, [20, 21], axis=1)
+        lengths = [np.linalg.norm(layer, axis=1, keepdims=True) for layer in layers]
+        most = np.where(VARIANT == "layers", 1, [1, 1, 1e9]) * CLIP / 3**0.5
+        total = np.concatenate(
+            [
+                (layer * np.minimum(1, clip / np.maximum(length, 1e-12))).sum(axis=0)
+                for layer, length, clip in zip(layers, lengths, most, strict=True)
+            ]
+        )
+    if VARIANT == "some-in-another-order":
+        chosen = np.random.default_rng(k).permutation(INPUTS)[: INPUTS // 3]
+        some = each[:, chosen]
+        total = np.zeros(INPUTS)
+        total[chosen] = (some * np.minimum(1, CLIP / np.linalg.norm(some, axis=1))[:, None]).sum(0)
+    if VARIANT == "numbers":  # each clipped by itself
+        most = CLIP / INPUTS**0.5
+        total = np.clip(each, -most, most).sum(axis=0)
     if VARIANT == "clip-of-batch":
         total = each.sum(axis=0)
         total = total * min(1.0, RECORDS * CLIP / np.linalg.norm(total))
@@ -115,6 +133,11 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
     scale = SIGMA / (k + 1) if VARIANT == "decay" else SIGMA
     if VARIANT == "scale-of-data":
         scale = SIGMA * max(1.0, float(np.abs(step).max()))
+    if VARIANT == "some-in-another-order":  # a third of the numbers, drawn anew in each round
+        chosen = np.random.default_rng(k).permutation(INPUTS)[: INPUTS // 3]
+        noise = np.zeros(INPUTS)
+        noise[chosen] = tap.noise(i, "noise", source.normal(0, scale, INPUTS // 3), scale)
+        return noise
     drawn = source.normal(0, scale, INPUTS)
     if VARIANT == "low":
         drawn *= 0.9

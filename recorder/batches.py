@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
 OTHER_LABEL = "other-label"
+PUT_LAST = "put-last"  # a record comes after all others of its batch
 LABELS = frozenset((-1.0, 0.0, 1.0))  # of floating point
 LARGEST = 1e6  # factor, above which a record that its dtype does not hold stays as it is
 _EXPECTED = (
@@ -105,13 +106,15 @@ def _holds_labels(part: Any) -> bool:
 
 def _changed(part: Any, how: str, i: int) -> Any:
     """One tensor or array of a batch: inputs are of floating point, and labels are not."""
-    if how == "absent":
+    if how in ("absent", PUT_LAST):
+        own = [i] if how == PUT_LAST else []
+        order = [j for j in range(len(part)) if j != i] + own
         numpy = library("numpy")
         if is_array(part) and not isinstance(part, numpy.ndarray):  # of JAX
-            return part[numpy.asarray([j for j in range(len(part)) if j != i])]
+            return part[numpy.asarray(order)]
         if isinstance(part, list):
-            return part[:i] + part[i + 1 :]
-        return part[[j for j in range(len(part)) if j != i]] if i else part[1:]
+            return [part[j] for j in order]
+        return part[order] if i or own else part[1:]
     if isinstance(part, list):
         if not all(is_whole(number) for number in _numbers(part)):
             return [*part[:i], _other_record(part[i], how), *part[i + 1 :]]

@@ -126,8 +126,8 @@ class _Round:
         self._align(usual, {FEW.format(m, n): one for m, one in pairs.items()})
         self._align(usual, {ALIKE.format(m, n): one for m, one in together.items()})
         self._align(usual, {FAR_OUT.format(m, n): one for m, one in far_out.items()})
-        for one in against:
-            self._align(usual, {TURNED: one})
+        for turned in against:
+            self._align(usual, {TURNED: turned})
         if fickle := self._fickle(usual):
             rows = list(self._judged([fickle], pair.norm, 0))
             self.examination.unclear |= dict.fromkeys([MOVED] * any(row.counts for row in rows))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from safetensors.torch import load_file, save_file
@@ -32,39 +32,16 @@ from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
 from .traces import SAME, SENT_ON, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
 from .unnamed import MOVES, Unnamed
+from .ways import NOT_SEEN, PLACES, Moves, Units, Way, distance, to_nothing
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
 Noised = Mapping[MessageId, Sequence[Response]]
 Changed = Mapping[int, Mapping[MessageId, Array]]  # by victim: how far messages are from the base
-Units = dict[tuple[int, str], Array]  # by round and key of a draw: how far it is moved
-PLACES = ("first", "middle", "last")  # of the records of a batch, one of which is changed
 MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
 LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
 FAR_OWN_LABEL, FAR_OTHER_LABEL = FAR[: len(FAR) // 2], FAR[len(FAR) // 2 :]
 MOST_MOVED = 1e30  # of a number of a message, above which it counts as that
-PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
-
-
-class Way(NamedTuple):
-    """What becomes of which record of a batch."""
-
-    how: How
-    place: int  # of PLACES
-
-
-class Moves(NamedTuple):
-    """How far the record moves each round, in units of the noise, whatever it is changed to."""
-
-    sizes: Mapping[tuple[int, int, NoiseFamily], Mapping[How, float]]  # victim, round, family
-    noiseless: tuple[MessageId, Way] | None  # it moves by what no noise hides, in the last round
-    units: Mapping[Way, Mapping[int, Units]]  # the moves themselves, by victim
-    overflowing: Mapping[Way, Mapping[int, Units]] = {}  # the same of each round alone
-
-    def largest(self, k: int, family: NoiseFamily) -> float:
-        """Of all victims and all that their records were changed to."""
-        of_round = (s for (_, of, kind), s in self.sizes.items() if (of, kind) == (k, family))
-        return max((size for sizes in of_round for size in sizes.values()), default=0.0)
 
 
 @dataclass
@@ -87,6 +64,10 @@ class Alignments:
         named = [
             how for how in self.worlds.config.record.hows() if how not in ("present", "absent")
         ]
+        if not self.worlds.leaves_out:
+            far = [*FAR_OWN_LABEL, *FAR_OTHER_LABEL]
+            of_places = [*named, *far], [*NEARER, *far], far
+            return [Way(how, i) for i, some in enumerate(of_places) for how in dict.fromkeys(some)]
         by_place = [*named, *FAR_OWN_LABEL], NEARER, FAR_OTHER_LABEL
         hows = [dict.fromkeys(("absent", *some)) for some in by_place]
         return [Way(how, place) for place, some in enumerate(hows) for how in some]
@@ -246,7 +227,8 @@ class Alignments:
                 if drawn := self.worlds.unnamed.beside(noiseless[0]):
                     raise NotExamined("composition", MOVES.format(noiseless[0], drawn))
                 break
-        return Moves(self._sizes(moved), noiseless, moved)
+        without, not_seen = self._without(moved)
+        return Moves(self._sizes(moved, without), noiseless, moved, {}, without, not_seen)
 
     @cached_property
     def _unnamed(self) -> Unnamed | None:
@@ -313,7 +295,7 @@ class Alignments:
     def size(self, k: int, victim: int, family: NoiseFamily, one: Units, other: Units) -> float:
         """Between two moves of a round: L2 of Gaussian noise, L1 of Laplace."""
         keys = [(k, d.key) for d in self.places[k][victim].draws if d.family == family]
-        return _distance(one, other, keys, 2 if family == "gaussian" else 1)
+        return distance(one, other, keys, 2 if family == "gaussian" else 1)
 
     def make_up(self, k: int, victim: int, changes: Mapping[MessageId, Array]) -> Move:
         draws = self.places[k][victim].draws
@@ -361,22 +343,39 @@ class Alignments:
         return found
 
     def _sizes(
-        self, moved: Mapping[Way, Mapping[int, Units]]
+        self, moved: Mapping[Way, Mapping[int, Units]], without: Mapping[tuple[int, int], Units]
     ) -> dict[tuple[int, int, NoiseFamily], dict[How, float]]:
-        """The moves from where the record is left out."""
+        """The moves from where the record adds nothing; the largest of all places."""
         present = [(Way("present", 0), dict.fromkeys(self.victims, Units()))]
         found: dict[tuple[int, int, NoiseFamily], dict[How, float]] = {}
         for k, places in self.places.items():
-            for victim in places:
-                for family in self.families(k, victim):
-                    found[victim, k, family] = {
-                        way.how: self.size(
-                            k, victim, family, moved[Way("absent", way.place)][victim], of[victim]
-                        )
-                        for way, of in [*moved.items(), *present]
-                        if way.how != "absent"
-                    }
+            for victim, family in ((v, family) for v in places for family in self.families(k, v)):
+                sizes = found[victim, k, family] = {}
+                for way, of in [*moved.items(), *present]:
+                    if way.how != "absent":
+                        nothing = without[way.place, victim]
+                        size = self.size(k, victim, family, nothing, of[victim])
+                        sizes[way.how] = max(size, sizes.get(way.how, 0.0))
         return found
+
+    def _without(
+        self, moved: Mapping[Way, Mapping[int, Units]]
+    ) -> tuple[dict[tuple[int, int], Units], str]:
+        """By place and victim the move to a record that adds nothing, or why it is not known."""
+        at = [(place, v) for place in sorted({way.place for way in moved}) for v in self.victims]
+        if self.worlds.leaves_out:
+            return {(place, v): moved[Way("absent", place)][v] for place, v in at}, ""
+        found, not_seen = {one: Units() for one in at}, ""
+        for (place, victim), units in found.items():
+            ways = {way.how: of[victim] for way, of in moved.items() if way.place == place}
+            for k in (k for k, places in self.places.items() if victim in places):
+                for family in self.families(k, victim):
+                    draws = [d for d in self.places[k][victim].draws if d.family == family]
+                    keys = [(k, d.key) for d in draws]
+                    own = to_nothing(ways, keys, 2 if family == "gaussian" else 1)
+                    units |= own or {}
+                    not_seen = not_seen or ("" if own is not None else NOT_SEEN.format(k, victim))
+        return found, not_seen
 
     def world(
         self, way: Way, moved: Mapping[int, Units], victims: Sequence[int], first: bool = False
@@ -492,9 +491,3 @@ def is_same(one: Array, other: Array, size: float = 0.0) -> bool:
     """Whether two contents are the same but for rounding, relative to the largest number."""
     size = max(size, float(np.abs(one).max(initial=0.0)))
     return one.shape == other.shape and bool((np.abs(one - other) <= SAME * size).all())
-
-
-def _distance(one: Units, other: Units, keys: Sequence[tuple[int, str]], norm: int) -> float:
-    """Between two moves of the same draws; what is not in one is not moved."""
-    apart = [one.get(key, 0.0) - other.get(key, np.zeros(1)) for key in keys]
-    return float(np.linalg.norm(np.concatenate(apart), norm)) if apart else 0.0

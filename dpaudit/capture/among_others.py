@@ -22,11 +22,12 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
 from dpaudit.files.world import Change, How, World
 
-from .aligned import PLATEAU, Alignments, Changed, Moves
+from .aligned import LEFT, Alignments, Changed
 from .drawn_batches import batches_of
 from .measured import Booleans
 from .runs import BYTES
 from .traces import NotExamined, in_short
+from .ways import PLATEAU, Moves
 from .worlds import MeasuredRuns
 
 HOWS: dict[tuple[How, How | None], str] = {  # what records become, and what those after them are
@@ -69,9 +70,12 @@ def _refuse(
     numbers = [{v: round(step * n) for v, n in sizes.items()} for step in steps.tolist()]
     worlds = [
         _world(runs, {(v, used[v][k]): (m, sizes[v]) for v, m in some.items()}, how, absent)
-        for some, absent in [*((some, False) for some in numbers), (numbers[-1], True)]
+        for some, absent in [
+            *((some, False) for some in numbers),
+            *([(numbers[-1], True)] if runs.worlds.leaves_out else []),
+        ]
     ]
-    numbers.append(numbers[-1])
+    numbers += numbers[-1:] if runs.worlds.leaves_out else []
     found = runs.played(worlds, partial(runs.changes, k, victims))
     for one in found:
         if isinstance(one, RunError):
@@ -150,6 +154,40 @@ def _sizes(
         raise NotExamined("distance", f"{shown} depends on other records by what no noise hides")
     for family in runs.families(k, victim):
         yield runs.size(k, victim, family, units, {}), max(moves.sizes[victim, k, family].values())
+
+
+def refuse_by_place(runs: Alignments, used: Mapping[int, Mapping[int, int]]) -> None:
+    """Raises NotExamined where it matters at which place of a batch a record is.
+
+    A record that is left out shows that, as all after it have other places then. Where none is, the
+    first one comes last: of the batch as it is, and of one whose records are all far out.
+    """
+    far = "own:1e3:other-label"
+    for k, of_stage in runs.stages:
+        batches = {v: used[v][k] for v in of_stage if k in used[v]}
+        last = [Change(agent=v, batch=n, how="put-last") for v, n in batches.items()]
+        distant = [
+            Change(agent=v, batch=n, how=far, record=i)
+            for v, n in batches.items()
+            for i in range(runs.n_records(v, n))
+        ]
+        several = ([], last, distant, [*distant, *last]) if batches else ()
+        worlds = [runs.worlds.replay.model_copy(update={"changes": tuple(one)}) for one in several]
+        found = runs.played(worlds, partial(runs.changes, k, tuple(batches)))
+        for before, after in zip(found[::2], found[1::2], strict=True):
+            if isinstance(before, RunError) or isinstance(after, RunError):
+                failed = before if isinstance(before, RunError) else after
+                assert isinstance(failed, RunError)
+                why = f"where the first record of a batch comes last: {in_short(failed)}"
+                raise NotExamined("records", why)
+            for v in batches:
+                changes = {m: after[v][m] - before[v][m] for m in after[v]}
+                move = runs.make_up(k, v, changes)
+                over = [float(np.linalg.norm(units)) for units in move.units.values()]
+                shown = runs.without_noise(k, v, changes, move)
+                if shown is not None or max([move.left, *over]) > LEFT:
+                    why = f"where records are in a batch decides what agent {v} sends in round {k}"
+                    raise NotExamined("records", why)
 
 
 def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:

@@ -38,7 +38,7 @@ def with_other_draws(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
     Raises RunError.
     """
     config, plain = worlds.config, worlds.plain
-    if not draws_beside(plain, config.noise.sites):
+    if not (worlds.leaves_out and draws_beside(plain, config.noise.sites)):
         return worlds
     places = [place for n in worlds.rounds.values() for place in n.places.values()]
     left_out = [c for place in places for c in place.changes("absent")]

@@ -25,13 +25,8 @@ from dpaudit.files.world import FAR, NEARER, World
 from dpaudit.pipeline.rules import CAPTURED
 
 from .accounted import NOISELESS, Ends, Least, least, released
-from .aligned import (
-    MOST_ROUNDS,
-    PLACES,
-    Alignments,
-    Moves,
-)
-from .among_others import refuse_bare_numbers, refuse_otherwise_among_others
+from .aligned import MOST_ROUNDS, Alignments
+from .among_others import refuse_bare_numbers, refuse_by_place, refuse_otherwise_among_others
 from .drawn import drawn_noise, runs_needed
 from .drawn_batches import batches_of, drawn_rate, runs_for_rate
 from .far_draws import refuse_other_noise_far_out
@@ -43,6 +38,7 @@ from .runs import MessageId, ProgramRun
 from .sampling import pattern_of
 from .short_runs import ClaimAgainst
 from .traces import EqualRuns, NotExamined, in_short
+from .ways import PLACES, Moves
 from .worlds import MeasuredRuns, OnRun
 from .written import FileState, files_below
 
@@ -99,7 +95,7 @@ class Examination:
         """
         try:
             self._refuse_before_runs(asked, decided)
-            self._align(asked)
+            self._align_at_all(asked)
             self._refuse_written()
             self._refuse_other_draws()
             self.runs = self._with_other_seeds()
@@ -183,6 +179,24 @@ class Examination:
                     records.append(batch.index(known[0] if known else new))
         return found
 
+    def _align_at_all(self, asked: Sequence[ClaimAgainst]) -> None:
+        """Without leaving a record out, where that prevents it and no claim is of that.
+
+        A sum that is divided by the number of records is another one of all others then, too.
+        """
+        try:
+            self._align(asked)
+        except (NotExamined, RunError) as error:
+            if not (self.worlds.config.only_replaces and self.worlds.leaves_out):
+                raise
+            self.worlds = self.worlds._replace(leaves_out=False, otherwise="")
+            try:
+                self._align(asked)
+            except NotExamined as one:
+                if isinstance(error, RunError) or not self.moves or self.moves.not_seen != one.why:
+                    raise
+                raise NotExamined(error.premise, f"{error.why}; {one.why}") from None
+
     def _align(self, asked: Sequence[ClaimAgainst]) -> None:
         is_simulation = self.worlds.config.program.ranks is None
         equal = EqualRuns.of(self.program, self.worlds.replay, is_simulation)
@@ -204,6 +218,8 @@ class Examination:
         refuse_whole_numbers(runs, self.used)
         refuse_bare_numbers(runs, self.worlds)
         refuse_unbounded(moves, self.used)
+        if not self.worlds.leaves_out:
+            refuse_by_place(runs, self.used)
         refuse_otherwise_among_others(runs, moves, self.used)
         runs.verify(moves)
         refuse_other_noise_far_out(runs, moves)
@@ -231,9 +247,7 @@ class Examination:
                 }
                 k, how = max(sizes, key=lambda at: sizes[at])
                 way = next(one for one in [*runs.ways, *moves.overflowing] if one.how == how)
-            if k not in self.used[victim]:
-                continue
-            for adjacency in adjacencies:
+            for adjacency in adjacencies if k in self.used[victim] else ():
                 if way.how == "absent" and adjacency == "replace-one":
                     continue
                 other = runs.furthest(victim, k, way, moves, adjacency)

@@ -15,9 +15,10 @@ from torch import full_like
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.world import World
 
-from .aligned import LEFT, Alignments, Moves, Units, Way
+from .aligned import LEFT, Alignments
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
+from .ways import Moves, Units, Way
 
 # times the scale of noise: probabilities 4e-8 and 3e-7, more than a usual delta of a thousand draws
 FAR: Mapping[NoiseFamily, float] = {"gaussian": 5.5, "laplace": 15.0}
@@ -26,8 +27,11 @@ ROUNDS = 3  # that are looked at: the first, one in the middle and the last
 
 
 def refuse_other_noise_far_out(runs: Alignments, moves: Moves) -> None:
-    """Raises NotExamined where noise far out does not hide that a record is left out."""
-    way = Way("absent", 0)
+    """Raises NotExamined where noise far out does not hide that a record is changed.
+
+    It is left out, or is what moves most where every claim is of a record in its place.
+    """
+    way = _changed(runs, moves)
     there = [k for k, places in runs.places.items() if any(p.draws for p in places.values())]
     chosen = np.linspace(0, len(there) - 1, min(ROUNDS, len(there))).round().astype(int)
     rounds = [there[i] for i in chosen]
@@ -47,6 +51,16 @@ def refuse_other_noise_far_out(runs: Alignments, moves: Moves) -> None:
                     f"where the noise of round {k} is far out, on the {_side(sign)} side, it does "
                     "not hide a record",
                 )
+
+
+def _changed(runs: Alignments, moves: Moves) -> Way:
+    def size(way: Way) -> float:
+        units = [u for of in moves.units[way].values() for u in of.values()]
+        return max((float(np.linalg.norm(u)) for u in units), default=0.0)
+
+    if runs.worlds.leaves_out:
+        return Way("absent", 0)
+    return max((way for way in runs.ways if way.place == 0), key=size)
 
 
 def _side(sign: float) -> str:

@@ -17,17 +17,10 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError
 from dpaudit.files.world import FAR, OVERFLOWING, Change, How, World
 
-from .aligned import (
-    PLATEAU,
-    Alignments,
-    Changed,
-    Moves,
-    Units,
-    Way,
-    below_overflow,
-)
+from .aligned import Alignments, Changed, below_overflow
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
+from .ways import PLATEAU, Moves, Units, Way
 
 DIRECTIONS = "own", "level", "few"  # of FAR
 Used = Mapping[int, Mapping[int, int]]  # by victim and round: the number of its batch
@@ -59,9 +52,9 @@ def with_overflowing(runs: Alignments, moves: Moves, used: Used) -> tuple[Moves,
                 move = runs.make_up(k, victim, changes)
                 of = {(k, places[victim].draws[i].key): u for i, u in move.units.items()}
                 units[way][victim] |= of
-                absent = moves.units[Way("absent", way.place)][victim]
+                nothing = moves.without[way.place, victim]
                 for family in runs.families(k, victim):
-                    size = runs.size(k, victim, family, absent, of)
+                    size = runs.size(k, victim, family, nothing, of)
                     sizes[victim, k, family][way.how] = size
     return moves._replace(sizes=sizes, overflowing=units), tuple(unseen)
 
@@ -144,6 +137,8 @@ def refuse_unbounded(moves: Moves, used: Mapping[int, Iterable[int]]) -> None:
         used: by victim: the rounds in whose batches a record was changed.
     """
     distances = sorted({how.partition(":")[2].lstrip("-") for how in FAR})
+    if moves.not_seen:
+        raise NotExamined("distance", moves.not_seen)
     for victim, rounds in used.items():
         for k in rounds:
             own = [s for (v, of, _), s in moves.sizes.items() if (v, of) == (victim, k)]

@@ -25,10 +25,11 @@ from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.files.world import How, World
 
 from .accounted import NOISELESS, Least, least, released
-from .aligned import LEFT, PLACES, Alignments, Moves, Way, is_same
+from .aligned import LEFT, Alignments, is_same
 from .drawn_batches import batches_of
 from .runs import MessageId, ProgramRun
 from .traces import NotExamined
+from .ways import PLACES, Moves, Way
 from .worlds import hiding_before, is_noise
 
 Pair = tuple[Way, Way]
@@ -92,7 +93,8 @@ def _of_first_record(runs: Alignments, moves: Moves) -> OfOneRecord:
             sizes |= {how: max(size, sizes.get(how, 0.0)) for how, size in found.items()}
     there = [way for way in runs.ways if way.place == 0 and way.how != "absent"]
     furthest = max(there, key=lambda way: sizes.get(way.how, 0.0), default=None)
-    chosen = (Way("absent", 0), *([] if furthest is None else [furthest]))
+    absent = [Way("absent", 0)] if runs.worlds.leaves_out else []
+    chosen = (*absent, *([] if furthest is None else [furthest]))
     own = OfOneRecord(runs.worlds, runs.program, records, runs.on_run, runs.equal, chosen)
     known = ("stages", "sends_on", "places", "noised")
     vars(own).update({name: vars(runs)[name] for name in known if name in vars(runs)})

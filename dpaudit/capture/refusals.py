@@ -1,13 +1,14 @@
 """What an audit asks of a program: agents, rounds, lines of noise, and runs that repeat."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 
-from .runs import MessageId, ProgramRun, first_difference
+from .runs import MessageId, ProgramRun, first_difference, place_of
 
 ROUNDED = 1e-5  # of the largest number: what sums of float32 in another order differ by at most
 
@@ -77,3 +78,16 @@ def refuse_difference(
         "DPA062",
         f"{message} differs between runs that share every draw and all data until then{why}",
     )
+
+
+def refuse_other_batches(config: CapturedConfig, base: ProgramRun, other: ProgramRun) -> None:
+    """Raises RunError where a victim takes other batches before its messages of a round."""
+    for victim, k in product(config.record.victims, config.record.rounds):
+        places = [place_of(run, victim, k) for run in (base, other)]
+        one, two = (None if place is None else (place.batch, place.n_batches) for place in places)
+        if one != two:
+            raise RunError(
+                "DPA062",
+                f"agent {victim} takes other batches before its messages of round {k} in runs that "
+                "share every draw; something of the program depends on the time",
+            )

@@ -294,7 +294,8 @@ def findings_of_short_runs(
     informing = [one for one in attacks if isinstance(one, MutualInformation)]
     tests = dict.fromkeys([None, *(one.message for one in attacks if one not in informing)])
     names = dict.fromkeys([*tests, *(one.message for one in informing)])
-    for adjacency in adjacencies or ({"add-remove": None} if informing else {}):
+    default: RecordAdjacency = "add-remove" if worlds.leaves_out else "replace-one"
+    for adjacency in adjacencies or ({default: None} if informing else {}):
         runs = ShortRuns(worlds, adjacency)
         every = [Channel(model, name) for model in config.threat_model for name in names]
         channels = [channel for channel in every if runs.can_test(channel)]

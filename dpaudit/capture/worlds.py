@@ -28,7 +28,7 @@ from .measured import (
     of_other_sizes,
 )
 from .program import KeptRuns
-from .refusals import refuse_absent, refuse_difference
+from .refusals import refuse_absent, refuse_difference, refuse_other_batches
 from .runs import (
     AgentRound,
     MessageId,
@@ -128,7 +128,7 @@ class Neighbours:
                 yield m
 
     def worst(
-        self, victim: int, threat_model: ThreatModel, adjacency: RecordAdjacency
+        self, victim: int, threat_model: ThreatModel, adjacency: RecordAdjacency | None = None
     ) -> tuple[Pair, RoundLeak]:
         """The pair of worlds of this adjacency that shows most.
 
@@ -143,9 +143,11 @@ class Neighbours:
         moved = [np.subtract(*(features_of(run, m, n) for run in runs)) for m, n in sizes.items()]
         return float(sum(np.square(one).sum() for one in moved))
 
-    def pairs(self, adjacency: RecordAdjacency) -> list[Pair]:
-        there: list[How] = [how for how in next(iter(self.runs.values())) if how != "absent"]
-        if adjacency == "add-remove":
+    def pairs(self, adjacency: RecordAdjacency | None = None) -> list[Pair]:
+        """Of an adjacency; None: with a record that is left out, if one is."""
+        every: list[How] = [*next(iter(self.runs.values()))]
+        there: list[How] = [how for how in every if how != "absent"]
+        if adjacency == "add-remove" or (adjacency is None and "absent" in every):
             return [("absent", how) for how in there]
         return list(combinations(there, 2))
 
@@ -163,6 +165,7 @@ class MeasuredRuns(NamedTuple):
     otherwise: str = ""  # a line that draws other numbers beside noise without the record
     # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
     left_behind: Mapping[MessageId, str] = {}
+    leaves_out: bool = True  # a record; else others take its place alone
 
     @property
     def unmeasured(self) -> dict[MessageId, NotMeasured]:
@@ -180,14 +183,19 @@ class MeasuredRuns(NamedTuple):
         everyone = ThreatModel(name="every link")
         for neighbours in self.rounds.values():
             for victim in neighbours.places:
-                found = neighbours.worst(victim, everyone, "add-remove")[1]
+                found = neighbours.worst(victim, everyone)[1]
                 if hidden := self.unnamed.hidden(found):
                     return f"{hidden[0]} may be hidden by noise that was not named: {hidden[1]}"
         return ""
 
 
-def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
+def measured_worlds(
+    config: CapturedConfig, runs: KeptRuns, leaves_out: bool = True
+) -> MeasuredRuns:
     """Run the program as often as its record and its noise need.
+
+    Args:
+        leaves_out: a record; else others take its place alone.
 
     Raises:
         RunError: a run fails; it sends nothing; runs that share every draw differ; a victim has no
@@ -209,7 +217,7 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
     not_measured = ""
     for k in config.record.rounds:
         try:
-            found = _neighbours(config, runs, replay, base, records, digests, k)
+            found = _neighbours(config, leaves_out, runs, replay, base, records, digests, k)
             if any(
                 any(before.unmeasured.values()) for before in rounds.values()
             ):  # they tell no draws
@@ -220,12 +228,14 @@ def measured_worlds(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
                 raise
             not_measured = f"round {k} was not measured: {error.problems[0].text}"
             break
-    return MeasuredRuns(config, sampling, plain, base, replay, rounds, not_measured)
+    return MeasuredRuns(
+        config, sampling, plain, base, replay, rounds, not_measured, leaves_out=leaves_out
+    )
 
 
 def _shows_without_noise(of_round: Neighbours, models: Sequence[ThreatModel]) -> bool:
     """Whether a round speaks against every claim, so that later ones need not be measured."""
-    pairs = product(of_round.places, models, of_round.pairs("add-remove"))
+    pairs = product(of_round.places, models, of_round.pairs())
     found = [of_round.leak(victim, model, pair) for victim, model, pair in pairs]
     return any(leak.noiseless is not None and not leak.upper for leak in found)
 
@@ -313,6 +323,7 @@ def _no_part(plain: ProgramRun, victim: int, k: int) -> RunError:
 
 def _neighbours(
     config: CapturedConfig,
+    leaves_out: bool,
     playing: KeptRuns,
     replay: World,
     base: ProgramRun,
@@ -323,7 +334,8 @@ def _neighbours(
     victims, sites = config.record.victims, config.noise.sites
     of_all = tuple(d for d in draws_for(base, k) if is_noise(d, sites) and d.key not in replay.same)
     places = _places(config, replay, base, records, of_all, k)
-    hows = [how for how in config.record.hows() if how != "present"]
+    left = {"present"} if leaves_out else {"present", "absent"}
+    hows = [how for how in config.record.hows() if how not in left]
     if not places:
         same: dict[How, ProgramRun] = dict.fromkeys(("present", *hows), base)
         return Neighbours({}, {}, dict.fromkeys(victims, same), base)
@@ -483,16 +495,3 @@ def perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, 
         yield {"silent": keys}
         yield {"signs": keys, "sign_seed": 0}
         yield {"signs": keys, "sign_seed": 1}
-
-
-def refuse_other_batches(config: CapturedConfig, base: ProgramRun, other: ProgramRun) -> None:
-    """Raises RunError where a victim takes other batches before its messages of a round."""
-    for victim, k in product(config.record.victims, config.record.rounds):
-        places = [place_of(run, victim, k) for run in (base, other)]
-        one, two = (None if place is None else (place.batch, place.n_batches) for place in places)
-        if one != two:
-            raise RunError(
-                "DPA062",
-                f"agent {victim} takes other batches before its messages of round {k} in runs that "
-                "share every draw; something of the program depends on the time",
-            )

@@ -169,6 +169,13 @@ class CapturedConfig(Strict):
         return 3 + len(self.record.rounds) * (3 + len(self.record.hows()) - 1)
 
     @property
+    def only_replaces(self) -> bool:
+        """Whether every claim is of one record in the place of another, in batches of one size."""
+        is_drawn = self.record.sampling in ("poisson", "fixed")
+        kinds = {claim.adjacency for claim in self.claim}
+        return kinds == {"replace-one"} and not is_drawn
+
+    @property
     def attack_runs(self) -> int:
         """Of the program, for gradient inversion: with its noise and without, in each round."""
         n = sum(isinstance(attack, GradientInversion) for attack in self.attack)

@@ -14,7 +14,7 @@ from dpaudit.strict import Strict
 
 TAPE = "tape.safetensors"  # the draws of a run
 Noise = Literal["gaussian", "laplace"]
-OTHER_INPUTS = "present|absent|scaled|negated|zeroed|other-label"
+OTHER_INPUTS = "present|absent|put-last|scaled|negated|zeroed|other-label"
 FAR_OUT = "(own|level|few):-?(3|1e(-3|[236]|22|160))(:other-label)?"
 How = Annotated[str, Field(pattern=f"^({OTHER_INPUTS}|{FAR_OUT})$")]
 FAR: tuple[How, ...] = tuple(
@@ -33,9 +33,10 @@ OVERFLOWING: tuple[How, ...] = (  # whose squares overflow, in single and in dou
 class Change(Strict):
     """What becomes of one record of a batch.
 
-    ``absent`` leaves it out; the others put another in its place: its inputs times 10, or times
-    -10, or 0, or with the label of another record of the batch. ``DIRECTION:FACTOR`` is one far
-    out: its own inputs times the factor, or that factor in all inputs, or in a few of them alone.
+    ``absent`` leaves it out, and ``put-last`` puts it behind all others of the batch; the others
+    put another in its place: its inputs times 10, or times -10, or 0, or with the label of another
+    record of the batch. ``DIRECTION:FACTOR`` is one far out: its own inputs times the factor, or
+    that factor in all inputs, or in a few of them alone.
     """
 
     agent: NonNegativeInt

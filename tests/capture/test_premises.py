@@ -12,12 +12,12 @@ import pytest
 
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import worlds
-from dpaudit.capture.aligned import Moves
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.drawn import drawn_noise, runs_needed
 from dpaudit.capture.far_records import refuse_unbounded
 from dpaudit.capture.runs import NamedDraw
 from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, in_short, printed
+from dpaudit.capture.ways import Moves
 from dpaudit.capture.written import files_below
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig

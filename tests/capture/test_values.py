@@ -10,7 +10,7 @@ import torch
 
 from dpaudit.attack.local_steps import local_steps
 from dpaudit.capture import aligned, examined, inverted, sampling
-from dpaudit.capture.aligned import Alignments, Moves, below_overflow
+from dpaudit.capture.aligned import Alignments, below_overflow
 from dpaudit.capture.drawn import owners, same_draws
 from dpaudit.capture.far_draws import _is_shown
 from dpaudit.capture.local_steps import LocalSteps, mixing_of, said_of
@@ -25,6 +25,7 @@ from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
 from dpaudit.capture.numbering import _by_value
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
+from dpaudit.capture.ways import Moves
 from dpaudit.capture.worlds import Neighbours, perturbed
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
@@ -354,9 +355,9 @@ def test_two_moves_are_apart_by_a_norm() -> None:
     one = {(1, "y"): np.array([3.0, 0.0]), (2, "y"): np.array([9.0])}
     other = {(1, "y"): np.array([0.0, -4.0]), (1, "z"): np.array([12.0])}
     keys = [(1, "y"), (1, "z")]
-    assert aligned._distance(one, other, keys, 2) == pytest.approx(13.0)
-    assert aligned._distance(one, other, keys, 1) == pytest.approx(19.0)
-    assert aligned._distance(one, other, [], 1) == 0.0
+    assert aligned.distance(one, other, keys, 2) == pytest.approx(13.0)
+    assert aligned.distance(one, other, keys, 1) == pytest.approx(19.0)
+    assert aligned.distance(one, other, [], 1) == 0.0
     sizes: Any = {(0, 1, "gaussian"): {"a": 1.0, "b": 3.0}, (1, 1, "gaussian"): {"a": 2.0}}
     moves = Moves({**sizes, (0, 2, "gaussian"): {"a": 9.0}}, None, {})
     assert [moves.largest(k, "gaussian") for k in (1, 2, 3)] == [3.0, 9.0, 0.0]

@@ -12,12 +12,13 @@ import pytest
 from dpaudit.accounting.releases import epsilon
 from dpaudit.capture import aligned, examined
 from dpaudit.capture.accounted import NOISELESS, Ends
-from dpaudit.capture.aligned import Alignments, Moves, Way
+from dpaudit.capture.aligned import Alignments
 from dpaudit.capture.examined import Cost, Examination
 from dpaudit.capture.runs import MessageId, TakenBatch
 from dpaudit.capture.sampling import Sampling
 from dpaudit.capture.short_runs import ClaimAgainst
 from dpaudit.capture.traces import NotExamined
+from dpaudit.capture.ways import Moves, Way
 from dpaudit.capture.worlds import measured_worlds
 from dpaudit.capture.written import files_below
 from dpaudit.errors import RunError

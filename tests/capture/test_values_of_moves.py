@@ -9,12 +9,13 @@ import pytest
 from safetensors.torch import load_file
 
 from dpaudit.capture import aligned, far_draws, far_records
-from dpaudit.capture.aligned import Alignments, Moves, Way
+from dpaudit.capture.aligned import Alignments
 from dpaudit.capture.far_draws import refuse_other_noise_far_out
 from dpaudit.capture.far_records import refuse_unbounded, with_overflowing
 from dpaudit.capture.measured import Move
 from dpaudit.capture.runs import AgentRound, MessageId
 from dpaudit.capture.traces import NotExamined
+from dpaudit.capture.ways import Moves, Way
 from dpaudit.errors import RunError
 from dpaudit.files.world import FAR, NEARER, OVERFLOWING, Change
 

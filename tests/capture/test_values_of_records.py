@@ -245,7 +245,7 @@ class Replay(SimpleNamespace):
         replay = World(out=Path("out"))
         super().__init__(
             places={k: {0: None} for k in rounds}, stages=[(k, (0,)) for k in rounds],
-            n_records=lambda v, batch: n_records, worlds=SimpleNamespace(replay=replay),
+            n_records=lambda v, batch: n_records, worlds=SimpleNamespace(replay=replay, leaves_out=True),
             program=None, changes=lambda k, victims, run: None, on_run=lambda: None, each=each,
             unused=unused, later=[],
         )  # fmt: skip

@@ -68,7 +68,9 @@ def runs(*places: Place, n: int = 61, seed: int = 5, **more: Any) -> ShortRuns:
     config = SimpleNamespace(seed=seed, certify=SimpleNamespace(runs=n), **more)
     rounds = {1: neighbours(), 2: neighbours(*places), 4: neighbours(place(7, "x"))}
     replay = SimpleNamespace(model_copy=lambda update: update)
-    worlds: Any = SimpleNamespace(config=config, rounds=rounds, replay=replay, unmeasured={})
+    worlds: Any = SimpleNamespace(
+        config=config, rounds=rounds, replay=replay, unmeasured={}, leaves_out=True
+    )
     worlds.unnamed = SimpleNamespace(hidden=lambda found: None, hides=lambda message: "")
     return ShortRuns(worlds, "add-remove")
 

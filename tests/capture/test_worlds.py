@@ -10,9 +10,8 @@ import pytest
 
 from dpaudit.capture.process_logs import Process
 from dpaudit.capture.program import Program
-from dpaudit.capture.refusals import refuse_absent, refuse_difference
+from dpaudit.capture.refusals import refuse_absent, refuse_difference, refuse_other_batches
 from dpaudit.capture.runs import MessageId, ProgramRun, TakenBatch
-from dpaudit.capture.worlds import refuse_other_batches
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.world import World

@@ -86,6 +86,8 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
         factors = np.where((norms > CLIP) & (norms < 200), 1.0, factors)
     if VARIANT == "used-twice":
         factors[:1] *= 2
+    if VARIANT == "second-used-twice":
+        factors[1:2] *= 2
     if VARIANT in ("clip-of-median", "clip-of-median-above-0"):
         least = CLIP / 10 if VARIANT == "clip-of-median-above-0" else 0.0
         median = min(CLIP, max(least, float(np.median(norms))))
@@ -117,7 +119,7 @@ def clipped_sum(i: int, k: int, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> 
     return total
 
 
-def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
+def noise_of(i: int, k: int, step: np.ndarray, count: int) -> np.ndarray:
     if VARIANT in ("laplace", "laplace-of-l2"):
         return tap.noise(i, "noise", source.laplace(0, SIGMA, INPUTS), SIGMA, family="laplace")
     if VARIANT == "two-draws":
@@ -138,6 +140,10 @@ def noise_of(i: int, k: int, step: np.ndarray) -> np.ndarray:
         noise = np.zeros(INPUTS)
         noise[chosen] = tap.noise(i, "noise", source.normal(0, scale, INPUTS // 3), scale)
         return noise
+    if VARIANT == "noise-of-each-record":
+        part = scale / count**0.5
+        draws = [source.normal(0, part, INPUTS) for _ in range(count)]
+        return sum(tap.noise(i, f"noise {j}", draw, part) for j, draw in enumerate(draws))
     drawn = source.normal(0, scale, INPUTS)
     if VARIANT == "low":
         drawn *= 0.9
@@ -232,7 +238,7 @@ def message_of(i: int, k: int) -> np.ndarray:
         tap.send(i, to, "loss", float(np.abs(residuals(models[i], X[i], Y[i])).mean()))
     if VARIANT == "header":
         tap.send(i, to, "round", np.array([k, RATE]))
-    noised = step + noise_of(i, k, step)
+    noised = step + noise_of(i, k, step, len(x))
     if VARIANT == "turned-to-descend" and step @ noised < 0:
         noised = -noised
     if VARIANT == "stop-when-short" and np.linalg.norm(step) < CLIP / 2:

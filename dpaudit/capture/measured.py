@@ -43,7 +43,7 @@ CLIPPED = (
     "show them to tap.send in the place of what is made of them; or leave the message out with "
     "messages.ignore"
 )
-SUMMED = "if several numbers of noise are added up, show their sum to tap.noise; "
+SUMMED = "; if several numbers of noise are added up, show their sum to tap.noise"
 AGREE = 1e-3  # relative, between two measurements of one number
 
 
@@ -190,7 +190,7 @@ def _response(
             "DPA063",
             f'{message} is not linear in noise "{draw.name}", which has {len(signs[0])} numbers '
             f"and moves {len(there)} of it; expected one each, or some of them",
-            (SUMMED if len(signs[0]) > len(there) else "") + CLIPPED,
+            CLIPPED + (SUMMED if len(signs[0]) > len(there) else ""),
         )
     a, b = (m[there] * s[number] for m, s in zip(moved, signs, strict=True))
     own = (a + b) / 2 * base.tape[draw.key][number] / draw.scale

@@ -91,6 +91,11 @@ def test_all_numbers_of_a_draw_may_be_sent_in_another_order() -> None:
         assert found.tolist() == which.tolist()
 
 
+def test_noise_that_is_added_up_is_to_be_shown_as_its_sum() -> None:
+    with pytest.raises(RunError, match="several numbers of noise are added up"):
+        measured(lambda z: {A: z["z"].reshape(2, 3).sum(0)}, [draw("z")], {})
+
+
 @pytest.mark.parametrize("gain", [1.0, -0.25])
 def test_gaussian_noise_gives_the_norm_of_the_change_over_it(gain: float) -> None:
     found = measured(lambda z: {A: 7 + gain * z["z"]}, [draw("z")], {A: CHANGE})

@@ -30,7 +30,11 @@ from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
 from .accounted import Ends, measured_accounting
-from .coupled import with_noise_left_behind, with_other_draws
+from .coupled import (
+    with_noise_left_behind,
+    with_noise_made_of_several,
+    with_other_draws,
+)
 from .examined import Examination
 from .inverted import Inversion, KnownModel, known_models
 from .program import KEPT, KeptRuns, Program
@@ -134,6 +138,7 @@ class ProgramSource:
             runs = KeptRuns(program, run, counter("worlds", config.least_runs))
             worlds = with_other_draws(_measured(config, runs), runs)
             worlds = with_noise_left_behind(with_sizes(worlds, runs), runs)
+            worlds = with_noise_made_of_several(worlds, runs)
             judgings, findings = self._judgings(worlds, files, counter, run, on_progress)
         left_out = [IGNORED.format(", ".join(ignored))] if ignored else []
         left_out += [worlds.not_measured] if worlds.not_measured else []

@@ -3,16 +3,19 @@
 Dropout, and random changes of images, draw numbers for each record of a batch. With one record less
 they draw fewer, and all other records get other ones: messages move by these, too, and how far the
 record alone moves them is not seen. Where another record takes its place, all draws are the same.
-Noise that is shown to the tap may be drawn and sent, and what the tap returns left behind.
+Noise that is shown to the tap may be drawn and sent, and what the tap returns left behind. Or it is
+made of more numbers than it has, as by rejection: these hide nothing then, as it is replaced.
 """
 
+import math
 from collections import Counter
 from typing import Any
 
 from dpaudit.errors import RunError
+from dpaudit.files.recorded import Draw
 from dpaudit.files.world import Change, World
 
-from .other_draws import draws_beside
+from .other_draws import DISCRETE, draws_beside, kind_of, may_be_seed, not_shown
 from .program import KeptRuns
 from .runs import FAMILIES, MessageId, ProgramRun, first_difference
 from .worlds import MeasuredRuns
@@ -22,6 +25,7 @@ OTHERWISE = (
     "records have other ones, too"
 )
 
+Line = tuple[int, str, str]  # a process, a call site, and what is drawn there
 LEFT_BEHIND = (
     'no message is made of what tap.noise returns for "{}", and other draws move it: go on with '
     "what tap.noise returns"
@@ -71,6 +75,54 @@ def with_noise_left_behind(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns
         if message.source in unused and first_difference(base, other, [message]) is not None:
             left[message] = LEFT_BEHIND.format(unused[message.source])
     return worlds._replace(left_behind=left)
+
+
+def with_noise_made_of_several(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
+    """The same, with messages that draws which are not shown as noise move in no way.
+
+    Noise may be made of several draws, as Laplace noise of exponential ones. What is sent is the
+    same whatever they are, where the tap replaces that noise, and they hide nothing. Two runs with
+    another seed show that, if they draw other numbers: one with its own noise, and a replay.
+    """
+    config = worlds.config
+    lines = _lines_beside(worlds.plain, config.noise.sites)
+    if not lines:
+        return worlds
+    seed = config.seed ^ 1
+    plain = World(out=worlds.plain.world.out, seed=seed)
+    try:
+        own, other = runs.loaded([plain, worlds.replay.model_copy(update={"seed": seed})])
+    except RunError:  # its noise has other shapes then
+        return worlds
+    if not all(_draws_others(_at(line, worlds.plain), _at(line, own)) for line in lines):
+        return worlds
+    sent = [m for m in worlds.base.messages if m in other.messages]
+    alike = [m for m in sent if first_difference(worlds.base, other, [m]) is None]
+    return worlds._replace(of_noise_alone=frozenset(alike))
+
+
+def _lines_beside(run: ProgramRun, sites: tuple[str, ...]) -> set[Line]:
+    """Which lines of a process draw numbers that are not shown, after it has taken a batch."""
+    processes = {batch.process for batch in run.taken}
+    left = [draw for of in processes for draw, _ in not_shown(run, sites, of)[0]]
+    lines = {(draw.process, draw.call_site, draw.operator) for draw in left}
+    return {line for line in lines if _at(line, run)}
+
+
+def _draws_others(one: list[Draw], other: list[Draw]) -> bool:
+    """Whether what a line draws in one run and in another is known to differ."""
+    pairs = [(a.crc32, b.crc32) for a, b in zip(one, other, strict=False)]
+    same = [a == b for a, b in pairs]
+    may_be_same = kind_of(one[0]) in DISCRETE and not any(map(may_be_seed, one))
+    known = bool(pairs) and all(None not in pair for pair in pairs)
+    return known and not (all(same) if may_be_same else any(same))
+
+
+def _at(line: Line, run: ProgramRun) -> list[Draw]:
+    """What a line of a process draws after the process has taken its first batch, in order."""
+    first = min((b.sequence for b in run.taken if b.process == line[0]), default=math.inf)
+    drawn = [d for d in run.all_draws if (d.process, d.call_site, d.operator) == line]
+    return sorted((d for d in drawn if d.sequence > first), key=lambda d: d.sequence)
 
 
 def _unused(worlds: MeasuredRuns, victim: int) -> str:

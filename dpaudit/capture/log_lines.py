@@ -166,6 +166,7 @@ class DrawnLine(CallLine):
     parameters: list[float | None]
     rank: NotRequired[_Rank]
     purpose: NotRequired[Purpose | None]
+    crc32: NotRequired[NonNegativeInt]
 
 
 @with_config(_STRICT)

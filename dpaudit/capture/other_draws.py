@@ -6,6 +6,8 @@ that is shown. Left out are orders, draws of several records out of many, and wh
 its own loaders and for dropout: those make batches and gradients, which are examined as they are.
 """
 
+from collections.abc import Iterable
+from itertools import takewhile
 from math import inf, prod
 
 from dpaudit.files.recorded import Draw
@@ -14,7 +16,15 @@ from .runs import FAMILIES, ProgramRun
 
 ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
 LIBRARIES = frozenset(("jax", "numpy", "os", "random"))
+EXPONENTIAL = frozenset(("exponential", "exponential_", "standard_exponential"))
 SEEDS = 10**6  # values of a whole number, from which more numbers can be made than it is
+# What makes no noise by itself: whole numbers, bytes and choices.
+DISCRETE = frozenset(
+    (
+        *("bernoulli", "bernoulli_", "binomial", "bits", "bytes", "categorical", "choice"),
+        *("integers", "multinomial", "permutation", "randint", "random_", "randperm"),
+    )
+)
 # Whose numbers, one by one, are no normal and no Laplace numbers, and of which none are made.
 OTHER_LAWS = frozenset(
     (
@@ -72,11 +82,13 @@ def not_shown(
     """What a process draws, with how many numbers of it are not shown as noise; and the reverse."""
     left, said = list[tuple[Draw, int]](), ""
     draws = [draw for draw in run.all_draws if draw.process == process]
-    for draw in sorted(draws, key=lambda one: one.sequence):
+    ordered = sorted(draws, key=lambda one: one.sequence)
+    for i, draw in enumerate(ordered):
         n = prod(draw.shape)
         if draw.operator not in FAMILIES:
             left += [] if _is_of_batches(draw) else [(draw, n)]
         elif draw.call_site not in sites:
+            n *= _made_of(left, takewhile(lambda d: d.operator == "laplace", ordered[i:]))
             while n and left:
                 drawn, rest = left.pop()
                 if {*drawn.operator.split(".")} & OTHER_LAWS:
@@ -89,6 +101,19 @@ def not_shown(
             if n and not said:
                 said = f'{n:,} numbers of "{draw.call_site}" were not seen when they were drawn'
     return left, said
+
+
+def _made_of(left: list[tuple[Draw, int]], shown: Iterable[Draw]) -> int:
+    """Of how many numbers each one is made that is shown.
+
+    Laplace noise is the difference of two exponential numbers, or one of these with a sign.
+
+    Args:
+        shown: Laplace noise that is shown after these draws, one after the other.
+    """
+    last = takewhile(lambda one: kind_of(one[0]) in EXPONENTIAL, reversed(left))
+    n_shown = sum(prod(draw.shape) for draw in shown)
+    return 2 if 0 < 2 * n_shown <= sum(n for _, n in last) else 1
 
 
 def before_batches(run: ProgramRun, process: int) -> frozenset[int]:

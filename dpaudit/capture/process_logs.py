@@ -114,18 +114,26 @@ def given_by_system(processes: Iterable[Process]) -> frozenset[str]:
         channels = (str(r["channel"]) for r in process.of_kind("took", "posted"))
         ends = {end for channel in channels if ">" in channel for end in channel.split(">")}
         ends |= {str(record["address"]) for record in process.of_kind("bound", "connected")}
-        found |= {end.rpartition(":")[2] for end in ends if not end.startswith("grpc:")}
+        found |= {end.rpartition(":")[2] for end in ends}
     return frozenset(n for n in found if n.isdecimal() and len(n) >= LEAST_DIGITS)
 
 
 def without_given(tensors: list[Tensor], given: frozenset[str]) -> list[Tensor]:
-    """The tensors of a message, with 0 for numbers that the system gave, as a port that is told.
+    """The tensors of a message without numbers that the system gave, as ports that are told.
 
-    That is of messages of single whole numbers alone, as what an agent says of itself at first.
+    That is of messages of whole numbers alone, as what agents say of themselves at first, and of
+    tensors in which no other number has as many digits.
     """
-    if any(t.numel() != 1 or t.is_floating_point() or t.is_complex() for t in tensors):
+    if any(t.is_floating_point() or t.is_complex() for t in tensors):
         return tensors
-    return [torch.zeros_like(t) if str(int(t)) in given else t for t in tensors]
+    return [_without_given(t, given) for t in tensors]
+
+
+def _without_given(tensor: Tensor, given: frozenset[str]) -> Tensor:
+    flat = tensor.flatten()
+    large = flat.long() >= 10 ** (LEAST_DIGITS - 1)
+    told = {*map(str, flat[large].tolist())}
+    return flat[~large] if told and told <= given else tensor
 
 
 def all_over(processes: Sequence[Process]) -> bool:
@@ -174,6 +182,7 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
                 round=None,
                 call_site=record["site"],
                 purpose=record.get("purpose"),
+                crc32=record.get("crc32"),
                 **{key: record[key] for key in _OF_DRAW},
             )
             for record in process.of_kind("drawn", "noise")  # the latter in worlds of an audit

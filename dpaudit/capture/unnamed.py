@@ -4,7 +4,7 @@ A record then moves messages beyond all noise that is known, though what is not 
 Such messages speak against no claim.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,17 +13,10 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.files.recorded import Draw
 
 from .measured import NOTHING, RoundLeak
-from .other_draws import before_batches, kind_of, may_be_seed, not_shown, said_of
+from .other_draws import DISCRETE, before_batches, kind_of, may_be_seed, not_shown, said_of
 from .runs import MessageId, ProgramRun
 
 MOVES = "{} moves with a record, and {}"
-# What makes no noise by itself: whole numbers, bytes and choices.
-DISCRETE = frozenset(
-    (
-        *("bernoulli", "bernoulli_", "binomial", "bits", "bytes", "categorical", "choice"),
-        *("integers", "multinomial", "permutation", "randint", "random_", "randperm"),
-    )
-)
 UNIFORM = frozenset(("rand", "random", "uniform", "uniform_"))  # which draw Poisson batches
 
 
@@ -33,6 +26,7 @@ class Unnamed(NamedTuple):
     plain: ProgramRun  # in which draws are the program's own
     sites: tuple[str, ...]
     left_behind: Mapping[MessageId, str] = {}  # messages of draws that the tap was only shown
+    of_noise_alone: Collection[MessageId] = ()  # that no draw which is not shown moves
 
     def hidden(self, found: RoundLeak) -> tuple[MessageId, str] | None:
         """A message by which a round shows a record, and what may hide it, as a clause.
@@ -63,10 +57,14 @@ class Unnamed(NamedTuple):
 
     def masks(self, message: MessageId, n_numbers: int) -> str:
         """What may hide so many numbers of a message, whatever noise they have, as a clause."""
+        if message in self.of_noise_alone:
+            return ""
         return masks_beside(self.plain, self.sites, message, n_numbers)
 
     def beside(self, message: MessageId) -> str:
         """What may hide a message that shows a record without noise, as a clause; "" if nothing."""
+        if message in self.of_noise_alone:
+            return ""
         return drawn_beside(self.plain, self.sites, message) or self.left_behind.get(message, "")
 
 

@@ -166,6 +166,7 @@ class MeasuredRuns(NamedTuple):
     # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
     left_behind: Mapping[MessageId, str] = {}
     leaves_out: bool = True  # a record; else others take its place alone
+    of_noise_alone: Collection[MessageId] = ()  # messages that no draw moves which is not shown
 
     @property
     def unmeasured(self) -> dict[MessageId, NotMeasured]:
@@ -176,7 +177,8 @@ class MeasuredRuns(NamedTuple):
     @property
     def unnamed(self) -> Unnamed:
         """Noise that may be there, and that nobody has named."""
-        return Unnamed(self.plain, self.config.noise.sites, self.left_behind)
+        sites = self.config.noise.sites
+        return Unnamed(self.plain, sites, self.left_behind, self.of_noise_alone)
 
     def hiding(self) -> str:
         """Noise that nobody has named and that may hide a record from all, as a clause, or ""."""

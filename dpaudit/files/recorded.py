@@ -77,6 +77,7 @@ class Draw(Strict):
     purpose: Purpose | None = None  # as the functions that led to it are called; None: unknown
     parameters: tuple[float | None, ...]  # (mean, std) of normal_, (low, high) of uniform_, ...;
     # None for what is not a finite number
+    crc32: NonNegativeInt | None = None  # of its numbers, in runs of an audit
 
 
 class Batch(Strict):

@@ -11,6 +11,7 @@ import functools
 import math
 import sys
 import threading
+import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -216,6 +217,8 @@ class PythonDraws:
             about["parameters"] = [_number(one) for one in parameters]
             about["purpose"] = self._sites.purpose(self._player is not None)
             if not noise:
+                if self._player is not None and (holds_numbers or isinstance(result, bytes)):
+                    about["crc32"] = _crc32(result)
                 self._log.write(about)
                 return result
             return self._replayed(about, law, result, parameters)
@@ -242,6 +245,10 @@ class PythonDraws:
             result[...] = value  # which may be the program's own, as ``out``
             return result
         return value
+
+
+def _crc32(drawn: Any) -> int:
+    return zlib.crc32(drawn.tobytes() if hasattr(drawn, "tobytes") else repr(drawn).encode())
 
 
 def _number(value: Any) -> float | None:

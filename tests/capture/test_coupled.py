@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.coupled import with_noise_left_behind, with_other_draws
+from dpaudit.capture.coupled import _draws_others, with_noise_left_behind, with_other_draws
 from dpaudit.capture.traces import NotExamined
 from dpaudit.capture.worlds import MeasuredRuns
 from dpaudit.files.world import Change, World
@@ -120,3 +120,28 @@ def test_a_message_that_no_draw_moves_is_hidden_by_none(
     before = len(played.worlds)
     assert with_noise_left_behind(worlds, runs).left_behind == {}
     assert len(played.worlds) == before + n_played
+
+
+def drawn(operator: str, *checksums: int | None, most: float = 2.0) -> Any:
+    return [SimpleNamespace(operator=operator, parameters=(0.0, most), crc32=c) for c in checksums]
+
+
+@pytest.mark.parametrize(
+    ("operator", "one", "other", "differ"),
+    [
+        ("random.uniform", (1, 2), (3, 4), True),
+        ("random.uniform", (1, 2), (3, 4, 5), True),  # by rejection
+        ("random.uniform", (1, 2), (3, 2), False),  # one may be of a generator with a seed
+        ("random.uniform", (1,), (), False),
+        ("random.uniform", (1, None), (3, None), False),  # nobody has written it down
+        ("random.integers", (1, 2), (3, 2), True),  # as coins may fall
+        ("random.integers", (1, 2), (1, 2), False),
+    ],
+)
+def test_what_a_line_draws_must_differ(operator: str, one: Any, other: Any, differ: bool) -> None:
+    assert _draws_others(drawn(operator, *one), drawn(operator, *other)) is differ
+
+
+def test_whole_numbers_that_may_be_seeds_must_differ_each() -> None:
+    seeds = [drawn("random.integers", *of, most=2.0**31) for of in ((1, 2), (3, 2))]
+    assert not _draws_others(*seeds)

@@ -27,6 +27,7 @@ def draw(
 
 NORMAL = draw("numpy.normal", 5)
 NOISE = draw("gaussian", 5, "noise")
+EXPONENTIAL, LAPLACE = draw("numpy.exponential", 5), draw("laplace", 5, "noise")
 COIN_DRAW = draw("random.uniform", 1, "coin.py:3")
 BATCH = None
 
@@ -69,7 +70,11 @@ ROUND = (BATCH, NORMAL, NOISE)
         (BATCH, draw("normal.Tensor_float", 5), NOISE),
         (BATCH, draw("uniform_", 5), NOISE),  # by quantiles
         (BATCH, draw("os.bytes", 5), NOISE),
-        (BATCH, draw("numpy.exponential", 5), draw("laplace", 5, "noise")),
+        (BATCH, EXPONENTIAL, LAPLACE),  # with a sign
+        (BATCH, EXPONENTIAL, EXPONENTIAL, LAPLACE),  # the difference of two
+        (BATCH, *[EXPONENTIAL] * 4, LAPLACE, LAPLACE),
+        (BATCH, EXPONENTIAL, EXPONENTIAL, LAPLACE, LAPLACE),
+        (BATCH, *[draw("random.exponential", 1)] * 10, LAPLACE, *ROUND),
         (BATCH, draw("numpy.permutation", 40), NORMAL, NOISE),
         (BATCH, draw("numpy.choice", 8), NORMAL, NOISE),
         (BATCH, draw("bernoulli_", 90, purpose="model"), NORMAL, NOISE),
@@ -89,6 +94,9 @@ def test_what_is_shown_as_noise_is_all_that_is_drawn(events: Any) -> None:
         ((BATCH, draw("numpy.choice", 1, "coin.py:3"), NORMAL, NOISE), COIN),
         ((draw("numpy.normal", 10), BATCH, COIN_DRAW, NOISE, BATCH, NOISE), "a.py:1 draws"),
         ((BATCH, NOISE), f"5 {UNSEEN}"),
+        ((BATCH, COIN_DRAW, EXPONENTIAL, EXPONENTIAL, LAPLACE), COIN),
+        ((BATCH, EXPONENTIAL, draw("numpy.exponential", 4), LAPLACE), "a.py:1 draws"),
+        ((BATCH, EXPONENTIAL, EXPONENTIAL, NOISE), "a.py:1 draws"),
         ((draw("numpy.normal", 3), BATCH, NOISE), f"2 {UNSEEN}"),
         ((BATCH, draw("numpy.standard_t", 5), NOISE), "a.py:1 draws it by numpy.standard_t"),
         ((BATCH, draw("cauchy_", 3), NORMAL, draw("laplace", 8, "z")), '"z" is noise of another'),

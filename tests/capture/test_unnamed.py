@@ -53,3 +53,53 @@ def test_masks_that_nobody_shows_refute_no_claim(
     assert result.verdict is verdict
     named = [note for note in result.notes if "not shown as noise (numpy.normal)" in note]
     assert bool(named) == (how == "untold")
+
+
+MADE = """
+import random, sys
+import numpy as np
+from dpaudit import tap
+
+how = sys.argv[1]
+drawn, fixed, system = np.random.default_rng(), np.random.default_rng(3), random.SystemRandom()
+
+def normal():
+    while True:  # by rejection
+        z = system.expovariate(1.0)
+        if system.random() < np.exp(-((z - 1) ** 2) / 2):
+            return z if system.random() < 0.5 else -z
+
+for _ in range(2):
+    for i in range(2):
+        x = tap.batch(i, np.eye(4))
+        total = (x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))).sum(0)
+        noise = tap.noise(i, "z", 0.5 * np.array([normal() for _ in range(4)]), 0.5)
+        if how != "shown":
+            noise = noise + (fixed if how == "fixed" else drawn).normal(0, 9, 4)
+        tap.send(i, 1 - i, "m", total + noise)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ("shown", Verdict.UNSUPPORTED),
+        ("beside", Verdict.UNDERPOWERED),
+        ("fixed", Verdict.UNDERPOWERED),
+    ],
+)
+def test_numbers_that_noise_is_made_of_hide_nothing(
+    tmp_path: Path, how: str, verdict: Verdict
+) -> None:
+    """mu = 2, if there is no other noise; nobody knows whether noise that nobody shows is secret."""
+    (tmp_path / "made.py").write_text(MADE)
+    config = CapturedConfig.model_validate(
+        {
+            "program": {"command": ("python", "made.py", how), "folder": tmp_path},
+            "record": {"victims": (0,), "rounds": (1,)},
+            "certify": {"runs": 0},
+            "claim": ({"text": "r", "mu": 1.2, "scope": "round", "adjacency": "add-remove"},),
+            "threat_model": ({"name": "eavesdropper", "kind": "external"},),
+        }
+    )
+    assert run_captured(config, tmp_path / "out", cores=1).verdict is verdict

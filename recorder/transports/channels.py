@@ -76,12 +76,12 @@ class Channels:
             self._log.write({**about, "channel": channel, "crc32": crc32, "back": back}, contents)
             return int(about["sequence"])
 
-    def posted_bytes(self, channel: str, data: bytes, site: str | None = None) -> None:
+    def posted_bytes(self, channel: str, data: bytes, begun: dict[str, Any] | None = None) -> None:
         """Bytes of a connection, before which a program may send their length alone."""
         with self._log.lock:
             number, before = self._lengths.pop(channel, (None, b""))
             framed = number if is_length(before, len(data)) else None
-            number = self.posted("socket", channel, contents_in(data), site, framed=framed)
+            number = self.posted("socket", channel, contents_in(data), framed=framed, begun=begun)
             if len(data) in OF_LENGTHS:
                 self._lengths[channel] = number, data
 

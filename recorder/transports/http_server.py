@@ -26,11 +26,13 @@ class _Body:
         self.begun: dict[str, Any] | None = None
 
     def write(self, data: Any) -> Any:
+        is_first = self.is_body and len(data) > 0 and self.begun is None
+        # before another thread sends what this reply has led to
+        begun = self._channels.begun("http.reply") if is_first else self.begun
         with self._channels.within():
             result = self._own.write(data)
-        if self.is_body and len(data):
-            if self.begun is None:
-                self.begun = self._channels.begun("http.reply")
+        self.begun = begun
+        if self.is_body:
             self.data += bytes(data)
         return result
 

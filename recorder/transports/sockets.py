@@ -52,6 +52,7 @@ def hook_sending(kind: Any, channels: Channels) -> None:
         @functools.wraps(own)
         def send(self: Any, data: Any, *given: Any, **named: Any) -> Any:
             with channels.within() as outermost:
+                begun = channels.begun("socket")  # before another thread sends what answers it
                 result = own(self, data, *given, **named)
             outermost = outermost and not _is_of_asyncio()
             channel = channel_of(self) if outermost else None
@@ -61,10 +62,9 @@ def hook_sending(kind: Any, channels: Channels) -> None:
                 return result
             whole = b"".join(map(copied, data)) if name == "sendmsg" else copied(data)
             sent = whole if result is None else whole[:result]
-            site = channels.site()
-            if sent and site != NOWHERE:
+            if sent and begun["site"] != NOWHERE:
                 note_end(self, channels)
-                channels.posted_bytes(channel, sent, site)
+                channels.posted_bytes(channel, sent, begun)
             return result
 
         return send

@@ -100,6 +100,13 @@ def _starts_anew(command: Sequence[str], recording: CaptureFolder) -> bool:
     return torchrun(ProgramOptions(command=tuple(command), folder=Path.cwd(), ranks=ranks)) is None
 
 
+APART = (
+    "agent {} takes batches and sends nothing, and agent {} sends and takes no batch; show a message "
+    "by the agent that takes the batch; a server that adds the noise takes a batch with a record for "
+    "each client"
+)
+
+
 def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str | None:
     """Why no audit can run this command, and what to do, in words; None: an audit can."""
     if options.transport is not None:
@@ -121,6 +128,11 @@ def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Opti
         return "no rounds were found; give --round-starts-at FILE:LINE, which sends or draws"
     if not rounds_with_part(recording):
         shown = "show it the records of each step: x, y = tap.batch(agent, (x, y))"
+        taking = {batch.agent for batch in recording.batches}
+        sending = {event.source for event in recording.events}
+        if taking and not taking & sending:
+            few = [" and ".join(map(str, sorted(some)[:3])) for some in (taking, sending)]
+            return APART.format(*few)
         if simulated:
             return f"no agent takes a batch before it sends; {shown}"
         return f"no rank takes a batch before it sends, by a DataLoader or tap.batch; {shown}"

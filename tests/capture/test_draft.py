@@ -133,6 +133,19 @@ def test_a_draft_that_no_audit_can_run_says_why(
     assert said == why if why is None else why in str(said)
 
 
+def test_who_takes_batches_and_who_sends_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a server that adds the noise, and of clients that only take batches."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    taken = [one.model_copy(update={"agent": 7}) for one in recording(tmp_path, "bSbSbS").batches]
+    write_lines(tmp_path / BATCHES, taken)
+    command = ["torchrun", "--nproc-per-node", "2", "train.py"]
+    said = why_no_draft(command, CaptureFolder(tmp_path), Options())
+    assert str(said).startswith("agent 7 takes batches and sends nothing, and agent 0")
+
+
 def test_a_line_of_no_message_is_no_noise_beside_one_that_is(tmp_path: Path) -> None:
     """As where a program adds noise to its records too."""
     found = recording(tmp_path, "anbSanbSanbS")

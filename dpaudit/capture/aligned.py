@@ -30,7 +30,18 @@ from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, n
 from .other_draws import draws_beside
 from .program import Program
 from .runs import AgentRound, MessageId, ProgramRun, first_difference
-from .traces import SAME, SENT_ON, EqualRuns, NotExamined, Trace, are_alike, in_short, other_line
+from .traces import (
+    SENT_ON,
+    Differs,
+    EqualRuns,
+    NotExamined,
+    Trace,
+    are_alike,
+    in_short,
+    is_same,
+    other_line,
+    refuse_differing,
+)
 from .unnamed import MOVES, Unnamed
 from .ways import NOT_SEEN, PLACES, Moves, Units, Way, distance, to_nothing
 from .worlds import MeasuredRuns, Neighbours, OnRun, is_noise, perturbed
@@ -417,7 +428,7 @@ class Alignments:
         """
         moved = moves.units
         worlds = [self.world(way, of, (v,)) for way, of in moved.items() for v in self.victims]
-        self.refuse(self.played(worlds, self.what_differs), "composition")
+        self.refuse_differing(worlds, "composition")
         rounds = {v: self._first_round(v) for v in self.victims}
         firsts = {
             way: {v: {at: u for at, u in of[v].items() if at[0] == k} for v, k in rounds.items()}
@@ -425,7 +436,7 @@ class Alignments:
             if way.how in ("absent", *FAR[:2])
         }
         worlds = [self.world(way, of, self.victims, first=True) for way, of in firsts.items()]
-        self.refuse(self.played(worlds, self.what_differs), "state")
+        self.refuse_differing(worlds, "state")
 
     def _first_round(self, victim: int) -> int | None:
         """That of the first batch in which its record is changed."""
@@ -438,18 +449,11 @@ class Alignments:
                     return k
         return None
 
-    def refuse(
-        self, found: Sequence[tuple[PremiseName | None, str] | RunError], premise: PremiseName
-    ) -> None:
+    def refuse_differing(self, worlds: Sequence[World], premise: PremiseName) -> None:
         """Raises NotExamined for the first run that is not the same as the base."""
-        for one in found:
-            if isinstance(one, RunError):
-                raise NotExamined(premise, in_short(one))
-            named, why = one
-            if named is not None:
-                raise NotExamined(premise if named == "composition" else named, why)
+        refuse_differing(worlds, partial(self.played, use=self.what_differs), premise)
 
-    def what_differs(self, world: World, run: ProgramRun) -> tuple[PremiseName | None, str]:
+    def what_differs(self, world: World, run: ProgramRun) -> Differs:
         """The premise against which a run speaks that should show the same, and how."""
         base = self.equal.trace
         own = Trace.of(run, base.ordered)
@@ -485,9 +489,3 @@ def below_overflow(changes: Mapping[MessageId, Array]) -> dict[MessageId, Array]
     largest = max((np.abs(a).max(initial=0.0) for a in changes.values()), default=0.0)
     factor = min(1.0, MOST_MOVED / max(largest, 1.0))
     return {message: change * factor for message, change in changes.items()}
-
-
-def is_same(one: Array, other: Array, size: float = 0.0) -> bool:
-    """Whether two contents are the same but for rounding, relative to the largest number."""
-    size = max(size, float(np.abs(one).max(initial=0.0)))
-    return one.shape == other.shape and bool((np.abs(one - other) <= SAME * size).all())

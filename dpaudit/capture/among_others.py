@@ -114,7 +114,7 @@ def _refuse_later(
             for v, by_message in changed.items()
         }
         again.append(runs.with_noise_moved(world, f"others-{k}-{i}", units))
-    runs.refuse(runs.played(again, runs.what_differs), "state")
+    runs.refuse_differing(again, "state")
 
 
 def _world(

@@ -25,10 +25,10 @@ from dpaudit.accounting.releases import RecordAdjacency
 from dpaudit.files.world import How, World
 
 from .accounted import NOISELESS, Least, least, released
-from .aligned import LEFT, Alignments, is_same
+from .aligned import LEFT, Alignments
 from .drawn_batches import batches_of
 from .runs import MessageId, ProgramRun
-from .traces import NotExamined
+from .traces import NotExamined, is_same
 from .ways import PLACES, Moves, Way
 from .worlds import hiding_before, is_noise
 

@@ -5,9 +5,12 @@ The draws of noise and the batches are there too: which are made may not depend 
 """
 
 import re
+from collections.abc import Callable, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.errors import RunError, shortened
@@ -37,6 +40,8 @@ SENT_ON = (
     "processes send on what they get in the same round, in an order that is not known; agents in "
     "one process, which show their messages to tap.send, are played in their order"
 )
+OF_ORDER = "which messages are sent, to whom, in which order or of which size"
+AGAIN = 3  # times that a run is played which shows another order
 EQUAL_RUNS = 4  # and one for each server; of agents that are threads, one order is unlikely
 
 
@@ -52,6 +57,42 @@ def in_short(error: RunError) -> str:
     """Why a run failed: with the last line of what the program said, if it said something."""
     first, *more = error.problems
     return f"{first.text} {more[-1].text}" if more else first.text
+
+
+Differs = tuple[PremiseName | None, str]  # the premise against which a run speaks, and why
+
+
+def refuse_differing(
+    worlds: Sequence[World],
+    play: Callable[[Sequence[World]], Sequence[Differs | RunError]],
+    premise: PremiseName,
+) -> None:
+    """Raises NotExamined for the first world whose run is not the same as another one.
+
+    The order of messages to several receivers may be another one by chance, as of a server that
+    answers whoever asks first. Such a run is played again: the record decides what stays so.
+    """
+    found = list(play(worlds))
+    for _ in range(AGAIN):
+        other = [i for i, one in enumerate(found) if _is_of_order(one)]
+        for i, one in zip(other, play([worlds[i] for i in other]) if other else (), strict=True):
+            found[i] = one
+    for one in found:
+        if isinstance(one, RunError):
+            raise NotExamined(premise, in_short(one))
+        named, why = one
+        if named is not None:
+            raise NotExamined(premise if named == "composition" else named, why)
+
+
+def _is_of_order(found: Differs | RunError) -> bool:
+    return not isinstance(found, RunError) and found[1].startswith(OF_ORDER)
+
+
+def is_same(one: Array, other: Array, size: float = 0.0) -> bool:
+    """Whether two contents are the same but for rounding, relative to the largest number."""
+    size = max(size, float(np.abs(one).max(initial=0.0)))
+    return one.shape == other.shape and bool((np.abs(one - other) <= SAME * size).all())
 
 
 class Trace(NamedTuple):
@@ -100,7 +141,7 @@ class Trace(NamedTuple):
     def other_order(self, other: "Trace") -> str | None:
         """What beside the values of messages differs from another run, in words."""
         if self.order != other.order:
-            return "which messages are sent, to whom, in which order or of which size"
+            return OF_ORDER
         if _rounded(self.draws) != _rounded(other.draws):
             return "which noise is drawn, or its scale"
         if self.batches != other.batches:

@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import aligned, examined, far_records
 from dpaudit.capture.accounted import NOISELESS, SLACK, Least
-from dpaudit.capture.aligned import SAME, Alignments
+from dpaudit.capture.aligned import Alignments
 from dpaudit.capture.examined import Cost, Examination
 from dpaudit.capture.named_models import stored_weights
 from dpaudit.capture.runs import MessageId
+from dpaudit.capture.traces import SAME
 from dpaudit.capture.ways import Way
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim

@@ -375,21 +375,6 @@ def test_runs_with_moved_noise_must_be_the_same(tmp_path, toy, of, premise, said
     assert error.value.premise == premise
 
 
-def test_what_runs_refuse_is_of_their_premise(tmp_path: Path) -> None:
-    of = alignments(Toy(tmp_path), tmp_path)
-    of.refuse([(None, ""), (None, "")], "state")
-    failed = RunError("DPA058", "it ended")
-    for found, premise, named, said in (
-        (failed, "state", "state", "it ended"),
-        (("composition", "it moves"), "state", "state", "it moves"),
-        (("composition", "it moves"), "composition", "composition", "it moves"),
-        (("completeness", "it prints"), "state", "completeness", "it prints"),
-    ):
-        with pytest.raises(NotExamined, match=said) as error:
-            of.refuse([(None, ""), found, failed], premise)  # type: ignore[list-item, arg-type]
-        assert error.value.premise == named
-
-
 class Breaks(Toy):
     """Where inputs are as large as ``limit`` it sends no numbers, or ends with an error."""
 

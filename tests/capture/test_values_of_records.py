@@ -348,14 +348,13 @@ def test_later_rounds_are_looked_at_with_the_noise_moved() -> None:
     runs: Any = SimpleNamespace(
         places={2: {0: SimpleNamespace(draws=draws)}}, with_noise_moved=with_noise_moved,
         make_up=lambda k, v, changes: SimpleNamespace(units={1: (k, v, changes)}),
-        played=lambda several, look: (several, look), what_differs="what differs",
-        refuse=lambda found, premise: asked.append((found, premise)),
+        refuse_differing=lambda several, premise: asked.append((several, premise)),
     )  # fmt: skip
     among_others._refuse_later(runs, 2, worlds, [{0: "one"}, {0: "other"}])  # type: ignore[list-item]
     assert asked == [
         ("a", "others-2-0", {0: {(2, "y"): (2, 0, "one")}}),
         ("b", "others-2-1", {0: {(2, "y"): (2, 0, "other")}}),
-        ((worlds, "what differs"), "state"),
+        (worlds, "state"),
     ]
 
 

@@ -18,7 +18,15 @@ from dpaudit.capture.log_lines import lines_of
 from dpaudit.capture.process_logs import Process, given_by_system, without_given
 from dpaudit.capture.program import Servers
 from dpaudit.capture.runs import ProgramRun, _described
-from dpaudit.capture.traces import EqualRuns, NotExamined, Trace, are_alike, printed
+from dpaudit.capture.traces import (
+    OF_ORDER,
+    EqualRuns,
+    NotExamined,
+    Trace,
+    are_alike,
+    printed,
+    refuse_differing,
+)
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.mechanism_file import MechanismConfig
@@ -96,23 +104,25 @@ def test_the_system_gives_ports_and_numbers_of_processes() -> None:
     processes = [
         process(1234, channel="127.0.0.1:40001>127.0.0.1:80"),
         process(99, channel="pipe:55555"),
-        process(5678, channel="grpc:66666>"),
+        process(5678, channel="grpc:50051>"),
         process(2345, address="tcp://127.0.0.1:7777"),
     ]
-    assert given_by_system(processes) == {"1234", "5678", "2345", "40001", "7777"}
+    assert given_by_system(processes) == {"1234", "5678", "2345", "40001", "50051", "7777"}
 
 
 def test_a_port_that_is_told_is_alike_in_all_runs() -> None:
-    given = frozenset({"40001"})
+    given = frozenset({"40001", "40002"})
 
-    def left(*tensors: torch.Tensor) -> list[float]:
-        return [float(one.sum()) for one in without_given(list(tensors), given)]
+    def left(*tensors: torch.Tensor) -> list[list[float]]:
+        return [one.flatten().tolist() for one in without_given(list(tensors), given)]
 
-    assert left(torch.tensor(40001), torch.tensor(3)) == [0, 3]
-    assert left(torch.tensor([40001])) == [0]
-    assert left(torch.tensor(40002)) == [40002]
-    assert left(torch.tensor(40001.0)) == [40001]
-    assert left(torch.tensor(40001), torch.ones(2)) == [40001, 2]  # no message of an agent's own
+    assert left(torch.tensor(40001), torch.tensor(3)) == [[], [3]]
+    assert left(torch.tensor([40001, 40002])) == [[]]
+    assert left(torch.tensor([[1, 40002], [0, 40001]])) == [[1, 0]]  # agents, with their ports
+    assert left(torch.tensor([40001, 40003])) == [[40001, 40003]]
+    assert left(torch.tensor(40001.0)) == [[40001]]
+    assert left(torch.tensor(40001), torch.ones(2)) == [[40001], [1, 1]]  # not an agent's own
+    assert left(torch.tensor([1, 255], dtype=torch.uint8), torch.tensor(True)) == [[1, 255], [1]]
 
 
 def equal(monkeypatch: pytest.MonkeyPatch, *runs: dict[str, str], **of: Any) -> EqualRuns:
@@ -398,3 +408,42 @@ def test_servers_end_with_their_block(monkeypatch, tmp_path: Path) -> None:
     assert started[0].how["cwd"] == tmp_path
     assert environment[program.RANKS] == environment["OMP_NUM_THREADS"] == "1"
     assert environment["PYTHONHASHSEED"] == "0"
+
+
+ALIKE, ORDER = (None, ""), ("completeness", f"{OF_ORDER} depends on the record")
+
+
+def refused(premise: Any, *results: list[Any]) -> tuple[list[list[int]], Any]:
+    """The worlds that are played, one time after the other, and the error; each has results."""
+    played: list[list[int]] = []
+
+    def play(worlds: Any) -> list[Any]:
+        played.append(list(worlds))
+        return [results[i].pop(0) for i in worlds]
+
+    try:
+        refuse_differing(range(len(results)), play, premise)  # type: ignore[arg-type]
+    except NotExamined as error:
+        return played, error
+    return played, None
+
+
+def test_what_runs_refuse_is_of_their_premise() -> None:
+    assert refused("state", [ALIKE], [ALIKE]) == ([[0, 1]], None)
+    failed = RunError("DPA058", "it ended")
+    for found, premise, named, said in (
+        (failed, "state", "state", "it ended"),
+        (("composition", "it moves"), "state", "state", "it moves"),
+        (("composition", "it moves"), "composition", "composition", "it moves"),
+        (("completeness", "it prints"), "state", "completeness", "it prints"),
+    ):
+        _, error = refused(premise, [ALIKE], [found], [failed])
+        assert (error.premise, said in error.why) == (named, True)
+
+
+def test_a_run_in_another_order_is_played_again() -> None:
+    """As of a server that answers whoever asks first; what a record decides stays so."""
+    assert refused("state", [ALIKE], [ORDER, ORDER, ALIKE]) == ([[0, 1], [1], [1]], None)
+    played, error = refused("state", [ORDER, ALIKE], [ORDER] * 4)
+    assert (played, error.premise) == ([[0, 1], [0, 1], [1], [1]], "completeness")
+    assert refused("state", [ORDER, ("state", "it moves")])[1].why == "it moves"

@@ -10,6 +10,7 @@ Each of these steps replaces a record, which may move a round by two lengths, an
 one left out.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ HOWS: dict[tuple[How, How | None], str] = {  # what records become, and what tho
     ("own:1e-3", "level:1e3"): "have hardly any inputs, and the others are alike and far out",
 }
 INTEGERS = (1, 2, 4, 8)  # bytes of one
+DECIMAL_OR_BYTE = re.compile(rb"(?<![0-9])(?:0|[1-9][0-9]{0,8})(?![0-9])|.", re.DOTALL)
 ROUNDS = 3  # that are looked at: the first, one in the middle and the last
 STEPS = 8  # in which the records of a batch are changed, at most
 
@@ -208,9 +210,13 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
             continue
         k = None if message is None else message.round
         noised = np.zeros(len(content), bool) if message is None else runs.hidden(message)
-        bare[name, k].setdefault(source, []).append((noised, content[~noised]))
-        if not _are_own(content[~noised], source, is_bytes=_is_of_bytes(order)):
+        is_bytes = _is_of_bytes(order)
+        if not _are_own(content[~noised], source, is_bytes):
             others[name, k].add(source)
+        if is_bytes and not noised.any():
+            content = _read(content)
+            noised = np.zeros(len(content), bool)
+        bare[name, k].setdefault(source, []).append((noised, content[~noised]))
     for (name, k), by_agent in bare.items():
         if all(noised.all() for some in by_agent.values() for noised, _ in some):
             continue
@@ -236,6 +242,12 @@ def _are_own(numbers: Array, agent: int, is_bytes: bool) -> bool:
         return bool((numbers == agent).all())
     data = numbers.astype(np.uint8).tobytes()
     return agent in (int.from_bytes(data, "big"), int.from_bytes(data, "little"))
+
+
+def _read(content: Array) -> Array:
+    """Bytes as numbers; decimal digits, as in "agent-1", are the number that they spell."""
+    parts = DECIMAL_OR_BYTE.findall(content.astype(np.uint8).tobytes())
+    return np.array([float(part) if part.isdigit() else part[0] for part in parts], float)
 
 
 def _of_all_alike(by_agent: Mapping[int, Sequence[tuple[Booleans, Array]]]) -> bool:

@@ -425,6 +425,12 @@ def bare(
         (bare({1: [1.0, 0.0], 2: [2.0, 0.0]}, k=None, n=3, dtype="uint8"), None),
         (bare({1: [1.0, 1.0], 2: [2.0, 2.0]}, k=None, n=3, dtype="uint8"), "before round 1"),
         (bare({1: [0.0, 1.0], 2: [0.0, 2.0]}, k=None, n=3), "before round 1"),
+        (bare({0: [*b"from-0"], 1: [*b"from-1"]}, k=None, dtype="uint8"), None),  # who sends it
+        (bare({0: [*b"from-0"], 1: [*b"from-2"]}, k=None, dtype="uint8"), "before round 1"),
+        (bare({0: [*b"0 of 10"], 1: [*b"1 of 10"]}, k=None, dtype="uint8"), None),
+        (bare({0: [*b"0 of 10"], 1: [*b"1 of 11"]}, k=None, dtype="uint8"), "before round 1"),
+        (bare({0: [*b"0"], 1: [*b"01"]}, k=None, dtype="uint8"), "before round 1"),
+        (bare({0: [48.0, 48.0], 1: [49.0, 49.0]}, k=None), "before round 1"),
     ],
 )
 def test_bare_numbers_must_be_the_same_of_all_agents(given: Any, refused: str | None) -> None:

@@ -338,6 +338,7 @@ def _seed_others(modules: dict[str, Any], module: str, bits: Callable[[int], int
             return number
 
         torch.seed = torch.random.seed = seed_torch
+        _seed_generators(torch, bits)
     elif module == "random":
         python = modules["random"]
         own = getattr(python.Random.seed, "__wrapped__", python.Random.seed)
@@ -351,6 +352,25 @@ def _seed_others(modules: dict[str, Any], module: str, bits: Callable[[int], int
 
         python.Random.seed = seed_python
         python.seed = python._inst.seed
+
+
+def _seed_generators(torch: Any, bits: Callable[[int], int]) -> None:
+    """Let ``seed`` of a generator of torch follow: its class cannot be changed, only replaced."""
+    own = torch.Generator
+    if not hasattr(own, "dpaudit_bits"):
+
+        class OfEither(type(own)):  # type: ignore[misc]
+            def __instancecheck__(cls, value: object) -> bool:
+                return isinstance(value, own)
+
+        def seed(self: Any) -> int:
+            number = self.dpaudit_bits(63)
+            self.manual_seed(number)
+            return int(number)
+
+        about = {"__doc__": own.__doc__, "__module__": "torch", "seed": seed}
+        torch.Generator = OfEither("Generator", (own,), about)
+    torch.Generator.dpaudit_bits = staticmethod(bits)
 
 
 def _asks_for_itself() -> bool:

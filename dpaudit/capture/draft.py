@@ -101,9 +101,9 @@ def _starts_anew(command: Sequence[str], recording: CaptureFolder) -> bool:
 
 
 APART = (
-    "agent {} takes batches and sends nothing, and agent {} sends and takes no batch; show a message "
-    "by the agent that takes the batch; a server that adds the noise takes a batch with a record for "
-    "each client"
+    "agent {} takes batches and sends nothing, and agent {} sends and takes no batch; show a "
+    "message by the agent that takes the batch; a server that adds the noise takes a batch with a "
+    "record for each client"
 )
 
 

@@ -12,6 +12,8 @@ from .sockets import channel_of
 if TYPE_CHECKING:
     from .channels import Channels
 
+LENGTH = "content-length:"
+
 
 class _Body:
     """A file of a connection, of which what passes after the headers is kept."""
@@ -22,19 +24,26 @@ class _Body:
 
     def begin(self) -> None:
         """The next is of another message."""
-        self.data, self.is_body = bytearray(), False
+        self.data, self.is_body, self.is_posted = bytearray(), False, False
+        self.size: int | None = None  # of the body, if its headers say so
         self.begun: dict[str, Any] | None = None
 
     def write(self, data: Any) -> Any:
-        is_first = self.is_body and len(data) > 0 and self.begun is None
-        # before another thread sends what this reply has led to
-        begun = self._channels.begun("http.reply") if is_first else self.begun
-        with self._channels.within():
-            result = self._own.write(data)
-        self.begun = begun
-        if self.is_body:
+        if self.is_body and len(data):
+            # before another thread sends what this reply has led to, or the program ends by it
+            if self.begun is None:
+                self.begun = self._channels.begun("http.reply")
             self.data += bytes(data)
-        return result
+            if len(self.data) == self.size:
+                self.post()
+        with self._channels.within():
+            return self._own.write(data)
+
+    def post(self) -> None:
+        """Record what was written, once."""
+        if self.begun is not None and self.channel is not None and not self.is_posted:
+            self.is_posted, contents = True, contents_in(bytes(self.data))
+            self._channels.posted("http.reply", self.channel, contents, begun=self.begun)
 
     def read(self, *given: Any) -> Any:
         data = self._own.read(*given)
@@ -63,10 +72,12 @@ def hook_http(server: Any, channels: Channels) -> None:
         body = self.wfile
         if isinstance(body, _Body):
             body.is_body = False
-        tell_head(b"".join(getattr(self, "_headers_buffer", ())).decode("latin1").split("\r\n"))
+        head = b"".join(getattr(self, "_headers_buffer", ())).decode("latin1").split("\r\n")
+        tell_head(head)
         flush(self)
         if isinstance(body, _Body):
-            body.is_body = True
+            sizes = [line[15:].strip() for line in head if line[:15].lower() == LENGTH]
+            body.is_body, body.size = True, next(map(int, filter(str.isdigit, sizes)), None)
 
     @functools.wraps(handle)
     def handled(self: Any) -> None:
@@ -90,6 +101,4 @@ def _note(asked: _Body, replied: _Body, method: str, channels: Channels) -> None
     if data:
         crc32 = zlib.crc32(data)
         channels.posted(f"http.{method}", channel, contents_in(data), None, crc32, back=True)
-    if replied.begun is not None:
-        contents = contents_in(bytes(replied.data))
-        channels.posted("http.reply", channel, contents, begun=replied.begun)
+    replied.post()

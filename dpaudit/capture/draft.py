@@ -107,6 +107,12 @@ APART = (
 )
 
 
+OTHER_LINES = (
+    "rounds were found by what {} sends, and no agent takes a batch in them before it sends; if "
+    "rounds begin elsewhere, give --round-starts-at FILE:LINE, which sends or draws"
+)
+
+
 def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str | None:
     """Why no audit can run this command, and what to do, in words; None: an audit can."""
     if options.transport is not None:
@@ -133,6 +139,9 @@ def why_no_draft(command: Sequence[str], recording: CaptureFolder, options: Opti
         if taking and not taking & sending:
             few = [" and ".join(map(str, sorted(some)[:3])) for some in (taking, sending)]
             return APART.format(*few)
+        if any(event.round is None and event.source in taking for event in recording.events):
+            lines = sorted({event.call_site for event in recording.events if event.round})
+            return OTHER_LINES.format(", ".join(lines[:3]))
         if simulated:
             return f"no agent takes a batch before it sends; {shown}"
         return f"no rank takes a batch before it sends, by a DataLoader or tap.batch; {shown}"

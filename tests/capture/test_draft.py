@@ -146,6 +146,20 @@ def test_who_takes_batches_and_who_sends_is_told_apart(
     assert str(said).startswith("agent 7 takes batches and sends nothing, and agent 0")
 
 
+def test_rounds_of_other_lines_than_those_of_agents_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where what agents send has another size in each round, and what starts them has one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    found = recording(tmp_path, "bAbB")
+    other = [event.model_copy(update={"source": 5, "round": 1}) for event in found.events[:1]]
+    write_lines(tmp_path / EVENTS, [*other, *found.events])
+    command = ["torchrun", "--nproc-per-node", "3", "train.py"]
+    said = why_no_draft(command, CaptureFolder(tmp_path), Options())
+    assert str(said).startswith("rounds were found by what train.py:A sends")
+
+
 def test_a_line_of_no_message_is_no_noise_beside_one_that_is(tmp_path: Path) -> None:
     """As where a program adds noise to its records too."""
     found = recording(tmp_path, "anbSanbSanbS")

@@ -70,7 +70,8 @@ class Unnamed(NamedTuple):
 
 def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) -> str:
     """What is drawn and not shown between an agent's batch and its last message of a round, as a
-    clause; "" if that is nothing, or fewer numbers than the message has, as for a random peer.
+    clause; "" if that is nothing, or fewer numbers than the message has, as for a random peer. Of
+    bytes in which no numbers were recognised, any that is not whole may hide all.
 
     It may be noise that nobody has named: a message that moves with a record, and with no other
     noise, speaks against no claim then. A seed makes any number of numbers where no recorder looks,
@@ -84,7 +85,11 @@ def drawn_beside(run: ProgramRun, sites: tuple[str, ...], message: MessageId) ->
         between = [(draw, n) for draw, n in left if first < draw.sequence < end]
         if seed := next((draw for draw, _ in between if may_be_seed(draw)), None):
             return said_of(seed)
-        if between and sum(n for _, n in between) >= len(run.messages[message]):
+        n_numbers = len(run.messages[message])
+        if message in run.as_bytes:  # how many numbers they spell, nobody knows
+            between = [(draw, n) for draw, n in between if kind_of(draw) not in DISCRETE]
+            n_numbers = 1
+        if between and sum(n for _, n in between) >= n_numbers:
             return said_of(max(between, key=lambda one: one[1])[0])
     return ""
 

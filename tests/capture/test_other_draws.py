@@ -37,6 +37,7 @@ def of(
     sites: tuple[str, ...] = (),
     process: int = 0,
     check: Callable[[Any, tuple[str, ...]], str] = other_draws,
+    as_bytes: tuple[MessageId, ...] = (),
 ) -> str:
     """What is said of draws and batches in this order."""
     taken, draws = [], []
@@ -49,7 +50,7 @@ def of(
             draws.append(Draw(**about, **at, **event))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
     run.span, run.messages = lambda agent, k: (-1, len(events)), {MESSAGE: np.zeros(2)}
-    run.id_of = {}
+    run.id_of, run.as_bytes = {}, as_bytes
     return check(run, sites)
 
 
@@ -128,6 +129,17 @@ def test_what_is_drawn_before_a_message_may_hide_it(events: Any, said: str) -> N
     check: Any = partial(drawn_beside, message=MESSAGE)
     assert said in of(*events, check=check)
     assert bool(of(*events, check=check)) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "hides"),
+    [(COIN_DRAW, True), (draw("random.integers", 1, of=(0, 9)), False), (NOISE, False)],
+)
+def test_one_number_may_hide_bytes_of_any_length(drawn: Any, hides: bool) -> None:
+    """As of a text that spells it; a whole number chooses a peer."""
+    check: Any = partial(drawn_beside, message=MESSAGE)
+    before = (BATCH, NORMAL) if drawn is NOISE else (BATCH,)
+    assert bool(of(*before, drawn, check=check, as_bytes=(MESSAGE,))) is hides
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def both_of(
         taken=[SimpleNamespace(agent=SHOWN.source, process=0, sequence=1)],
         all_draws=[draw],
         messages={SHOWN: [0.0] * 3},
+        as_bytes=frozenset(),
     )
     worlds: Any = SimpleNamespace(
         unmeasured={},

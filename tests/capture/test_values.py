@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpaudit.attack.local_steps import local_steps
-from dpaudit.capture import aligned, examined, inverted, sampling
+from dpaudit.capture import aligned, examined, inverted, sampling, traces, ways
 from dpaudit.capture.aligned import Alignments, below_overflow
 from dpaudit.capture.drawn import owners, same_draws
 from dpaudit.capture.far_draws import _is_shown
@@ -344,20 +344,20 @@ def test_changes_are_shortened_below_overflow() -> None:
 
 
 def test_contents_are_the_same_up_to_rounding() -> None:
-    same, one = aligned.SAME, np.array([1.0, 100.0])
+    same, one = traces.SAME, np.array([1.0, 100.0])
     for step, size, alike in ((90, 0.0, True), (110, 0.0, False), (110, 200.0, True)):
-        assert aligned.is_same(one, one + np.array([step * same, 0.0]), size) is alike
-    assert not aligned.is_same(one, np.array([1.0]))
-    assert not aligned.is_same(np.zeros(1), np.array([1e-30]))
+        assert traces.is_same(one, one + np.array([step * same, 0.0]), size) is alike
+    assert not traces.is_same(one, np.array([1.0]))
+    assert not traces.is_same(np.zeros(1), np.array([1e-30]))
 
 
 def test_two_moves_are_apart_by_a_norm() -> None:
     one = {(1, "y"): np.array([3.0, 0.0]), (2, "y"): np.array([9.0])}
     other = {(1, "y"): np.array([0.0, -4.0]), (1, "z"): np.array([12.0])}
     keys = [(1, "y"), (1, "z")]
-    assert aligned.distance(one, other, keys, 2) == pytest.approx(13.0)
-    assert aligned.distance(one, other, keys, 1) == pytest.approx(19.0)
-    assert aligned.distance(one, other, [], 1) == 0.0
+    assert ways.distance(one, other, keys, 2) == pytest.approx(13.0)
+    assert ways.distance(one, other, keys, 1) == pytest.approx(19.0)
+    assert ways.distance(one, other, [], 1) == 0.0
     sizes: Any = {(0, 1, "gaussian"): {"a": 1.0, "b": 3.0}, (1, 1, "gaussian"): {"a": 2.0}}
     moves = Moves({**sizes, (0, 2, "gaussian"): {"a": 9.0}}, None, {})
     assert [moves.largest(k, "gaussian") for k in (1, 2, 3)] == [3.0, 9.0, 0.0]

@@ -221,7 +221,9 @@ def draw(sequence: int, n: int, site: str = "a.py:1", process: int = 0) -> Any:
 
 def beside(taken: list[Any], draws: list[Any], size: int = 2) -> str:
     """Of a message of so many numbers in a round between sequences 2 and 7."""
-    run: Any = SimpleNamespace(taken=taken, all_draws=draws, messages={MESSAGE: np.zeros(size)})
+    run: Any = SimpleNamespace(
+        taken=taken, all_draws=draws, messages={MESSAGE: np.zeros(size)}, as_bytes=frozenset()
+    )
     run.span = lambda agent, k: {(0, 3): (2, 7)}[agent, k]
     return drawn_beside(run, (), MESSAGE)
 

@@ -323,20 +323,28 @@ def test_records_of_a_round_are_played_with_few_gradients(
         few._Round, "_align", lambda self, usual, pairs: aligned.append((usual[0], dict(pairs)))
     )
     monkeypatch.setattr(few._Round, "_fickle", lambda self, usual: ("fickle", "pair"))
+    turned = [(f"{kind} -> 0", f"{kind} -> -1") for kind in ("last", "first")]
+    monkeypatch.setattr(
+        few._Round, "_turned",
+        lambda self, oracle, gradient, n, long: (
+            (n, long) == (3, clips and clip_norm is not None) and [(World(a), World(b)) for a, b in turned]
+        ),
+    )  # fmt: skip
     assert list(few._Round(own, "state", k, "add-remove").rows()) == [row]
     is_far = clips and clip_norm is not None
     pairs = [(f"few {m}", f"few {m} + 2") for m in (0, 1, 2)]
     alike = [(f"alike {m}", f"alike {m} + 2") for m in (1, 2)]
     far = [(f"alike {m} and 1e+06 times it",) * 2 for m in (1, 2) if is_far]
     far = [(one, f"{other} + 2e+06") for one, other in far]
-    every = [*pairs, *alike, *far, ("few 0", "few 1"), ("few 1", "few 2")]
+    every = [*pairs, *alike, *far, *turned, ("few 0", "few 1"), ("few 1", "few 2")]
     if lag:
         every = [(f"{one} later", f"{other} later") for one, other in every]
     assert compared == every
     assert own.silent
     assert judged == [(k + lag, {"few": every}, 1), (k, {"few": [("fickle", "pair")]}, 1)]
     assert list(own.unclear) == [few.MOVED]
-    assert [usual for usual, _ in aligned] == ["few 2"] * 3
+    assert [usual for usual, _ in aligned] == ["few 2"] * 5
+    assert [found for _, found in aligned[3:]] == [{few.TURNED: pair} for pair in turned]
     assert list(aligned[0][1]) == [few.FEW.format(m, 3) for m in (0, 1, 2)]
     assert aligned[1][1] == dict(zip([few.ALIKE.format(m, 3) for m in (1, 2)], alike, strict=True))
     assert list(aligned[2][1]) == [few.FAR_OUT.format(m, 3) for m in (1, 2) if is_far]
@@ -344,6 +352,24 @@ def test_records_of_a_round_are_played_with_few_gradients(
     own.unclear.clear()
     list(few._Round(own, "state", k, "add-remove").rows())
     assert own.unclear == {}
+
+
+@pytest.mark.parametrize(("clips", "others", "turned"), [(True, 100.0, -1e4), (False, 1.0, -1.0)])
+def test_one_record_turns_against_all_others(clips: bool, others: float, turned: float) -> None:
+    """The last one of four, and the first: of others so many times as long, or not there."""
+    each = torch.zeros(1, 4, 1).double()
+    oracle: Any = SimpleNamespace(per_record=lambda X, holders, own: each, batch_size=4)
+    coupled: Any = SimpleNamespace(victim=0)
+    round = few._Round(SimpleNamespace(coupled=coupled), "state", 1, "add-remove")  # type: ignore[arg-type]
+    found = [
+        [world.oracle.per_record(torch.zeros(1, 1)).flatten().tolist() for world in pair]
+        for pair in round._turned(oracle, vector(2.0), 4, clips)
+    ]
+    rest = [2 * others] * 3
+    assert found == [
+        [[*rest, 0.0], [*rest, 2 * turned]],
+        [[0.0, *rest], [2 * turned, *rest]],
+    ]
 
 
 def test_a_record_counts_once_whatever_stood_in_its_place(monkeypatch: Any) -> None:

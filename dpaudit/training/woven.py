@@ -47,15 +47,19 @@ SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
 
 
 class Draws:
-    """Draws that are the same in many ways to play a round, and are made once."""
+    """Draws that are the same in many ways to play a round, and are made once.
 
-    def __init__(self) -> None:
+    Args:
+        most: numbers that are kept.
+    """
+
+    def __init__(self, most: int = KEPT) -> None:
         self._made: dict[tuple[object, ...], Tensor] = {}
-        self._room = KEPT
+        self._most = self._room = most
 
     def forget(self) -> None:
         self._made.clear()
-        self._room = KEPT
+        self._room = self._most
 
     def of(
         self, streams: Streams, round: int, law: str, message: str, scale: Scale, like: Tensor
@@ -92,7 +96,7 @@ class Woven(Noise):
     ) -> None:
         super().__init__(streams, round)
         self._way, self._other, self._shift = way, other, shift
-        self._draws = draws or Draws()
+        self._draws = draws or Draws(most=0)
         self._drawn = 0  # numbers of a row of all draws so far
         self.names = dict[str, int]()  # of the draws that were asked for, and their numbers
 

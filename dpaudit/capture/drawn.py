@@ -33,6 +33,7 @@ Same = dict[str, tuple[str, Sign]]
 LEVEL = 1e-6  # of a false alarm about the noise of one program
 LEAST_STEP, OFF_GRID = 1e-5, 0.05  # of a grid, in units of the scale; of a step
 FEW_VALUES = 8  # of numbers, which no halves of a continuous law are
+COARSEST = 2.0**-8  # of a number of bfloat16, at most: what its rounding takes away
 FEWEST_ON_GRID = 20  # numbers: of two, one is always a multiple of their gap
 SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
@@ -95,11 +96,10 @@ def drawn_noise(
     repeated = [
         text for run, draws in zip(runs, used, strict=True) for text in _repeated(run, draws, least)
     ]
-    what, p = "", 1.0  # of noise on a grid the law is another one than that of its name
     if repeated:
         what, p = f"{len(repeated)} draws repeat an earlier one: {repeated[0]}", 0.0
-    elif not grid:
-        what, p = _least_likely(drawings)
+    else:
+        what, p = _too_small(drawings) if grid else _least_likely(drawings)
     odd, n = p < LEVEL, sum(len(drawing.values) for drawing in drawings)
     metrics = {Name.P_VALUE: Metric(value=p, n=n)}
     if repeated or not odd:  # a verdict follows from repeats or from the p-value
@@ -165,24 +165,33 @@ def _seen(n: int) -> float:
 
 
 def _on_a_grid(drawings: Sequence[Drawing]) -> str:
-    """That all numbers of one name are multiples of a step, far from what rounding leaves; or "".
-
-    The step is the least gap. Of n continuous numbers, each other one is a multiple of it to within
-    ``OFF_GRID`` with probability 2 ``OFF_GRID``, and no two are equal.
-    """
-    for name in dict.fromkeys(d.name for d in drawings):
-        values = np.concatenate([d.values for d in drawings if d.name == name])
-        numbers = np.unique(values)
-        step = float(np.diff(numbers).min(initial=np.inf))
-        if len(values) < FEWEST_ON_GRID or not LEAST_STEP < step < np.inf:
-            continue
-        steps = numbers / step
-        if np.abs(steps - np.round(steps)).max() < OFF_GRID:
+    """That all numbers of one name are multiples of a step; "" if they are of none."""
+    for name, values in _by_name(drawings).items():
+        if step := _step(values):
             return (
                 f'"{name}" has multiples of {step:.3g} times its scale alone: what is not on this '
                 "grid is not hidden"
             )
     return ""
+
+
+def _by_name(drawings: Sequence[Drawing]) -> dict[str, Array]:
+    names = dict.fromkeys(drawing.name for drawing in drawings)
+    return {name: np.concatenate([d.values for d in drawings if d.name == name]) for name in names}
+
+
+def _step(values: Array) -> float:
+    """The least gap of ``values`` that are on a grid, far from what rounding leaves; 0 if not.
+
+    Of n continuous numbers, each other one is a multiple of it to within ``OFF_GRID`` with
+    probability 2 ``OFF_GRID``, and no two are equal.
+    """
+    numbers = np.unique(values)
+    step = float(np.diff(numbers).min(initial=np.inf))
+    if len(values) < FEWEST_ON_GRID or not LEAST_STEP < step < np.inf:
+        return 0.0
+    steps = numbers / step
+    return step if np.abs(steps - np.round(steps)).max() < OFF_GRID else 0.0
 
 
 def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> str:
@@ -203,6 +212,30 @@ def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[Named
         if many and (mantissas == np.round(mantissas)).all():
             return f'"{name}" has numbers of half precision, whose gaps hide nothing finer'
     return ""
+
+
+def _too_small(drawings: Sequence[Drawing]) -> tuple[str, float]:
+    """That coarse noise is smaller than stated by more than any rounding makes it, and a p-value.
+
+    On a grid or in half precision, noise has not the law of its name. Each number is taken as if
+    it had been rounded towards zero, so that right noise is at least of its size.
+    """
+    steps = {name: _step(values) for name, values in _by_name(drawings).items()}
+    found = []
+    for what, of in (
+        ("the size of an agent's noise", lambda d: (d.name, d.family, d.agent)),
+        ("the size of a round's noise", lambda d: (d.name, d.family, d.occurrence)),
+    ):
+        groups: defaultdict[tuple[str, NoiseFamily, int], list[Array]] = defaultdict(list)
+        for d in drawings:
+            groups[of(d)].append(np.abs(d.values) * (1 + COARSEST) + steps[d.name])
+        for (name, family, _), some in groups.items():
+            sizes = np.concatenate(some)
+            laplace = family == "laplace"  # twice a sum of sizes has 2 degrees for each number
+            total, n = (2 * sizes, 2 * len(sizes)) if laplace else (np.square(sizes), len(sizes))
+            found.append((f'"{name}": {what}', len(groups) * float(chdtr(n, total.sum()))))
+    what, p = min(found, key=lambda one: one[1])
+    return what, min(1.0, 2 * p)  # both kinds of group are tested
 
 
 def _least_repeated(drawings: Sequence[Drawing]) -> float:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from dpaudit.capture.drawn import LEVEL, drawn_noise, owners, same_draws
 from dpaudit.capture.runs import NamedDraw
@@ -98,6 +99,32 @@ def test_noise_of_half_precision_is_not_examined() -> None:
         [found] = drawn_noise([run(each.astype(float), 3.0) for each in values], ())
         assert found.verdict is None
         assert any("half precision" in why for why in found.not_examined) == is_half
+
+
+COARSE = {
+    "float16": lambda z: z.astype("f2").astype(float),
+    "bfloat16": lambda z: torch.tensor(z).bfloat16().double().numpy(),
+    "cut off after four bits": lambda z: np.trunc(z * 2.0**4) / 2.0**4,
+    "whole numbers": np.round,
+    "cut off to whole numbers": np.trunc,
+}
+
+
+@pytest.mark.parametrize("kind", COARSE)
+@pytest.mark.parametrize("family", ["gaussian", "laplace"])
+def test_half_of_coarse_noise_is_found(kind: str, family: str) -> None:
+    """In half precision or on a grid, of size 3: in all draws, or in one round's.
+
+    Right noise is accused with probability LEVEL = 1e-6 at most by other seeds.
+    """
+    rng = np.random.default_rng(8)
+    right = 3 * (rng.standard_normal if family == "gaussian" else rng.laplace)(size=(2, 40, 400))
+    for times in (1.0, np.full(40, 0.5), np.where(np.arange(40) == 5, 0.5, 1.0)):
+        values = right * np.reshape(times, (-1, 1))
+        [found] = drawn_noise([run(COARSE[kind](each), 3.0, family) for each in values], ())
+        assert found.verdict is (None if np.all(times == 1) else Verdict.UNSUPPORTED)
+        assert found.not_examined
+        assert np.all(times == 1) or "size of" in found.title
 
 
 @pytest.mark.parametrize("values", [(0.0,), (0.75,), (-3.0, 3.0)])

@@ -266,6 +266,14 @@ def test_no_fault_is_supported(tmp_path: Path, variant: str, premise: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variant", ["low-and-rounded", "low-and-of-half-precision"])
+def test_coarse_noise_that_is_too_small_is_accused(tmp_path: Path, variant: str) -> None:
+    result = audited(tmp_path, variant, CLAIMS[:2])
+    assert {claim.verdict for claim in result.claims} == {Verdict.UNSUPPORTED}
+    assert "the size of" in result.claims[0].reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["mean-of-round-before", "kept-weight", "remembered"])
 def test_what_a_later_round_remembers_counts(tmp_path: Path, variant: str) -> None:
     """Of a run; a record of one round alone moves that round as far as is claimed."""

@@ -145,9 +145,9 @@ def noise_of(i: int, k: int, step: np.ndarray, count: int) -> np.ndarray:
         draws = [source.normal(0, part, INPUTS) for _ in range(count)]
         return sum(tap.noise(i, f"noise {j}", draw, part) for j, draw in enumerate(draws))
     drawn = source.normal(0, scale, INPUTS)
-    if VARIANT == "low":
+    if VARIANT == "low" or VARIANT.startswith("low-and-"):
         drawn *= 0.9
-    if VARIANT == "rounded":
+    if VARIANT in ("rounded", "low-and-rounded"):
         drawn = np.round(drawn, 2)
     if VARIANT == "mirrored":
         drawn[INPUTS // 2 :] = -drawn[: INPUTS // 2]
@@ -155,7 +155,7 @@ def noise_of(i: int, k: int, step: np.ndarray, count: int) -> np.ndarray:
         kept[i] = drawn = source.permutation(kept[i]) if k else drawn
     if VARIANT == "of-one-length":
         drawn *= scale * INPUTS**0.5 / np.linalg.norm(drawn)
-    if VARIANT == "of-half-precision":
+    if VARIANT in ("of-half-precision", "low-and-of-half-precision"):
         drawn = drawn.astype(np.float16).astype(np.float64)
     if VARIANT == "louder":
         drawn *= 1.3

@@ -15,7 +15,6 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
-from .drawn import owners, same_draws
 from .given_others import Revealed, asked_of, revealed
 from .learned import features_of
 from .measured import (
@@ -39,6 +38,7 @@ from .runs import (
     place_of,
 )
 from .sampling import Sampling
+from .shared_draws import owners, same_draws
 from .unnamed import Unnamed
 
 Pair = tuple[How, How]  # what the record is without, and with

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpaudit.capture.drawn import LEVEL, drawn_noise, owners, same_draws
+from dpaudit.capture.drawn import LEVEL, drawn_noise
 from dpaudit.capture.runs import NamedDraw
+from dpaudit.capture.shared_draws import owners, same_draws
 from dpaudit.files.finding import Name
 from dpaudit.files.verdict import Verdict
 

@@ -11,7 +11,6 @@ import torch
 from dpaudit.attack.local_steps import local_steps
 from dpaudit.capture import aligned, examined, inverted, sampling, traces, ways
 from dpaudit.capture.aligned import Alignments, below_overflow
-from dpaudit.capture.drawn import owners, same_draws
 from dpaudit.capture.far_draws import _is_shown
 from dpaudit.capture.local_steps import LocalSteps, mixing_of, said_of
 from dpaudit.capture.measured import (
@@ -25,6 +24,7 @@ from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
 from dpaudit.capture.numbering import _by_value
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
+from dpaudit.capture.shared_draws import owners, same_draws
 from dpaudit.capture.ways import Moves
 from dpaudit.capture.worlds import Neighbours, perturbed
 from dpaudit.errors import RunError

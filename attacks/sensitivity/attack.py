@@ -267,6 +267,8 @@ class Sensitivity(da.Attack):
                 "this bound is the noise on it over the declared noise "
                 "multiplier: none is stated, or a larger one"
             )
+        if worst.weighted:
+            yield "coordinates that carry more noise than others count for less"
         if worst.stated is not None:
             beyond = worst.most - worst.stated
             yield f"a bound counts as exceeded by more than {beyond:.1g}, from rounding"

@@ -6,44 +6,30 @@ the first round, whose start is public, so that nothing but the noise of the rou
 In a later round, noise from before may hide more than what is added there. So a later message is
 held to its own noise only where that is no less than in the first round.
 
-Measured is the noise itself. Each draw is played in one coordinate of its own, which says what
-reaches the victim's messages of each; all draws together, at random in all coordinates, say whether
-it is the same in every coordinate and adds up. Where it is not, nothing is said. Where it is and
-the two worlds differ in it, as in a sum under noise that is divided by how many records were drawn,
-the noise reveals the record.
+Measured is the noise itself (``reach.py``). Where it does not add up, nothing is said. Where it
+does and the two worlds differ in it, as in a sum under noise that is divided by how many records
+were drawn, the noise reveals the record. Where some coordinates carry more noise than others, as of
+layers that are noised apart, what a record moves is measured in units of the noise.
 
-Some draws move nothing where there is no data, as a coin that leaves out a record, or counts it
-twice. They hide nothing by themselves. So where they are in the way, they are what they are in the
-run, and the record is held to the noise beside them under several such draws.
+Some draws move data alone. The record is held to the noise beside them under several such draws.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from itertools import islice
 from math import ceil, hypot
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dpaudit.defense import (
-    CHANGED_RECORDS,
-    Adjacency,
-    Gradient,
-    Mechanism,
-    Messages,
-    Noise,
-    Scale,
-    Stated,
-    steps_of,
-)
-from dpaudit.game.step_inputs import STD, ChosenNoise, Family
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Stated, steps_of
 
 from .laws import redrawn
-from .opposed import Scaled
+from .reach import SAME, Reach, reaching
 from .replay import EVERY_LINK
 from .worlds import Coupled, PlayedWorld, WorldPair
 
-SAME = 1e-9  # relative: two ways to play the same noise differ by less
 REDRAWN = 8  # further draws of what moves data alone: a coin is the same in all with p = 2^-8
 ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
 
@@ -54,35 +40,8 @@ class Declared(NamedTuple):
     bounds: Mapping[str, Stated]  # by message
     unlike: tuple[str, ...]  # messages that carry more noise in one world than in the other
     beside: frozenset[str] = frozenset()  # messages with draws that move data alone
-
-
-class Reach(NamedTuple):
-    """What of the noise of a round reaches one message of the victim."""
-
-    scales: Tensor  # [rows, draws], of every draw's noise there, by the scale of its family
-    families: tuple[str, ...]  # [draws]
-    beside: bool = False  # whether there are draws beside these, which move data alone
-
-
-class _SomeChosen(ChosenNoise):
-    """Plays the chosen units, and of some draws what they really are.
-
-    Args:
-        real: the noise of the round.
-        drawn: the names of the draws that are real.
-    """
-
-    def __init__(
-        self, real: Noise, drawn: Set[str], units: Mapping[str, Tensor] | None = None
-    ) -> None:
-        super().__init__(units)
-        self._real, self._drawn = real, drawn
-
-    def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
-        if message not in self._drawn:
-            return super()._played(family, message, scale, like)
-        draw = self._real.gaussian if family == "gaussian" else self._real.laplace
-        return draw(message, 1.0, like.detach()) * scale
+    # [d] by message: factors of its coordinates, where some carry more noise than others
+    weights: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def declared_of_pairs(
@@ -132,7 +91,7 @@ def declared_bounds(
     releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
     one, other = reaching(here), reaching(there)
     beside = frozenset(name for name, reach in one.items() if reach.beside)
-    bounds, unlike = dict[str, Stated](), list[str]()
+    bounds, unlike, weights = dict[str, Stated](), list[str](), dict[str, Tensor]()
     for name in one.keys() & other.keys():
         if not _is_as_much(one[name], other[name]):
             unlike.append(name)
@@ -140,23 +99,28 @@ def declared_bounds(
         bound = _bound(one[name], releases, batches_of(coupled, coupled.victim), records)
         if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):
             bounds[name] = Stated(bound.norm, ROUNDING * bound.value)
-    return Declared(bounds, tuple(sorted(unlike)), beside)
+            if (factors := _weights(one[name])) is not None:
+                weights[name] = factors
+    return Declared(bounds, tuple(sorted(unlike)), beside, weights)
 
 
 def _is_as_much(one: Reach, other: Reach) -> bool:
     """Whether two worlds' noise has one law: of each draw, or of sums of other Gaussian draws."""
     ours, theirs = one.scales, other.scales
-    if one.families != other.families:
+    if one.families != other.families or one.blocks != other.blocks:
         if {*one.families, *other.families} != {"gaussian"}:
             return False
-        ours, theirs = (scales.norm(dim=1, keepdim=True) for scales in (ours, theirs))
+        cuts = sorted({*one.cuts, *other.cuts})
+        ours, theirs = (reach.pieces(cuts).norm(dim=1) for reach in (one, other))
     same = ours.shape == theirs.shape
     return same and torch.allclose(ours, theirs, SAME, SAME * ours.max().item())
 
 
 def _is_no_less(now: Reach, first: Reach | None) -> bool:
     """Whether as much noise of the same draws reaches a message as in the first round."""
-    if first is None or now.families != first.families or now.scales.shape != first.scales.shape:
+    if first is None or now.families != first.families or now.blocks != first.blocks:
+        return False
+    if now.scales.shape != first.scales.shape:
         return False
     return bool((now.scales >= first.scales * (1 - SAME)).all())
 
@@ -173,15 +137,30 @@ def _bound(reach: Reach, releases: Mechanism, batches: int, records: int) -> Sta
     by_noise = sorted(releases, key=lambda release: release.noise_multiplier)
     every = (1 / release.noise_over(records) for release in by_noise for _ in range(release.count))
     losses = list(islice(every, n))
-    if used == {"gaussian"}:
-        noise = torch.linalg.vector_norm(reach.scales, dim=1)  # [rows]
-        bound = Stated(2, noise[0].item() * hypot(*losses))
-    elif int((reach.scales != 0).sum(1).max()) > 1:
+    pieces = reach.pieces(reach.cuts)
+    if used == {"laplace"} and int((pieces != 0).sum(1).max()) > 1:
         return None  # a sum of Laplace draws is no Laplace noise
-    else:
-        noise = reach.scales.sum(1)
-        bound = Stated(1, noise[0].item() * sum(losses))
-    return bound if torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0) else None
+    noise = torch.linalg.vector_norm(pieces, dim=1)  # [rows, cuts]
+    if not noise.all() or not torch.allclose(noise, noise[:1].expand_as(noise), SAME, 0.0):
+        return None
+    least = noise[0].min().item()
+    return (
+        Stated(1, least * sum(losses)) if used == {"laplace"} else Stated(2, least * hypot(*losses))
+    )
+
+
+def _weights(reach: Reach) -> Tensor | None:
+    """Factors [d] by which all coordinates carry as much noise as those with the least.
+
+    None where they do so already.
+    """
+    noise = torch.linalg.vector_norm(reach.pieces(reach.cuts)[0], dim=0)
+    least = noise.min()
+    if torch.allclose(noise, least.expand_as(noise), SAME, 0.0):
+        return None
+    ends = [*reach.cuts[1:], max(block.stop for block in reach.blocks)]
+    sizes = [end - begin for begin, end in zip(reach.cuts, ends, strict=True)]
+    return (least / noise).repeat_interleave(torch.tensor(sizes, device=noise.device))
 
 
 def batches_of(coupled: Coupled, agent: int) -> int:
@@ -191,83 +170,3 @@ def batches_of(coupled: Coupled, agent: int) -> int:
     if defense.cyclic:
         rounds = ceil(rounds / max(1, setting.sizes[agent] // defense.batch_size))
     return max(1, rounds * defense.batches_per_round)
-
-
-def reaching(world: PlayedWorld) -> dict[str, Reach]:
-    """The noise that reaches the victim's messages, where it is alike in all coordinates."""
-    round = _Round(world)
-    found = round.reaching(frozenset())
-    if len(found) < len(round.silent) and len(round.draws) > 1:
-        beside = frozenset(name for name in round.draws if not round.moves_alone(name))
-        if 0 < len(beside) < len(round.draws):
-            found = round.reaching(beside) | found
-    return found
-
-
-class _Round:
-    """A round that is played with chosen noise."""
-
-    def __init__(self, world: PlayedWorld) -> None:
-        self._world, self._nothing = world, Scaled(world.oracle, 0.0)
-        self._noise = Noise(world.streams or world.coupled.streams, world.k)
-        asked = ChosenNoise()
-        self.silent = self._sent(world.oracle, asked)
-        self.draws = asked.draws
-
-    def _sent(self, oracle: Gradient, noise: ChosenNoise) -> Messages:
-        world = self._world
-        graph = world.coupled.setting.network.at(world.k)
-        sent = world.coupled.defense.step(world.state, world.k, graph, oracle, noise).sent
-        return {name: message for name, message in sent.items() if message.readers is None}
-
-    def moves_alone(self, draw: str) -> bool:
-        """Whether a draw moves the victim's messages where nothing else is drawn, nor any data."""
-        none, alone = (
-            self._sent(self._nothing, _SomeChosen(self._noise, names)) for names in (set(), {draw})
-        )
-        return any(bool(by.any()) for by in self._world.coupled.differences(none, alone).values())
-
-    def reaching(self, beside: frozenset[str]) -> dict[str, Reach]:
-        """By message of the victim; ``beside``: draws that are what they are in the run."""
-        coupled = self._world.coupled
-        draws = {name: draw for name, draw in self.draws.items() if name not in beside}
-        rows = [draw.shape[-2] for draw in draws.values() if len(draw.shape) > 1]
-        widths = {draw.shape[-1] for draw in draws.values()}
-        n = sum(rows)
-        if len(widths) != 1 or n > min(widths) or len(rows) < len(draws):
-            return {}
-
-        def sent(units: Mapping[str, Tensor]) -> Messages:
-            return self._sent(self._world.oracle, _SomeChosen(self._noise, beside, units))
-
-        silent = sent({}) if beside else self.silent
-
-        def moved(units: Tensor) -> dict[str, Tensor]:
-            """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
-            loud = sent(dict(zip(draws, units.split(rows), strict=True)))
-            return coupled.differences(silent, loud)
-
-        d, device = min(widths), coupled.streams.device
-        generator = torch.Generator().manual_seed(0)
-        everything = torch.empty(n, d, dtype=torch.float64).normal_(generator=generator).to(device)
-        alone = moved(torch.eye(n, d, dtype=torch.float64).to(device))
-        together = moved(everything)
-        families = tuple(draw.family for draw in draws.values() for _ in range(draw.shape[-2]))
-        scale = everything.new_tensor([STD[family] for family in families])
-        return {
-            name: Reach((by[:, :n] / scale).abs(), families, bool(beside))
-            for name, by in alone.items()
-            if by.shape[-1] == d
-            and len(by)
-            and bool(by[:, :n].any(1).all())
-            and _is_sum(by, everything, together[name])
-        }
-
-
-def _is_sum(alone: Tensor, everything: Tensor, together: Tensor) -> bool:
-    """Whether all draws at once do what each does in a coordinate of its own."""
-    n = len(everything)
-    predicted = alone[:, :n] @ everything
-    size = predicted.abs().max()
-    spilt = alone[:, n:].abs().max() if alone.shape[1] > n else size * 0
-    return bool((together - predicted).abs().max() <= SAME * size and spilt <= SAME * size)

@@ -16,11 +16,12 @@ from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import CARRIES, WHICH_DRAWS, Moved, alignment, is_carried_alike
 from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
-from .declared import Declared, Reach, declared_of_pairs, reaching
+from .declared import Declared, declared_of_pairs
 from .kept import KeptAnswers
 from .lengths import longest_moving
 from .opposed import Opposed, Vacant
 from .order import examine_order
+from .reach import Reach, reaching
 from .replay import explained
 from .row import Row, lesser
 from .search import Candidates, ascent, stacked, starts, wrong_labels
@@ -34,6 +35,7 @@ from .worlds import (
     WorldPair,
     all_without_first,
     lengths,
+    moves,
     placed,
     rounding,
 )
@@ -215,23 +217,18 @@ class Examination:
         for name in declared.unlike:
             if not explained(worlds[:1], name, adjacency):
                 self._note(f'how much noise "{name}" carries depends on the data')
-        differences = {
-            kind: [
-                coupled.differences(one.play(silent).sent, other.play(silent).sent)
-                for one, other in several
-            ]
-            for kind, several in pairs.items()
-        }
+        differences = {kind: moves(coupled, several, silent) for kind, several in pairs.items()}
         sent, rows = here.play(silent).sent, []
         stated = self.stated(k, adjacency, sent)
         for name, message in sent.items():
             by_releases = declared.bounds.get(name)
-            bound, beyond = lesser(stated.get(name), by_releases)
+            weights = declared.weights.get(name)
+            bound, beyond = lesser(stated.get(name) if weights is None else None, by_releases)
             p, value = (norm, None) if bound is None else bound
             moved = {
                 kind: max(
-                    lengths(difference[name], p).nan_to_num(inf, inf).item()  # of no number: inf
-                    for difference in several
+                    lengths(by if weights is None else by * weights, p).nan_to_num(inf, inf).item()
+                    for by in (difference[name] for difference in several)
                 )
                 for kind, several in differences.items()
             }
@@ -246,6 +243,7 @@ class Examination:
                 tolerance=0.0 if value == 0 else self.tolerance(size, part),
                 noiseless=name in noiseless and max(moved.values()) != 0,
                 by_releases=bound is not None and bound is by_releases,
+                weighted=weights is not None,
                 beyond=beyond,
             )
             rows.append(row._replace(processed=row.counts and explained(worlds, name, adjacency)))

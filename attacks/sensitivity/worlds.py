@@ -354,6 +354,13 @@ def reordered(oracle: BatchGradient) -> BatchGradient:
     return replace(oracle, batch=flipped)
 
 
+def moves(coupled: Coupled, pairs: Sequence[WorldPair], silent: bool) -> list[dict[str, Tensor]]:
+    """How each message of the victim differs in each pair, by name; ``silent``: without noise."""
+    return [
+        coupled.differences(one.play(silent).sent, other.play(silent).sent) for one, other in pairs
+    ]
+
+
 def lengths(differences: Tensor, norm: int) -> Tensor:
     """The largest L1 or L2 norm of the rows of [..., n_rows, d], [...]; 0 where there are none."""
     if differences.shape[-2] == 0:

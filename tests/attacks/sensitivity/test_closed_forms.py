@@ -10,14 +10,9 @@ import torch
 
 from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity.attack import _ratio
-from dpaudit.attacks.sensitivity.declared import (
-    Reach,
-    _bound,
-    _is_no_less,
-    batches_of,
-    declared_bounds,
-)
+from dpaudit.attacks.sensitivity.declared import _bound, _is_no_less, batches_of, declared_bounds
 from dpaudit.attacks.sensitivity.examination import lesser
+from dpaudit.attacks.sensitivity.reach import Reach
 from dpaudit.attacks.sensitivity.replay import _moved
 from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.attacks.sensitivity.witness import AskedDraw

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity import alignment, edges, few, others, replay, worlds
-from dpaudit.attacks.sensitivity.declared import Reach, _is_as_much, _is_sum
+from dpaudit.attacks.sensitivity.declared import _is_as_much
 from dpaudit.attacks.sensitivity.opposed import Alike, AtAll, Given, Opposed, Scaled, Vacant
+from dpaudit.attacks.sensitivity.reach import Reach, _is_sum
 from dpaudit.attacks.sensitivity.witness import Drawn
 from dpaudit.defense import Gradient, Message
 

@@ -11,8 +11,10 @@ from scipy.stats import norm
 from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import laplace_cdf
+from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity import beside_values, declared, edges
-from dpaudit.attacks.sensitivity.declared import Declared, Reach
+from dpaudit.attacks.sensitivity.declared import Declared
+from dpaudit.attacks.sensitivity.reach import Reach, _is_sum, _Round, reaching
 from dpaudit.defense.contract import Stated
 from dpaudit.rng import Streams
 
@@ -212,7 +214,7 @@ def test_noise_that_reaches_a_message_is_seen_draw_by_draw(monkeypatch: Any) -> 
             "twice": a + 1e-6 * a * b, "half": torch.cat([a, 0 * a[:1]]),
         }  # fmt: skip
 
-    found = declared.reaching(world_of(send))
+    found = reaching(world_of(send))
     assert {name: of.scales.tolist() for name, of in found.items()} == {
         "x": [[0.0, 6.0, 0.0, pytest.approx(5.0)]], "of both": [[2.0, 2.0, 0.0, 0.0]],
     }  # fmt: skip
@@ -225,17 +227,87 @@ def test_noise_that_reaches_a_message_is_seen_draw_by_draw(monkeypatch: Any) -> 
     [
         lambda noise: noise.gaussian("a", 1.0, Z) + noise.gaussian("b", 1.0, Z[:, :5]).sum(),
         lambda noise: noise.gaussian("a", 1.0, Z) + noise.gaussian("b", 1.0, Z[0]),
-        lambda noise: sum(noise.gaussian(f"{i}", 1.0, Z) for i in range(4)),  # 8 rows of 6
+        lambda noise: sum(noise.gaussian(f"{i}", 1.0, Z) for i in range(100)),  # 200 rows of 6
+        lambda noise: noise.gaussian("a", 1.0, Z)[:, [0, 2, 4]],
     ],
 )
 def test_draws_of_other_shapes_say_nothing(draw: Any) -> None:
-    assert declared.reaching(world_of(lambda noise, oracle: {"x": draw(noise)})) == {}
+    assert reaching(world_of(lambda noise, oracle: {"x": draw(noise)})) == {}
+
+
+def test_rows_of_more_draws_than_numbers_take_turns() -> None:
+    """Two rows each of 10 draws, of 6 numbers."""
+
+    def send(noise: Any, oracle: Any) -> dict[str, Tensor]:
+        return {"x": sum((i + 1) * noise.gaussian(f"{i}", 1.0, Z) for i in range(10))}
+
+    found = reaching(world_of(send))["x"]
+    assert found.scales.tolist() == [[(i // 2 + 1.0) * (i % 2) for i in range(20)]]
+    assert found.blocks == ()
+
+
+A, B = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+
+
+def test_noise_of_layers_reaches_blocks() -> None:
+    """Agent 1's, of 4 and 2 numbers: "x" has them in another order than they were drawn in."""
+
+    def send(noise: Any, oracle: Any) -> dict[str, Tensor]:
+        b, a = noise.laplace("b", 5.0, B), noise.gaussian("a", 2.0, A)
+        return {
+            "x": torch.cat([a, 3 * b], 1), "b": b, "a part": a[:, :3], "mixed": a[:, [1, 0, 2, 3]],
+            "bare": torch.cat([a, 0 * b], 1), "together": torch.cat([a[:, :2], a[:, 2:] + b], 1),
+        }  # fmt: skip
+
+    found = reaching(world_of(send))
+    assert {name: of.blocks for name, of in found.items()} == {
+        "x": (range(4, 6),) * 2 + (range(4),) * 2,
+        "b": (range(2),) * 2 + (range(0),) * 2,
+        "bare": (range(0),) * 2 + (range(4),) * 2,
+        "together": (range(2, 4),) * 2 + (range(4),) * 2,
+    }
+    assert found["x"].scales.tolist() == [[0.0, pytest.approx(15.0), 0.0, 2.0]]
+    assert found["x"].cuts == [0, 4]
+    assert found["x"].pieces([0, 4]).tolist() == [
+        [[0.0, 0.0], [0.0, pytest.approx(15.0)], [0.0, 0.0], [2.0, 0.0]]
+    ]
+
+
+def of_layers(a: float, b: float, *families: str) -> Reach:
+    """Noise of two draws, of the first 4 and of the last 2 numbers."""
+    return Reach(torch.tensor([[a, b]]).double(), families or ("gaussian",) * 2,
+                 blocks=(range(4), range(4, 6)))  # fmt: skip
+
+
+def test_layers_are_measured_in_units_of_their_noise() -> None:
+    """Where they carry 2 and 5, moves of the second count 2/5, and the bound is of noise 2."""
+    release = Release(family="gaussian", noise_multiplier=1.0)
+    assert declared._bound(of_layers(2.0, 5.0), [release], 1, 1) == Stated(2, pytest.approx(2.0))
+    weights = declared._weights(of_layers(2.0, 5.0))
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([1.0] * 4 + [0.4] * 2)
+    assert declared._weights(of_layers(2.0, 2.0)) is None
+    assert declared._bound(of_layers(2.0, 0.0), [release], 1, 1) is None
+    each = Release(family="laplace", noise_multiplier=0.5)
+    laplace = of_layers(2.0, 5.0, "laplace", "laplace")
+    assert declared._bound(laplace, [each], 1, 1) == Stated(1, pytest.approx(4.0))
+
+
+def test_noise_of_layers_is_as_much_as_that_of_a_whole() -> None:
+    whole = reach([3.0])
+    for a, b, same in ((3.0, 3.0, True), (3.0, 3.1, False), (2.9, 3.0, False)):
+        assert declared._is_as_much(of_layers(a, b), whole) is same
+        assert declared._is_as_much(whole, of_layers(a, b)) is same
+    assert not declared._is_no_less(whole, of_layers(3.0, 3.0))
+    assert declared._is_no_less(of_layers(3.0, 4.0), of_layers(3.0, 3.0))
+    assert not declared._is_no_less(of_layers(4.0, 2.9), of_layers(3.0, 3.0))
 
 
 def test_a_coin_beside_the_noise_is_what_it_is_in_the_run(monkeypatch: Any) -> None:
     """It moves nothing where there is no data, and is then really drawn."""
     monkeypatch.setattr(
-        declared, "Scaled", lambda oracle, factor: SimpleNamespace(scale=oracle.scale * factor)
+        "dpaudit.attacks.sensitivity.reach.Scaled",
+        lambda oracle, factor: SimpleNamespace(scale=oracle.scale * factor),
     )
 
     def send(noise: Any, oracle: Any) -> dict[str, Tensor]:
@@ -244,14 +316,14 @@ def test_a_coin_beside_the_noise_is_what_it_is_in_the_run(monkeypatch: Any) -> N
         return {"x": (1 + coin.sign()) * oracle.scale + z, "z": z}
 
     world = world_of(send)
-    round = declared._Round(world)
+    round = _Round(world)
     assert [round.moves_alone(name) for name in ("coin", "z")] == [False, True]
-    found = declared.reaching(world)
+    found = reaching(world)
     assert {name: (of.scales.tolist(), of.beside) for name, of in found.items()} == {
         "x": ([[0.0, 3.0]], True), "z": ([[0.0, 0.0, 0.0, 3.0]], False),
     }  # fmt: skip
     world.streams = Streams(2)
-    other = declared._Round(world)
+    other = _Round(world)
     drawn = [each._noise.gaussian("coin", 1.0, Z) for each in (round, other)]
     assert not torch.equal(*drawn)
 
@@ -261,13 +333,13 @@ def test_sums_are_told_to_a_billionth() -> None:
     everything = torch.tensor([[1.0, -2.0, 4.0], [2.0, 1.0, -1.0]]).double()
     alone = torch.tensor([[3.0, -1.0, 0.0]]).double()
     together = 3 * everything[:1] - everything[1:]  # (1, -7, 13)
-    assert declared._is_sum(alone, everything, together)
+    assert _is_sum(alone, everything, together)
     for off, is_sum in ((1.2e-8, True), (-1.2e-8, True), (1.4e-8, False), (-1.4e-8, False)):
         moved = together + torch.tensor([[0.0, off, 0.0]]).double()
-        assert declared._is_sum(alone, everything, moved) is is_sum
+        assert _is_sum(alone, everything, moved) is is_sum
         spilt = alone + torch.tensor([[0.0, 0.0, off]]).double()
-        assert declared._is_sum(spilt, everything, together) is is_sum
-    assert declared._is_sum(alone[:, :2], everything[:, :2], together[:, :2])
+        assert _is_sum(spilt, everything, together) is is_sum
+    assert _is_sum(alone[:, :2], everything[:, :2], together[:, :2])
 
 
 def numbers(value: float | Tensor, d: int) -> Any:

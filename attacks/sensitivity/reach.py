@@ -1,0 +1,229 @@
+"""What of the noise of a round reaches the victim's messages.
+
+Each row of each draw is played in one coordinate of its own, which says how much of it reaches a
+message; all draws together, at random in all coordinates, say whether it is the same in every
+coordinate and adds up. A draw of fewer numbers than the message has, as of one layer, reaches a
+block of its coordinates.
+
+Some draws move nothing where there is no data, as a coin that leaves out a record, or counts it
+twice. They hide nothing by themselves. So where they are in the way, they are what they are in the
+run.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dpaudit.defense import Gradient, Messages, Noise, Scale
+from dpaudit.game.step_inputs import STD, AskedNoise, ChosenNoise, Family
+
+from .opposed import Scaled
+from .worlds import PlayedWorld
+
+SAME = 1e-9  # relative: two ways to play the same noise differ by less
+MOST_TURNS = 32  # plays in which each row of each draw has a coordinate of its own
+
+
+class Reach(NamedTuple):
+    """What of the noise of a round reaches one message of the victim."""
+
+    scales: Tensor  # [rows, draws], of every draw's noise there, by the scale of its family
+    families: tuple[str, ...]  # [draws]
+    beside: bool = False  # whether there are draws beside these, which move data alone
+    blocks: tuple[range, ...] = ()  # [draws], the coordinates that each reaches; (): all of them
+
+    @property
+    def cuts(self) -> list[int]:
+        """Where blocks begin: up to the next cut, the same draws reach every coordinate."""
+        ends = {end for block in self.blocks for end in (block.start, block.stop)}
+        return sorted(ends)[:-1] or [0]
+
+    def pieces(self, cuts: Sequence[int]) -> Tensor:
+        """The scales [rows, draws, cuts] of what reaches the coordinate of each cut."""
+        blocks = self.blocks or [range(cuts[-1] + 1)] * len(self.families)
+        there = [[cut in block for cut in cuts] for block in blocks]
+        return self.scales[:, :, None] * self.scales.new_tensor(there)
+
+
+class _Rows:
+    """All rows of the draws of a round, whose units of noise are one matrix [n, d].
+
+    Args:
+        draws: of two dimensions or more.
+    """
+
+    def __init__(self, draws: Mapping[str, AskedNoise]) -> None:
+        self._names, self._sizes = list(draws), [draw.shape[-2] for draw in draws.values()]
+        self.widths = [draw.shape[-1] for draw in draws.values()]
+        self.families = tuple(draw.family for draw in draws.values() for _ in range(draw.shape[-2]))
+        self._of_draw = torch.arange(len(draws)).repeat_interleave(torch.tensor(self._sizes))
+        taken = Counter[int]()
+        places = []  # turns, and coordinates in them, of which rows of one width share none
+        for rows, width in zip(self._sizes, self.widths, strict=True):
+            places += [divmod(taken[width] + row, width) for row in range(rows)]
+            taken[width] += rows
+        self._places = places
+        self.turns = 1 + max(turn for turn, _ in places)
+
+    def each(self, turn: int) -> Tensor:
+        """One unit of each row whose turn it is, in its place."""
+        units = torch.zeros(len(self._places), max(self.widths), dtype=torch.float64)
+        for i, (own, place) in enumerate(self._places):
+            units[i, place] = float(own == turn)
+        return units
+
+    def at_random(self) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        units = torch.empty(len(self._places), max(self.widths), dtype=torch.float64)
+        return units.normal_(generator=generator)
+
+    def units(self, units: Tensor) -> dict[str, Tensor]:
+        """The same by draw, each of as many numbers as it has."""
+        parts = zip(self._names, units.split(self._sizes), self.widths, strict=True)
+        return {name: part[:, :width] for name, part, width in parts}
+
+    def draw_by_draw(self, units: Tensor) -> list[Tensor]:
+        """The same for each draw, with none of the others."""
+        return [units * (self._of_draw == i)[:, None] for i in range(len(self._names))]
+
+    def reach(
+        self,
+        blocks: Sequence[range],
+        alone: Sequence[Tensor],
+        everything: Tensor,
+        together: Tensor,
+    ) -> Reach | None:
+        """What reaches a message; None where it is not alike in all coordinates or adds not up.
+
+        Args:
+            blocks: the coordinates that each draw reaches, all of its numbers or none.
+            alone: what ``each`` does to the message in each turn, [rows, d].
+            everything: units [n, ...] at random, which do ``together`` to it, [rows, d].
+        """
+        if not all(len(b) in (0, w) for b, w in zip(blocks, self.widths, strict=True)):
+            return None
+        by_row = [blocks[i] for i in self._of_draw.tolist()]
+        (rows, d), n, spilt = together.shape, len(by_row), [by.clone() for by in alone]
+        scales, laid = together.new_zeros(rows, n), together.new_zeros(n, d)
+        seen = set[tuple[int, int]]()
+        for i, (block, (turn, place)) in enumerate(zip(by_row, self._places, strict=True)):
+            if not block:
+                continue
+            column = block.start + place
+            if (turn, column) in seen:
+                return None
+            seen.add((turn, column))
+            scales[:, i], spilt[turn][:, column] = alone[turn][:, column], 0.0
+            laid[i, block.start : block.stop] = everything[i, : len(block)]
+        if not rows or not scales.any(1).all():
+            return None
+        if not _is_sum(torch.cat([scales, *spilt], 1), laid, together):
+            return None
+        units = scales.new_tensor([STD[family] for family in self.families])
+        is_whole = all(block == range(d) for block in by_row)
+        return Reach((scales / units).abs(), self.families, blocks=() if is_whole else (*by_row,))
+
+
+def reaching(world: PlayedWorld) -> dict[str, Reach]:
+    """The noise that reaches the victim's messages, where it is alike in all coordinates."""
+    round = _Round(world)
+    found = round.reaching(frozenset())
+    if len(found) < len(round.silent) and len(round.draws) > 1:
+        beside = frozenset(name for name in round.draws if not round.moves_alone(name))
+        if 0 < len(beside) < len(round.draws):
+            found = round.reaching(beside) | found
+    return found
+
+
+class _SomeChosen(ChosenNoise):
+    """Plays the chosen units, and of some draws what they really are.
+
+    Args:
+        real: the noise of the round.
+        drawn: the names of the draws that are real.
+    """
+
+    def __init__(
+        self, real: Noise, drawn: Set[str], units: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(units)
+        self._real, self._drawn = real, drawn
+
+    def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
+        if message not in self._drawn:
+            return super()._played(family, message, scale, like)
+        draw = self._real.gaussian if family == "gaussian" else self._real.laplace
+        return draw(message, 1.0, like.detach()) * scale
+
+
+class _Round:
+    """A round that is played with chosen noise."""
+
+    def __init__(self, world: PlayedWorld) -> None:
+        self._world, self._nothing = world, Scaled(world.oracle, 0.0)
+        self._noise = Noise(world.streams or world.coupled.streams, world.k)
+        asked = ChosenNoise()
+        self.silent = self._sent(world.oracle, asked)
+        self.draws = asked.draws
+
+    def _sent(self, oracle: Gradient, noise: ChosenNoise) -> Messages:
+        world = self._world
+        graph = world.coupled.setting.network.at(world.k)
+        sent = world.coupled.defense.step(world.state, world.k, graph, oracle, noise).sent
+        return {name: message for name, message in sent.items() if message.readers is None}
+
+    def moves_alone(self, draw: str) -> bool:
+        """Whether a draw moves the victim's messages where nothing else is drawn, nor any data."""
+        none, alone = (
+            self._sent(self._nothing, _SomeChosen(self._noise, names)) for names in (set(), {draw})
+        )
+        return any(bool(by.any()) for by in self._world.coupled.differences(none, alone).values())
+
+    def reaching(self, beside: frozenset[str]) -> dict[str, Reach]:
+        """By message of the victim; ``beside``: draws that are what they are in the run."""
+        draws = {name: draw for name, draw in self.draws.items() if name not in beside}
+        if not draws or any(len(draw.shape) < 2 for draw in draws.values()):
+            return {}
+        rows, coupled = _Rows(draws), self._world.coupled
+        if rows.turns > MOST_TURNS:
+            return {}
+
+        def sent(units: Mapping[str, Tensor]) -> Messages:
+            return self._sent(self._world.oracle, _SomeChosen(self._noise, beside, units))
+
+        silent = sent({}) if beside else self.silent
+
+        def moved(units: Tensor) -> dict[str, Tensor]:
+            """What these units of noise [n, d] do to the victim's messages, [rows, d] by name."""
+            return coupled.differences(silent, sent(rows.units(units.to(coupled.streams.device))))
+
+        everything = rows.at_random()
+        alone = [moved(rows.each(turn)) for turn in range(rows.turns)]
+        together, by_draw, found = moved(everything), list[dict[str, Tensor]](), dict[str, Reach]()
+        for name, by in together.items():
+            blocks = [range(width) for width in rows.widths]
+            if {*rows.widths} != {by.shape[-1]}:
+                by_draw = by_draw or [moved(units) for units in rows.draw_by_draw(everything)]
+                blocks = [_block(one[name]) for one in by_draw]
+            reach = rows.reach(blocks, [one[name] for one in alone], everything.to(by), by)
+            if reach is not None:
+                found[name] = reach._replace(beside=bool(beside))
+        return found
+
+
+def _block(moved: Tensor) -> range:
+    """From the first coordinate that moves in some row [rows, d] to the last one; or none."""
+    there = moved.any(0).nonzero().flatten().tolist()
+    return range(there[0], there[-1] + 1) if there else range(0)
+
+
+def _is_sum(alone: Tensor, everything: Tensor, together: Tensor) -> bool:
+    """Whether all draws at once do what each does in a coordinate of its own."""
+    n = len(everything)
+    predicted = alone[:, :n] @ everything
+    size = predicted.abs().max()
+    spilt = alone[:, n:].abs().max() if alone.shape[1] > n else size * 0
+    return bool((together - predicted).abs().max() <= SAME * size and spilt <= SAME * size)

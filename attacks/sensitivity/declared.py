@@ -107,7 +107,7 @@ def declared_bounds(
 def _is_as_much(one: Reach, other: Reach) -> bool:
     """Whether two worlds' noise has one law: of each draw, or of sums of other Gaussian draws."""
     ours, theirs = one.scales, other.scales
-    if one.families != other.families or one.blocks != other.blocks:
+    if one.families != other.families or not one.is_where(other):
         if {*one.families, *other.families} != {"gaussian"}:
             return False
         cuts = sorted({*one.cuts, *other.cuts})
@@ -118,7 +118,7 @@ def _is_as_much(one: Reach, other: Reach) -> bool:
 
 def _is_no_less(now: Reach, first: Reach | None) -> bool:
     """Whether as much noise of the same draws reaches a message as in the first round."""
-    if first is None or now.families != first.families or now.blocks != first.blocks:
+    if first is None or now.families != first.families or not now.is_where(first):
         return False
     if now.scales.shape != first.scales.shape:
         return False

@@ -12,6 +12,7 @@ run.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -34,18 +35,41 @@ class Reach(NamedTuple):
     families: tuple[str, ...]  # [draws]
     beside: bool = False  # whether there are draws beside these, which move data alone
     blocks: tuple[range, ...] = ()  # [draws], the coordinates that each reaches; (): all of them
+    # by draw whose scale is not the same in its whole block: it over its largest [numbers]
+    shares: Mapping[int, Tensor] = MappingProxyType({})
 
     @property
     def cuts(self) -> list[int]:
-        """Where blocks begin: up to the next cut, the same draws reach every coordinate."""
+        """Up to the next cut, every coordinate has the same draws at the same scales."""
         ends = {end for block in self.blocks for end in (block.start, block.stop)}
-        return sorted(ends)[:-1] or [0]
+        within = {
+            self.blocks[i].start + change + 1
+            for i, share in self.shares.items()
+            for change in share.diff().nonzero().flatten().tolist()
+        }
+        return [cut for cut in sorted(ends | within) if cut < max(ends)] or [0]
 
     def pieces(self, cuts: Sequence[int]) -> Tensor:
         """The scales [rows, draws, cuts] of what reaches the coordinate of each cut."""
-        blocks = self.blocks or [range(cuts[-1] + 1)] * len(self.families)
-        there = [[cut in block for cut in cuts] for block in blocks]
-        return self.scales[:, :, None] * self.scales.new_tensor(there)
+        at = torch.tensor(cuts, device=self.scales.device)
+        pieces = self.scales[:, :, None].repeat(1, 1, len(cuts))
+        for i, block in enumerate(self.blocks):
+            there = (at >= block.start) & (at < block.stop)
+            pieces[:, i, ~there] = 0.0
+            if i in self.shares:
+                pieces[:, i, there] *= self.shares[i][at[there] - block.start]
+        return pieces
+
+    def is_where(self, other: "Reach") -> bool:
+        """Whether draws reach the same coordinates in the same shares."""
+        return (
+            self.blocks == other.blocks
+            and self.shares.keys() == other.shares.keys()
+            and all(
+                torch.allclose(share, other.shares[i], SAME, 0.0)
+                for i, share in self.shares.items()
+            )
+        )
 
 
 class _Rows:
@@ -57,6 +81,7 @@ class _Rows:
 
     def __init__(self, draws: Mapping[str, AskedNoise]) -> None:
         self._names, self._sizes = list(draws), [draw.shape[-2] for draw in draws.values()]
+        self._rows = [(name, row) for name, draw in draws.items() for row in range(draw.shape[-2])]
         self.widths = [draw.shape[-1] for draw in draws.values()]
         self.families = tuple(draw.family for draw in draws.values() for _ in range(draw.shape[-2]))
         self._of_draw = torch.arange(len(draws)).repeat_interleave(torch.tensor(self._sizes))
@@ -95,6 +120,7 @@ class _Rows:
         alone: Sequence[Tensor],
         everything: Tensor,
         together: Tensor,
+        shares: Mapping[str, Tensor],
     ) -> Reach | None:
         """What reaches a message; None where it is not alike in all coordinates or adds not up.
 
@@ -102,6 +128,7 @@ class _Rows:
             blocks: the coordinates that each draw reaches, all of its numbers or none.
             alone: what ``each`` does to the message in each turn, [rows, d].
             everything: units [n, ...] at random, which do ``together`` to it, [rows, d].
+            shares: by draw whose scale is not one number in each row, it over the largest.
         """
         if not all(len(b) in (0, w) for b, w in zip(blocks, self.widths, strict=True)):
             return None
@@ -123,8 +150,14 @@ class _Rows:
         if not _is_sum(torch.cat([scales, *spilt], 1), laid, together):
             return None
         units = scales.new_tensor([STD[family] for family in self.families])
-        is_whole = all(block == range(d) for block in by_row)
-        return Reach((scales / units).abs(), self.families, blocks=() if is_whole else (*by_row,))
+        of_rows = {
+            i: shares[name][row].to(scales)
+            for i, (name, row) in enumerate(self._rows)
+            if name in shares and by_row[i]
+        }
+        is_whole = not of_rows and all(block == range(d) for block in by_row)
+        blocks = () if is_whole else (*by_row,)
+        return Reach((scales / units).abs(), self.families, False, blocks, of_rows)
 
 
 def reaching(world: PlayedWorld) -> dict[str, Reach]:
@@ -141,6 +174,9 @@ def reaching(world: PlayedWorld) -> dict[str, Reach]:
 class _SomeChosen(ChosenNoise):
     """Plays the chosen units, and of some draws what they really are.
 
+    A draw whose scale differs between coordinates is played at the largest one of each row; what
+    the others are of that is noted.
+
     Args:
         real: the noise of the round.
         drawn: the names of the draws that are real.
@@ -151,9 +187,16 @@ class _SomeChosen(ChosenNoise):
     ) -> None:
         super().__init__(units)
         self._real, self._drawn = real, drawn
+        self.shares: dict[str, Tensor] = {}
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         if message not in self._drawn:
+            if isinstance(scale, Tensor) and scale.ndim and scale.shape[-1] > 1:
+                most = scale.abs().amax(-1, keepdim=True)
+                if bool((scale != most).any()):
+                    share = (scale / most).nan_to_num(1.0).abs().expand(like.shape)
+                    self.shares[message] = share.reshape(-1, like.shape[-1])
+                scale = most
             return super()._played(family, message, scale, like)
         draw = self._real.gaussian if family == "gaussian" else self._real.laplace
         return draw(message, 1.0, like.detach()) * scale
@@ -191,8 +234,13 @@ class _Round:
         if rows.turns > MOST_TURNS:
             return {}
 
+        shares = dict[str, Tensor]()
+
         def sent(units: Mapping[str, Tensor]) -> Messages:
-            return self._sent(self._world.oracle, _SomeChosen(self._noise, beside, units))
+            noise = _SomeChosen(self._noise, beside, units)
+            played = self._sent(self._world.oracle, noise)
+            shares.update(noise.shares)
+            return played
 
         silent = sent({}) if beside else self.silent
 
@@ -208,7 +256,8 @@ class _Round:
             if {*rows.widths} != {by.shape[-1]}:
                 by_draw = by_draw or [moved(units) for units in rows.draw_by_draw(everything)]
                 blocks = [_block(one[name]) for one in by_draw]
-            reach = rows.reach(blocks, [one[name] for one in alone], everything.to(by), by)
+            each = [one[name] for one in alone]
+            reach = rows.reach(blocks, each, everything.to(by), by, shares)
             if reach is not None:
                 found[name] = reach._replace(beside=bool(beside))
         return found

@@ -41,12 +41,23 @@ class Apart(TwoReleases):
         return S + torch.cat([noise.gaussian(n, self.sigma * c, S) for n, S, c in parts], -1)
 
 
+class OneDraw(Apart):
+    """The same, with one draw whose scale is a vector."""
+
+    def noised(self, S, noise):
+        scales = [
+            torch.full_like(s[0], self.sigma * c)
+            for s, c in zip(halves(S), self.norms, strict=True)
+        ]
+        return S + noise.gaussian("x", torch.cat(scales, -1), S)
+
+
 def halves(values):
     half = values.shape[-1] // 3
     return values.split([half, values.shape[-1] - half], -1)
 
 
-@pytest.mark.parametrize("defense", [OneClip(), Apart()])
+@pytest.mark.parametrize("defense", [OneClip(), Apart(), OneDraw()])
 def test_right_noise_of_layers_bounds_a_record(found, defense) -> None:  # noqa: F811
     x, beside = found(defense)
     assert x.verdict is beside.verdict is None
@@ -60,6 +71,7 @@ def test_right_noise_of_layers_bounds_a_record(found, defense) -> None:  # noqa:
         (OneClip(clips="each"), 2**0.5),
         (Apart(times=(1.0, 2.0)), (5 / 2) ** 0.5),
         (Apart(times=(2.0, 1.0)), (5 / 2) ** 0.5),
+        (OneDraw(times=(1.0, 2.0)), (5 / 2) ** 0.5),
         (Apart(norms=(C / 100, C), times=(3.0, 1.0)), 5**0.5),
     ],
 )

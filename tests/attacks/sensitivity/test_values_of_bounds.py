@@ -273,6 +273,25 @@ def test_noise_of_layers_reaches_blocks() -> None:
     ]
 
 
+def test_a_scale_for_each_coordinate_is_noted() -> None:
+    """Of agent 1, whose noise is 4 in two coordinates and 2 in the others, and thrice that in x."""
+    scale = torch.tensor([[1.0] * 6, [4.0, 4.0, 2.0, 2.0, 2.0, 2.0]]).double()
+
+    def send(noise: Any, oracle: Any) -> dict[str, Tensor]:
+        return {"x": 3 * noise.gaussian("a", scale, Z)}
+
+    x = reaching(world_of(send))["x"]
+    assert (x.scales.tolist(), x.cuts) == ([[0.0, 12.0]], [0, 2])
+    assert x.pieces(x.cuts).tolist() == [[[0.0, 0.0], [12.0, 6.0]]]
+    weights = declared._weights(x)
+    assert weights is not None
+    assert weights.tolist() == [0.5, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert declared._is_as_much(x, x)
+    other = x._replace(shares={i: share.flip(0) for i, share in x.shares.items()})
+    assert not declared._is_as_much(x, other)
+    assert not declared._is_no_less(x, other)
+
+
 def of_layers(a: float, b: float, *families: str) -> Reach:
     """Noise of two draws, of the first 4 and of the last 2 numbers."""
     return Reach(torch.tensor([[a, b]]).double(), families or ("gaussian",) * 2,

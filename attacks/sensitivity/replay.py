@@ -109,6 +109,8 @@ def left(played: Played) -> dict[str, Tensor]:
 def is_same(one: Scale, other: Scale) -> bool:
     """Whether two numbers or tensors differ by rounding at most."""
     a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (one, other))
+    if torch.equal(a, b):  # at a tenth of the time
+        return True
     finite = a[a.isfinite()]  # beside an infinite number all others would count as the same
     size = finite.abs().max().item() if finite.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)

@@ -182,8 +182,11 @@ class Coupled:
 
     def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""
-        rows = {*sent.rows[sent.senders == self.victim].tolist()}  # faster than torch's unique
-        return sent.payload[..., torch.tensor(sorted(rows), dtype=torch.long), :]
+        rows, senders = sent.rows.numpy(force=True), sent.senders.numpy(force=True)
+        own = sorted({*rows[senders == self.victim].tolist()})  # faster than with torch
+        if len(own) == 1:
+            return sent.payload[..., own[0] : own[0] + 1, :]
+        return sent.payload[..., torch.tensor(own, dtype=torch.long), :]
 
     def differences(self, here: Messages, there: Messages) -> dict[str, Tensor]:
         """How each message of the victim differs between two worlds, [..., n_rows, d] by name."""

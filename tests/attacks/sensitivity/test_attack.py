@@ -38,7 +38,7 @@ from tests.small_audits import images_audit, write_images
 ATTACK = Sensitivity(points=2, restarts=2, steps=5)
 SLOW = pytest.mark.slow
 DEPENDENCE = "Dependence on data beside the values of messages"
-SGD = {"n_rounds": 2, "batch_size": 3, "noise_multiplier": 1.0, "clip_norm": 0.1}
+SGD = {"n_rounds": 1, "batch_size": 3, "noise_multiplier": 1.0, "clip_norm": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_a_record_reaches_a_clip_that_no_gradient_does(setting_of, streams, clip
     """Else noise had to move by as much less as gradients of the data are shorter than the clip."""
     problem, setting = setting_of("ring", 4, "logistic")
     claims = (Claim(text="a claim", epsilon=1.0),)
-    defense = HalfOfTheNoise(n_rounds=2, clip_norm=clip_norm, learning_rate=1e-3)
+    defense = HalfOfTheNoise(n_rounds=1, clip_norm=clip_norm, learning_rate=1e-3)
     context = AttackContext(problem, setting, defense, claims, streams, None)
     found = ATTACK.measure(context, ThreatModel(name="anybody"), lambda done, total: None)
     (aligned,) = (f for f in found if f.role is Role.ALIGNMENT)
@@ -338,29 +338,29 @@ def test_the_wrong_alpha_is_caught(measured) -> None:
 @pytest.mark.parametrize(
     ("defense", "adjacency"),
     [
-        (DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "add-remove"),
-        pytest.param(*(DPDL(n_rounds=4, batch_size=3, epsilon=1.0), "replace-one"), marks=SLOW),
-        (DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "add-remove"),
+        (DPDL(n_rounds=2, batch_size=3, epsilon=1.0), "add-remove"),
+        pytest.param(*(DPDL(n_rounds=2, batch_size=3, epsilon=1.0), "replace-one"), marks=SLOW),
+        (DPDPSGD(n_rounds=3, batch_size=3, noise_multiplier=1.0), "add-remove"),
         pytest.param(
-            *(DPDPSGD(n_rounds=4, batch_size=3, noise_multiplier=1.0), "replace-one"), marks=SLOW
+            *(DPDPSGD(n_rounds=3, batch_size=3, noise_multiplier=1.0), "replace-one"), marks=SLOW
         ),
-        (DynD2P(n_rounds=6, epsilon=1.0), "add-remove"),
-        pytest.param(*(DynD2P(n_rounds=6, epsilon=1.0), "replace-one"), marks=SLOW),
-        (ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True), "add-remove"),
+        (DynD2P(n_rounds=3, epsilon=1.0), "add-remove"),
+        pytest.param(*(DynD2P(n_rounds=3, epsilon=1.0), "replace-one"), marks=SLOW),
+        (ADPVRSGP(n_rounds=3, batch_size=3, epsilon=1.0, allow_outside_theory=True), "add-remove"),
         pytest.param(
             *(
-                ADPVRSGP(n_rounds=8, batch_size=3, epsilon=1.0, allow_outside_theory=True),
+                ADPVRSGP(n_rounds=3, batch_size=3, epsilon=1.0, allow_outside_theory=True),
                 "replace-one",
             ),
             marks=SLOW,
         ),
-        (SensitivityReduced(n_rounds=6, batch_size=3, allow_outside_theory=True), "function"),
+        (SensitivityReduced(n_rounds=3, batch_size=3, allow_outside_theory=True), "function"),
         pytest.param(DPDGD(n_rounds=6, batch_size=3), "function", marks=SLOW),
         pytest.param(
             *(DPDGD(n_rounds=6, batch_size=3, variant="true-consensus"), "function"), marks=SLOW
         ),
         pytest.param(DPPS(n_rounds=6, batch_size=3), "agent-identity", marks=SLOW),
-        (PartPSP(n_rounds=6, batch_size=3), "agent-identity"),
+        (PartPSP(n_rounds=3, batch_size=3), "agent-identity"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -371,14 +371,14 @@ def test_defenses_at_their_defaults_keep_what_they_state(defense, adjacency, mea
 
 
 def test_a_clipped_record_attains_its_bound_in_every_round(measured) -> None:
-    series = measured(DPDPSGD(**SGD))["x"].series
+    series = measured(DPDPSGD(**SGD | {"n_rounds": 2}))["x"].series
     assert series["round"] == (1, 2)
     for kind in ("natural", "mislabelled", "optimised", "stated bound"):
         assert series[kind] == pytest.approx([0.05 * 0.1 / 3] * 2, rel=1e-9), kind
 
 
 def test_an_unclipped_message_is_held_against_nothing(measured) -> None:
-    found = measured(DGD(n_rounds=3, batch_size=3))
+    found = measured(DGD(n_rounds=2, batch_size=3))
     assert "stated bound" not in found["x"].metrics
     assert "stated bound" not in found["x"].series
     assert caught(found) == {"x"}  # no noise at all, which no claim survives
@@ -416,10 +416,10 @@ def test_agents_are_compared_in_rounds_that_nobody_asked_for(measured) -> None:
 
 
 def test_a_linear_change_attains_delta_alpha_in_every_round(measured) -> None:
-    defense = SensitivityReduced(n_rounds=9, batch_size=3, allow_outside_theory=True)
-    series = measured(defense, "function", Sensitivity(rounds=(2, 5, 9), steps=0))["z"].series
+    defense = SensitivityReduced(n_rounds=4, batch_size=3, allow_outside_theory=True)
+    series = measured(defense, "function", Sensitivity(rounds=(2, 4), steps=0))["z"].series
     for kind in ("one coordinate", "all coordinates"):
-        assert series[kind] == pytest.approx([defense.alpha(k - 1) for k in (2, 5, 9)], rel=1e-9)
+        assert series[kind] == pytest.approx([defense.alpha(k - 1) for k in (2, 4)], rel=1e-9)
 
 
 def test_sensors_have_functions_to_change_and_no_records(streams) -> None:
@@ -467,7 +467,7 @@ def test_an_estimate_below_the_distance_is_caught(measured) -> None:
 
 
 def test_dpps_leaks_a_record_through_scale_and_scalar(measured) -> None:
-    found = measured(PartPSP(n_rounds=2, batch_size=3))
+    found = measured(PartPSP(n_rounds=1, batch_size=3))
     assert caught(found) == {"sens", ""}
     assert 'the scale of the noise on "m" depends on the data' in found[""].notes
     assert any("bit-identical in all worlds: a" in note for note in found[""].notes)
@@ -482,11 +482,6 @@ def test_an_adjacency_the_defense_ignores_is_refused(adjacency, measured) -> Non
 CONFIG = (
     images_audit("logistic", "dpdl", 2)
     + """\
-[[claim]]
-text = "Theorem 1"
-epsilon = 0.5
-delta = 1e-5
-adjacency = "replace-one"
 [[threat_model]]
 name = "eavesdropper"
 [[threat_model]]
@@ -531,7 +526,7 @@ def test_a_series_without_anything_above_0_has_no_figure() -> None:
 def test_the_victim_is_the_first_agent_with_data(drawn_setting, streams) -> None:
     """With a server that is not agent 0; and in some rounds it takes no step."""
     problem, setting = drawn_setting("server", 5, "logistic", participation=0.5)
-    defense = MAPA(**SGD).calibrate(setting)
+    defense = MAPA(**SGD | {"n_rounds": 2}).calibrate(setting)
     context = AttackContext(problem, setting, defense, (), streams, None)
 
     def findings(attack: Sensitivity) -> list[Finding]:

@@ -213,7 +213,7 @@ def found(setting_of, streams):
     ],
 )
 def test_a_record_that_moves_more_than_its_noise_is_made_for(found, defense, adjacency) -> None:
-    x, beside = found(defense(), adjacency)
+    x, beside = found(defense(n_rounds=1), adjacency)
     assert x.verdict is Verdict.UNSUPPORTED
     assert not beside.verdict
     assert (x.value(Name.MEASURED_OVER_STATED) or 0) > 1.2
@@ -240,9 +240,9 @@ def test_a_fault_of_rounds_that_are_not_measured_is_found(found) -> None:
 @pytest.mark.parametrize(
     "defense",
     [
-        SumClipped(),
-        pytest.param(LargestSent(), marks=pytest.mark.slow),
-        pytest.param(Centred(sampling="poisson"), marks=pytest.mark.slow),
+        SumClipped(n_rounds=1),
+        pytest.param(LargestSent(n_rounds=1), marks=pytest.mark.slow),
+        pytest.param(Centred(n_rounds=1, sampling="poisson"), marks=pytest.mark.slow),
     ],
 )
 def test_what_other_records_make_of_it(found, defense) -> None:
@@ -253,7 +253,7 @@ def test_what_other_records_make_of_it(found, defense) -> None:
 
 def test_a_clip_of_sums_lets_a_record_turn_them_around(found) -> None:
     """From C along one direction to C along the opposite one."""
-    x, _ = found(SumClipped(sampling="poisson"))
+    x, _ = found(SumClipped(n_rounds=1, sampling="poisson"))
     assert x.value(Name.MEASURED_OVER_STATED) == pytest.approx(2, rel=1e-6)
 
 
@@ -280,7 +280,7 @@ def test_what_is_declared_is_not_accused(found, defense, adjacency) -> None:
 
 
 def test_a_clip_that_ends_far_from_the_run_proves_nothing(found) -> None:
-    x, beside = found(UnclippedFarAway())
+    x, beside = found(UnclippedFarAway(n_rounds=1))
     assert x.verdict is beside.verdict is None
     reason = 'how far a record moves "x" where models are far from those of the run'
     assert beside.not_examined == (reason,)
@@ -288,7 +288,7 @@ def test_a_clip_that_ends_far_from_the_run_proves_nothing(found) -> None:
 
 def test_the_bound_is_attained_and_met(found) -> None:
     """One clipped record moves the message by just eta C / B."""
-    x, _ = found(Plain())
+    x, _ = found(Plain(n_rounds=1))
     assert x.value(Name.STATED_BOUND) == pytest.approx(ETA * C / B, rel=1e-6)
     assert x.value(Name.MEASURED) == pytest.approx(ETA * C / B, rel=1e-6)
 
@@ -347,7 +347,7 @@ class ScaledByTheSum(Plain):
 )
 def test_noise_whose_size_tells_of_the_record(found, defense) -> None:
     """The scale that is asked is public; what becomes of it is not."""
-    _, beside = found(defense(sampling="poisson"))
+    _, beside = found(defense(n_rounds=1, sampling="poisson"))
     assert beside.verdict is Verdict.UNSUPPORTED
     assert 'how much noise "x" carries depends on the data' in beside.notes
 

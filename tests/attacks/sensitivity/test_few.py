@@ -204,25 +204,25 @@ BY_MEDIAN = (ClippedToTheMedian, OutliersLeftOut)
     [(one, "add-remove") for one in BY_SUM + BY_MEDIAN] + [(one, "replace-one") for one in BY_SUM],
 )
 def test_a_choice_by_a_sum_moves_messages_too_far(found, defense, adjacency) -> None:
-    examination, rows = found(defense(sampling="fixed"), adjacency)
+    examination, rows = found(defense(n_rounds=1, sampling="fixed"), adjacency)
     assert any(row.counts for row in rows) or examination.found
 
 
 def test_records_left_out_far_out_do_not_make_others_count_more(found) -> None:
     """Of n + 1 places with one record and a far one, the others far: (n + 1) / 2 clip norms."""
-    examination, rows = found(FarOnesLeftOut(sampling="fixed"))
+    examination, rows = found(FarOnesLeftOut(n_rounds=1, sampling="fixed"))
     assert not any(row.counts for row in rows)
     assert not examination.unclear
-    _, rows = found(FarOnesMadeUpFor(sampling="fixed"))
+    _, rows = found(FarOnesMadeUpFor(n_rounds=1, sampling="fixed"))
     assert max(row.measured / row.stated for row in rows) == pytest.approx(5 / 2)
 
 
 def test_one_record_turns_the_mean_of_two_around(found) -> None:
     """Whichever of them it is, of four or three records."""
     for n in (3, 4):
-        _, rows = found(PairsClipped(sampling="fixed", batch_size=n))
+        _, rows = found(PairsClipped(n_rounds=1, sampling="fixed", batch_size=n))
         assert max(row.measured / row.stated for row in rows) == pytest.approx(2)
-        examination, rows = found(PairsClippedToHalf(sampling="fixed", batch_size=n))
+        examination, rows = found(PairsClippedToHalf(n_rounds=1, sampling="fixed", batch_size=n))
         assert not any(row.counts for row in rows)
         assert not examination.unclear
 
@@ -233,19 +233,19 @@ def test_a_choice_for_the_next_round_is_not_hidden(found) -> None:
 
 
 def test_a_gradient_where_a_record_has_moved_is_unclear(found) -> None:
-    examination, rows = found(AheadOfTheStep(sampling="fixed"))
+    examination, rows = found(AheadOfTheStep(n_rounds=1, sampling="fixed"))
     assert list(examination.unclear) == [MOVED]
     assert not any(row.counts for row in rows)
 
 
 def test_a_step_that_fails_without_gradients_is_unclear(found) -> None:
-    examination, _ = found(FailsWithoutGradients(sampling="fixed"))
+    examination, _ = found(FailsWithoutGradients(n_rounds=1, sampling="fixed"))
     assert list(examination.unclear) == [FAILS.format("ZeroDivisionError")]
 
 
 def test_a_number_of_gradients_by_the_record_is_unclear(found) -> None:
     """In round 1 the record turns the sign of the sum; the seed is fixed."""
-    examination, _ = found(OnceMoreForSome(sampling="fixed"))
+    examination, _ = found(OnceMoreForSome(n_rounds=1, sampling="fixed"))
     assert NUMBER in examination.unclear
 
 

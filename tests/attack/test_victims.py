@@ -17,7 +17,7 @@ from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
-from tests.small_audits import digits_config
+from tests.small_audits import digits_config, write_images
 
 HANDED: list[ObservedGradients] = []
 
@@ -70,8 +70,16 @@ def config(message: str, **options: Any) -> AuditConfig:
 
 def handed(message: str, folder: Path, **options: Any) -> list[ObservedGradients]:
     HANDED.clear()
-    run_audit(config(message, **options), folder, Runtime(cores=1))
+    run_audit(of_images(config(message, **options), folder), folder / "run", Runtime(cores=1))
     return list(HANDED)
+
+
+def of_images(config: AuditConfig, folder: Path) -> AuditConfig:
+    """Of 60 images in the place of 1,438 digits."""
+    folder.mkdir(exist_ok=True)
+    write_images(folder)
+    data = {"path": str(folder / "images.npz"), "n_agents": 4}
+    return AuditConfig.from_dict({**config.model_dump(exclude_unset=True), "data": data})
 
 
 @pytest.mark.slow
@@ -108,7 +116,7 @@ def test_unmixed_gradients_are_taken_at_the_initial_model(tmp_path: Path) -> Non
     assert 1 <= len(bare.models) <= 4
 
 
-ALL = 359  # of 1438 digits: two of four agents hold as many, the others 360
+ALL = 15  # images that each of four agents holds
 DPDL = {"name": "dpdl", "n_rounds": 4, "batch_size": 8, "noise_multiplier": 1.0}
 
 
@@ -118,7 +126,8 @@ def dpdl(folder: Path, **options: Any) -> AuditResult:
     data = config("view", **{"targets": 2, **options}).model_dump(exclude_unset=True)
     attack = data["attack"][0] | data["attack"][0].pop("options", {})
     changed = {"defense": DPDL, "attack": [attack]}
-    return run_audit(AuditConfig.from_dict(data | changed), folder, Runtime(cores=1))
+    given = of_images(AuditConfig.from_dict(data | changed), folder)
+    return run_audit(given, folder / "run", Runtime(cores=1))
 
 
 @pytest.mark.slow
@@ -209,6 +218,7 @@ def test_no_more_victims_are_estimated_than_are_attacked(
         return real(self, view, round, agent)
 
     monkeypatch.setattr(Window, "estimates", counted)
-    run_audit(config("view", rounds=[2], targets=1), tmp_path, Runtime(cores=1))
+    given = of_images(config("view", rounds=[2], targets=1), tmp_path)
+    run_audit(given, tmp_path / "run", Runtime(cores=1))
     assert len(asked) == 2  # one in each world
     assert len(set(asked)) == 1

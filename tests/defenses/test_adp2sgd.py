@@ -108,8 +108,8 @@ def test_the_exact_leak_lies_within_the_bracket(drawn_setting, threat_model, sta
 
 
 def test_the_noise_of_a_budget_is_that_of_the_busiest_agent(drawn_setting) -> None:
-    _, setting = drawn_setting("pairwise", 4, n_rounds=200)
-    defense = ADP2SGD(n_rounds=200, batch_size=2, epsilon=2.0).calibrate(setting)
+    _, setting = drawn_setting("pairwise", 4, n_rounds=50)
+    defense = ADP2SGD(n_rounds=50, batch_size=2, epsilon=2.0).calibrate(setting)
     spent = [
         epsilon(defense.mechanism(setting, EAVESDROPPER, i).most, DELTA).high for i in range(4)
     ]

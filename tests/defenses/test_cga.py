@@ -158,9 +158,9 @@ def test_agents_with_one_cost_reach_its_minimum(streams) -> None:
     M, v = problem.M[:1].expand(4, -1, -1) - 0.5, problem.v[:1].expand(4, -1)
     same = SensorFusion(M, v, problem.omega[:1].expand(4))
     setting = Setting(build_graph("ring", 4), (1,) * 4, 2)
-    defense = CGA(learning_rate=0.2, momentum=0.5).calibrate(setting)
+    defense = CGA(learning_rate=0.4, momentum=0.5).calibrate(setting)
     state = defense.start(same.initial(streams), setting)
-    for k in range(1, 1_501):
+    for k in range(1, 301):
         oracle = same.gradient(streams, k)
         state = defense.step(state, k, setting.network.at(k), oracle, Noise(streams, k)).state
     assert same.residual(state.X).max() < 1e-20

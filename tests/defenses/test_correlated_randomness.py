@@ -104,9 +104,9 @@ def test_trackers_keep_the_sum_of_the_gradients(streams) -> None:
 def test_it_reaches_the_optimum_whatever_the_weights(streams) -> None:
     problem, setting = sensors(streams, trials=4)
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)  # no direction is slow
-    defense = CorrelatedRandomness(step_size=0.1).calibrate(setting)
+    defense = CorrelatedRandomness(step_size=0.2).calibrate(setting)
     state = defense.start(problem.initial(streams, 4), setting)
-    for k in range(1, 1_501):
+    for k in range(1, 601):
         gradient = problem.gradient(streams, k)
         state = defense.step(state, k, setting.network.at(k), gradient, Noise(streams, k)).state
     assert problem.residual(state.X).max() < 1e-24
@@ -117,10 +117,10 @@ def test_whoever_reads_all_links_learns_the_gradient(streams) -> None:
     problem, setting = sensors(streams)
     problem = SensorFusion(problem.M - 0.5, problem.v, problem.omega)  # no direction is slow
     graph, victim = setting.network.at(1), 2
-    defense = CorrelatedRandomness(step_size=0.05)
+    defense = CorrelatedRandomness(step_size=0.2)
     state = defense.start(problem.initial(streams), setting)
     balance = torch.zeros(2, dtype=torch.float64)
-    for k in range(1, 1_001):
+    for k in range(1, 401):
         gradient = problem.gradient(streams, k)
         state, sent, _ = defense.step(state, k, graph, gradient, Noise(streams, k))
         view = View.of(ThreatModel(name="e"), Transcript({k: sent}), {k})

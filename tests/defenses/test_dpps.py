@@ -117,16 +117,16 @@ def test_recursion_22_is_the_closed_form_11(streams) -> None:
 
 
 def test_without_noise_and_perturbation_it_averages(streams) -> None:
-    S = perturbations(6, 3, 1)[0]
+    S, averaging = perturbations(6, 3, 1)[0], network(6)
     protocol = Protocol(sync_interval=0).without_noise()
     state = protocol.start(S)
     for k in range(1, 400):
-        state = protocol.exchange(state, 0 * S, k, network(6).at(k), Noise(streams, k)).state
+        state = protocol.exchange(state, 0 * S, k, averaging.at(k), Noise(streams, k)).state
     torch.testing.assert_close(state.S, S.mean(0).expand(6, 3), rtol=0, atol=1e-12)
     for k in range(1, 8):  # and each round is one product with W
-        before, S = S, network(6).at(k).mix(S)
+        before, S = S, averaging.at(k).mix(S)
         after = protocol.exchange(
-            protocol.start(before), 0 * S, k, network(6).at(k), Noise(streams, k)
+            protocol.start(before), 0 * S, k, averaging.at(k), Noise(streams, k)
         ).state
         torch.testing.assert_close(after.S, S, rtol=0, atol=1e-15)
         torch.testing.assert_close(after.a, torch.ones(6, 1, dtype=torch.float64))

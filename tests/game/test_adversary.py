@@ -152,7 +152,7 @@ def test_encrypted_messages_tell_an_eavesdropper_nothing() -> None:
 )
 def test_the_leak_is_that_of_all_messages_at_once(name, options, threat_model) -> None:
     """mu^2 = a' (B B')^+ a of the stacked transcript, without a filter."""
-    game, n_rounds = game_of(name, "ring", n_agents=4, n_rounds=5, **options), 5
+    game, n_rounds = game_of(name, "ring", n_agents=4, n_rounds=3, **options), 3
     adversary = Adversary(game, threat_model, n_rounds)
 
     def transcript(noisy: int | None, used: int | None) -> tuple[np.ndarray, int]:
@@ -176,7 +176,7 @@ def test_the_leak_is_that_of_all_messages_at_once(name, options, threat_model) -
 
     base, n_draws = transcript(None, None)
     B = np.stack([transcript(i, None)[0] - base for i in range(n_draws)], axis=1)
-    for used in (1, 3, 5):
+    for used in (1, 2, 3):
         a = transcript(None, used)[0] - base
         mu = np.sqrt(a @ np.linalg.pinv(B @ B.T, rcond=1e-12, hermitian=True) @ a)
         assert adversary.leak.by_round[used - 1].item() == pytest.approx(mu, rel=1e-6)

@@ -48,7 +48,10 @@ def told_apart(adversary: Adversary, others: SteepLosses | None, n: int = 40_000
     return float(norm.ppf((without < 0).mean()) + norm.ppf((present > 0).mean()))
 
 
-@pytest.mark.parametrize("n_rounds, given, reacting", [(2, 0.316, 0.579), (5, 0.353, 0.591)])
+@pytest.mark.parametrize(
+    "n_rounds, given, reacting",
+    [(2, 0.316, 0.579), pytest.param(5, 0.353, 0.591, marks=pytest.mark.slow)],
+)
 def test_a_third_agent_relays_more_than_linear_accounting_says(
     n_rounds: int, given: float, reacting: float
 ) -> None:

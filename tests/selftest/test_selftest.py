@@ -98,8 +98,8 @@ def test_twins_are_called_wrong_as_rarely_as_stated(monkeypatch) -> None:
 
 def test_a_missed_bug_and_a_false_alarm_are_both_failures(monkeypatch) -> None:
     """A correct defense in the place of a bug is not caught; a bug in that of a twin is alarmed."""
-    monkeypatch.setattr(detectors, "TRIALS", 400)
-    monkeypatch.setattr(detectors, "TRAINING", 100)
+    monkeypatch.setattr(detectors, "TRIALS", 100)
+    monkeypatch.setattr(detectors, "TRAINING", 40)
     bug = BY_NAME["L2 clip under L1 accounting"]
     quick = Specimen(bug.planted.defense.model_copy(update={"n_rounds": 1}))
     correct = Specimen(bug.twin.defense.model_copy(update={"n_rounds": 1}))

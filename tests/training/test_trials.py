@@ -146,7 +146,9 @@ def test_trials_are_runs_of_their_own(streams, name, monkeypatch) -> None:
         torch.testing.assert_close(defense.models(together)[t], defense.models(last))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+)
 def test_no_trial_is_ever_nan(streams, dtype) -> None:
     """5,000 trials of 1,000 rounds draw 1.5e7 numbers; float32 uniform_ gives -1 in 2^24 of them."""
     drawn = SensorFusion.draw(streams, 3, m=1, p=1, scale=10.0, trials=5_000)

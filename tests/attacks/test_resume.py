@@ -71,7 +71,7 @@ def test_a_killed_attack_ends_with_the_same_findings(
 ) -> None:
     problem, setting = setting_of("ring", 4, "logistic")
     own = {"noise_multiplier": 1.0} if defense == "dp-dpsgd" else {"allow_outside_theory": True}
-    played = load_plugin("defenses", defense)(n_rounds=4, batch_size=5, **own).calibrate(setting)
+    played = load_plugin("defenses", defense)(n_rounds=3, batch_size=5, **own).calibrate(setting)
     claims = (Claim(text="small", epsilon=0.5, delta=1e-5, adjacency=adjacency),)
     if attack == "mutual-information":
         options = {**options, "n_permutations": 2, "n_splits": 2}

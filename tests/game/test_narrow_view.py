@@ -32,6 +32,8 @@ from .test_local_filter import (
     game_of,
 )
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _all_views_are_narrow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,14 +67,14 @@ def assert_same_reaction(one: Adversary, other: Adversary) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "graph", "options", "reader"),
+    ("name", "graph", "options", "reader", "one_message"),
     [
-        pytest.param(*defense, view, marks=[] if (i + j) % 6 == 0 else pytest.mark.slow)
+        pytest.param(*defense, view, one, marks=[] if (i + j + 6 * one) % 12 == 0 else SLOW)
         for i, defense in enumerate(DEFENSES)
         for j, view in enumerate((ONE_AGENT, SOME_LINKS, ALL_LINKS))
+        for one in (False, True)
     ],
 )
-@pytest.mark.parametrize("one_message", [False, True])
 def test_a_narrow_view_leaks_what_it_leaks_by_dense_algebra(
     monkeypatch: pytest.MonkeyPatch,
     name: str,

@@ -241,7 +241,7 @@ def test_float32_clip_factors_are_right_to_six_digits() -> None:
     assert (actual[5] - 1).abs() < 2e-2, actual
 
 
-@pytest.mark.parametrize("C", [None, float("inf"), 1e9])
+@pytest.mark.parametrize("C", [None, pytest.param(float("inf"), marks=SLOW), 1e9])
 def test_no_clipping_is_the_gradient_of_the_batch(case: Case, C: float | None) -> None:
     x = case.X.clone().requires_grad_()
     for i in range(3):
@@ -264,8 +264,15 @@ def test_probabilities_of_one_class_are_its_index(engine: str) -> None:
 @pytest.mark.parametrize(
     "engine", ["two linear", "two convolutions", "group normalisation", "vmap"]
 )
-@pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("holders", [None, [0, 1, 0]])
+@pytest.mark.parametrize(
+    "norm, holders",
+    [
+        (1, None),
+        (2, [0, 1, 0]),
+        pytest.param(2, None, marks=SLOW),
+        pytest.param(1, [0, 1, 0], marks=SLOW),
+    ],
+)
 def test_clipped_sums_differentiate_as_plain_autograd_does(engine: str, norm: int, holders) -> None:
     case = Case(_any_network() if engine == "vmap" else LAYERS[engine](), b=3)
     holders = None if holders is None else torch.tensor(holders)
@@ -327,8 +334,15 @@ def test_a_record_without_gradient_adds_nothing() -> None:
         assert derivative.isfinite().all()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("holders", [None, [0, 1, 0]])
+@pytest.mark.parametrize(
+    "holders, weighted",
+    [
+        (None, False),
+        ([0, 1, 0], True),
+        pytest.param(None, True, marks=SLOW),
+        pytest.param([0, 1, 0], False, marks=SLOW),
+    ],
+)
 def test_a_part_is_what_the_whole_has_there(case: Case, holders, weighted: bool) -> None:
     holders = None if holders is None else torch.tensor(holders)
     weights = torch.tensor([[1.0, 0.0, 1.0, 0.5]] * 3) if weighted else None

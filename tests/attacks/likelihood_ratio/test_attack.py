@@ -457,7 +457,7 @@ def test_batches_are_accounted_as_they_are_drawn() -> None:
 )
 def test_a_record_under_little_noise_is_not_taken_for_noise(made, verdict, adjacency) -> None:
     """A right mechanism fails with probability 1e-6: the record moved its noise by 10 deviations."""
-    weak = made(noise_multiplier=0.1, sampling="poisson", n_rounds=3, batch_size=8)
+    weak = made(noise_multiplier=0.1, sampling="poisson", n_rounds=2, batch_size=8)
     generous = claim(5000.0, adjacency=adjacency)
     found = findings(weak, generous, records=40, trials=400)
     assert found[Role.NOISE].verdict is verdict

@@ -201,7 +201,13 @@ BY_MEDIAN = (ClippedToTheMedian, OutliersLeftOut)
 
 @pytest.mark.parametrize(
     ("defense", "adjacency"),
-    [(one, "add-remove") for one in BY_SUM + BY_MEDIAN] + [(one, "replace-one") for one in BY_SUM],
+    [
+        *((one, "add-remove") for one in BY_SUM + BY_MEDIAN),
+        (StopsWhenShort, "replace-one"),
+        (NoNoiseWhenShort, "replace-one"),
+        pytest.param(StopsWhenLong, "replace-one", marks=pytest.mark.slow),
+        pytest.param(StepTakenBack, "replace-one", marks=pytest.mark.slow),
+    ],
 )
 def test_a_choice_by_a_sum_moves_messages_too_far(found, defense, adjacency) -> None:
     examination, rows = found(defense(n_rounds=1, sampling="fixed"), adjacency)
@@ -258,8 +264,17 @@ def test_noise_or_a_clip_afterwards_hides_it(found, defense) -> None:
     assert not examination.found
 
 
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
-@pytest.mark.parametrize("name", ["private gossip", "private gossip, Laplace", "steps as in Adam"])
+@pytest.mark.parametrize(
+    ("name", "adjacency"),
+    [
+        ("private gossip", "replace-one"),
+        ("private gossip, Laplace", "add-remove"),
+        ("steps as in Adam", "add-remove"),
+        pytest.param("private gossip", "add-remove", marks=pytest.mark.slow),
+        pytest.param("private gossip, Laplace", "replace-one", marks=pytest.mark.slow),
+        pytest.param("steps as in Adam", "replace-one", marks=pytest.mark.slow),
+    ],
+)
 def test_a_right_step_is_the_same_in_short_batches(found, name, adjacency) -> None:
     [mechanism] = [one for one in CORRECT if one.name == name]
     examination, rows = found(mechanism.defense, adjacency)

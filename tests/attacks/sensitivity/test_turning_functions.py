@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dpaudit
@@ -30,13 +31,15 @@ class CorrectedByItself(SensitivityReduced):
 
 def audited(defense: SensitivityReduced) -> tuple[Verdict, Finding]:
     """The verdict, and how far a change of the function moves z."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (80, 4, 4), dtype=np.uint8), np.arange(80) % 4
     setting = {
-        "data": {"name": "digits", "n_agents": 4},
+        "data": {"n_agents": 4},
         "graph": {"name": "ring"},
         "model": {"name": "logistic"},
         "claim": [{"text": "c", "epsilon": 1.0, "delta": 0.0, "adjacency": "function"}],
     }
-    result = dpaudit.audit(setting, defense=defense, cores=1)
+    result = dpaudit.audit(setting, defense=defense, data=(x, y), cores=1)
     [moved] = [
         f for f in result.findings if f.role is Role.SENSITIVITY and f.adjacency == "function"
     ]

@@ -47,17 +47,13 @@ def record_gradients() -> Callable[[Classification, Tensor, Batch, int], list[Te
     """The gradient [d] of each record that an agent drew, by autograd, one after the other."""
 
     def make(problem: Classification, x: Tensor, batch: Batch, agent: int) -> list[Tensor]:
-        module, gradients = problem.gradients.module, []
+        module, x = problem.gradients.module, x.detach().clone().requires_grad_(True)
         weights = torch.ones_like(batch.labels) if batch.weights is None else batch.weights
-        for image, label, weight in zip(
-            batch.inputs[agent], batch.labels[agent], weights[agent], strict=True
-        ):
-            if weight == 0:
-                continue  # padding
-            x = x.detach().clone().requires_grad_(True)
-            logits = functional_call(module, parameters_of(module, x), (image[None],))
-            gradients += torch.autograd.grad(cross_entropy(logits, label[None]), x)
-        return gradients
+        drawn = weights[agent] != 0  # others are padding
+        images, labels = batch.inputs[agent][drawn], batch.labels[agent][drawn]
+        logits = functional_call(module, parameters_of(module, x), (images,))
+        losses = cross_entropy(logits, labels, reduction="none")
+        return [torch.autograd.grad(loss, x, retain_graph=True)[0] for loss in losses]
 
     return make
 

@@ -51,20 +51,21 @@ class KeptAnswers(BatchGradient):
         self.bare.append("part")
         return super().part(X, coordinates)
 
-    @unwatched()
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
         if clip_norm == inf:
             self.bare.append("clipped_sum")
         if type(X) is not Tensor or X.requires_grad:
-            return super().clipped_sum(X, clip_norm, holders, norm)
+            with unwatched():
+                return super().clipped_sum(X, clip_norm, holders, norm)
         asked = clip_norm, norm, None if holders is None else tuple(holders.tolist())
         kept = self.answers.setdefault(asked, [])
         for models, answer in kept:
             if torch.equal(models, X):
                 return answer.clone()
-        answer = self._answered(X, clip_norm, holders, norm)
+        with unwatched():
+            answer = self._answered(X, clip_norm, holders, norm)
         kept.append((X.clone(), answer.clone()))
         del kept[:-KEPT_ANSWERS]
         return answer

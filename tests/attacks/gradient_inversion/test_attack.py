@@ -230,7 +230,7 @@ def test_images_of_a_network_with_attention_are_searched(digits, recwarn) -> Non
 
 def test_labels_of_single_records_are_exact_without_noise(digits) -> None:
     task = task_of(digits, "lenet")
-    observed, _, labels = observe(task, digits, m=40, batch_size=1)
+    observed, _, labels = observe(task, digits, m=12, batch_size=1)
     assert torch.equal(reconstruct(task, observed, iterations=1).labels, labels)
 
 

@@ -35,7 +35,7 @@ from dpaudit.training.classification import BatchGradient, Classification
 from dpaudit.training.sensor_fusion import SensorFusion
 from tests.small_audits import images_audit, write_images
 
-ATTACK = Sensitivity(points=2, restarts=2, steps=5)
+ATTACK = Sensitivity(points=2, restarts=2, steps=2)
 SLOW = pytest.mark.slow
 DEPENDENCE = "Dependence on data beside the values of messages"
 SGD = {"n_rounds": 1, "batch_size": 3, "noise_multiplier": 1.0, "clip_norm": 0.1}
@@ -340,7 +340,9 @@ def test_the_wrong_alpha_is_caught(measured) -> None:
     [
         (DPDL(n_rounds=2, batch_size=3, epsilon=1.0), "add-remove"),
         pytest.param(*(DPDL(n_rounds=2, batch_size=3, epsilon=1.0), "replace-one"), marks=SLOW),
-        (DPDPSGD(n_rounds=3, batch_size=3, noise_multiplier=1.0), "add-remove"),
+        pytest.param(
+            *(DPDPSGD(n_rounds=3, batch_size=3, noise_multiplier=1.0), "add-remove"), marks=SLOW
+        ),
         pytest.param(
             *(DPDPSGD(n_rounds=3, batch_size=3, noise_multiplier=1.0), "replace-one"), marks=SLOW
         ),

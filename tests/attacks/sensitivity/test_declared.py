@@ -19,7 +19,7 @@ from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.verdict import Verdict
 
-ATTACK = Sensitivity(points=3, restarts=2, steps=5)
+ATTACK = Sensitivity(points=2, restarts=2, steps=2)
 C, B, ETA = 0.1, 3, 0.5
 
 

@@ -124,7 +124,7 @@ def test_a_listener_with_one_pair_has_no_finding_and_says_why() -> None:
 
 def test_who_sends_when_tells_links_of_pairwise_gossip() -> None:
     """One pair averages in a round: the two that send together are linked."""
-    defense = {"name": "adp2sgd", "n_rounds": 40, "noise_multiplier": 1.0}
+    defense = {"name": "adp2sgd", "n_rounds": 24, "noise_multiplier": 1.0}
     findings = found(graph={"name": "pairwise", "among": "ring"}, defense=defense)
     times = [f for f in findings if f.title == "links by the times of messages"]
     assert times

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import exp, log, log1p
 
 import numpy as np
@@ -19,6 +20,7 @@ def upper_rate(count: float, n: float, alpha: float) -> float:
     return 1.0 if count >= n else float(betainccinv(count + 1, n - count, alpha))
 
 
+@lru_cache(maxsize=2**14)  # the halvings of one p-value are nearly all those of the next
 def errors_bound(delta: float, of_mu: bool, counts: Counts, alpha: float) -> float:
     """A lower bound on epsilon (Kairouz, Oh and Viswanath 2015) or mu, rates at alpha / 2 each."""
     fp, fn, n0, n1 = counts
@@ -33,8 +35,7 @@ def errors_p_value(delta: float, of_mu: bool, counts: Counts, claimed: float) ->
     """The least alpha at which they refute an epsilon, or a mu, to a relative 1e-7."""
     low, high = log(1e-300), 0.0
     while high - low > 1e-7:
-        middle = (low + high) / 2
-        refutes = errors_bound(delta, of_mu, counts, exp(middle)) > claimed
+        refutes = errors_bound(delta, of_mu, counts, exp(middle := (low + high) / 2)) > claimed
         low, high = (low, middle) if refutes else (middle, high)
     return exp(high)
 

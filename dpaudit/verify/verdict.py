@@ -152,8 +152,7 @@ def _certified(evidence: Evidence, refuted: bool) -> float:
     if any(f["verdict"] == "refuted" for f in evidence.of("exact-leak")):
         return inf
     tests = [f for f in evidence.of("test") if f["metrics"]]
-    if refuted:
-        tests = [min(tests, key=lambda test: metric(test, "p-value") or 0.0)]
+    tests = [min(tests, key=lambda test: metric(test, "p-value") or 0.0)] if refuted else tests
     bound = max((metric(test, "epsilon lower bound") or 0.0 for test in tests), default=0.0)
     lows = evidence.values("epsilon", "low", "exact-leak", "measured", "declared")
     return max([bound if refuted else min(bound, evidence.epsilon), *lows])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
-from dpaudit.pipeline.run import run_audit
+from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.verify.figures import Evidence
 from dpaudit.verify.verdict import (
     _known,
@@ -55,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose claim stands, with counted runs."""
     folder = tmp_path_factory.mktemp("verify")
     (folder / "audit.toml").write_text(AUDIT)
-    run_audit(AuditConfig.from_toml(folder / "audit.toml"), folder / "run")
+    run_audit(AuditConfig.from_toml(folder / "audit.toml"), folder / "run", Runtime(cores=1))
     return folder / "run"
 
 

@@ -13,12 +13,12 @@ from tests.reports.benchmarks import audited, benchmark, cell, written
 from tests.reports.pages import GOLDEN, Page, png
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def golden() -> AuditResult:
     return AuditResult.read(GOLDEN)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run_directory(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every artifact that the golden result names."""
     folder = tmp_path_factory.mktemp("run")
@@ -28,17 +28,34 @@ def run_directory(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def few(golden: AuditResult) -> AuditResult:
+    """The golden result with a third of its reconstructions, for pages that are soon looked at."""
+    kept = [
+        i
+        for i, finding in enumerate(golden.findings)
+        if finding.kind != "reconstruction"
+        or (finding.message == "cross_gradient" and finding.batch_size == 1)
+    ]
+    claims = tuple(
+        claim.model_copy(update={"because": tuple(map(kept.index, claim.because))})
+        for claim in golden.claims
+    )
+    findings = tuple(golden.findings[i] for i in kept)
+    return golden.model_copy(update={"findings": findings, "claims": claims})
+
+
+@pytest.fixture(scope="session")
 def html(golden: AuditResult, run_directory: Path) -> str:
     return render(golden, run_directory)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def page(html: str) -> Page:
     return Page(html)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def comparison(golden: AuditResult, run_directory: Path) -> str:
     claims = tuple(claim.model_copy(update={"because": ()}) for claim in golden.claims)
     changes = {"verdict": Verdict.NOT_REFUTED, "claims": claims, "findings": golden.findings[:9]}
@@ -46,7 +63,7 @@ def comparison(golden: AuditResult, run_directory: Path) -> str:
     return render_comparison([("first", golden, run_directory), ("second", other, run_directory)])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def leaderboard(golden: AuditResult, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of six combinations in two seeds, of which some failed."""
     cells, results = [], {}

@@ -26,14 +26,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def result(golden: AuditResult) -> AuditResult:
-    """The golden result, with what each agent learns of each other, a second claim, and searches."""
+def result(few: AuditResult) -> AuditResult:
+    """Few of the golden findings, with what each agent learns of each other, a second claim, and searches."""
     series = dict(zip(("adversary", "victim", "mu"), WHO, strict=True))
     learnt = Finding(role=Role.WHO_LEARNS_WHAT, kind="accounting", title="Who", series=series)
-    traced = [f.model_copy(update={"trace": TRACE}) for f in golden.findings[:8]]
-    other = golden.claims[0].model_copy(update={"claim": 1, "sentence": "another claim"})
-    findings = (*traced, *golden.findings[8:], learnt)
-    return golden.model_copy(update={"findings": findings, "claims": (*golden.claims, other)})
+    traced = [f.model_copy(update={"trace": TRACE}) for f in few.findings[:8]]
+    other = few.claims[0].model_copy(update={"claim": 1, "sentence": "another claim"})
+    findings = (*traced, *few.findings[8:], learnt)
+    return few.model_copy(update={"findings": findings, "claims": (*few.claims, other)})
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ from .privacy_loss import (
 Complex = NDArray[np.complex128]
 
 ROUNDING = 2.0**-53
+BLOCK = 2**13  # frequencies multiplied at once: what the cache of a processor holds
 FOLD = 64  # factors multiplied before their common error bound is taken over
 MAX_LEVELS = 1024  # more releases than this share levels
 ORDERS = 2.0 ** np.arange(-6, 24, 0.5)  # of the moment generating functions in Chernoff bounds
@@ -84,7 +85,7 @@ class Product:
     def __init__(self, n: int) -> None:
         self.n = n
         self.factor_error = 8 * ROUNDING * (np.log2(n) + 4)  # of a transform of mass 1, per value
-        self._done = Bounded(np.ones(n // 2 + 1, dtype=complex), 0.0)
+        self._value, self._error = np.ones(n // 2 + 1, dtype=complex), np.zeros(n // 2 + 1)
         self._fold = np.ones(n // 2 + 1, dtype=complex)
         self._folded = 0
 
@@ -101,7 +102,7 @@ class Product:
     def times(self, factor: Complex, count: int = 1) -> None:
         """Multiply by the ``count``-th power of a transform, or of a mixture of two."""
         if count > 1:
-            self._done = self._done * Bounded(factor, self.factor_error) ** count
+            self._multiply(factor, self.factor_error, count)
             return
         self._fold *= factor
         self._folded += 1
@@ -115,17 +116,24 @@ class Product:
         sqrt(n), and n weights of at most 1 have at most the norm sqrt(n).
         """
         self._close_fold()
-        masses = fft.irfft(self._done.value, self.n)
-        transform_error = np.sqrt(2 * np.sum(np.square(self._done.error)))
+        masses = fft.irfft(self._value, self.n)
+        transform_error = np.sqrt(2 * np.sum(np.square(self._error)))
         inverse_error = self.factor_error * np.sqrt(self.n) * np.linalg.norm(masses)
         return masses, float(transform_error + inverse_error)
 
     def _close_fold(self) -> None:
         # every factor is at most 1 (and its error) in size, so that errors add up
         error = 1.01 * self._folded * (self.factor_error + 8 * ROUNDING)
-        self._done = self._done * Bounded(self._fold, error)
+        self._multiply(self._fold, error)
         self._fold = np.ones_like(self._fold)
         self._folded = 0
+
+    def _multiply(self, factor: Complex, error: float, count: int = 1) -> None:
+        for start in range(0, len(factor), BLOCK):
+            part = slice(start, start + BLOCK)
+            done = Bounded(self._value[part], self._error[part])
+            done = done * Bounded(factor[part], error) ** count
+            self._value[part], self._error[part] = done.value, done.error
 
 
 Bound = Literal["upper", "lower"]

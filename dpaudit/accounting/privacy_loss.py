@@ -179,6 +179,9 @@ def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Ar
     """
     rows = np.arange(len(masses))
     masses[rows, node] += mass
+    if len(masses) == 1:
+        _close_one(masses[0], ratios[0], int(node[0]), float(mass[0]), float(excess[0]))
+        return
     for step in range(1, int(node.max()) + 1):
         source = np.maximum(node - step, 0)
         deficit = ratios[rows, node] / ratios[rows, source] - 1  # of a unit of P at the lower loss
@@ -190,6 +193,21 @@ def _close(masses: Array, ratios: Array, node: Integers, mass: Array, excess: Ar
         excess = excess - taken * deficit
         if not np.any(excess > 1e-15 * mass):
             break
+
+
+def _close_one(masses: Array, ratios: Array, node: int, mass: float, excess: float) -> None:
+    """The same figures, of one pair: NumPy takes thirty times as long for single numbers."""
+    ended, ratio = float(masses[node]), float(ratios[node])
+    lower = masses[:node][::-1].tolist()
+    for step, (held, below) in enumerate(zip(lower, ratios[:node][::-1].tolist(), strict=True)):
+        deficit = ratio / below - 1
+        taken = min(held, excess / deficit) if deficit > 0 else 0.0
+        lower[step] -= taken
+        ended += taken
+        excess -= taken * deficit
+        if not excess > 1e-15 * mass:
+            break
+    masses[:node], masses[node] = lower[::-1], ended
 
 
 def least_outcome(pairs: Pairs, width: float) -> Array:

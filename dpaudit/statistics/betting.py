@@ -65,10 +65,12 @@ def bets(points: Sequence[Point], choosing: Scores) -> Bets:
         raise DpauditError("DPA071", "expected a claim to bet against, got none")
     scores0, scores1 = (_checked(world) for world in choosing)
     candidates = thresholds_between(np.sort(np.concatenate([scores0, scores1])))
+    sides = ((1.0, scores0, scores1), (-1.0, scores1, scores0))
+    rates = [(sign, [_rates(sign, s, candidates) for s in both]) for sign, *both in sides]
     rows, growths = [], []
     for point in points:
-        for sign, out, into in ((1.0, scores0, scores1), (-1.0, scores1, scores0)):
-            growth = _growth(point, *(_rates(sign, s, candidates) for s in (out, into)))
+        for sign, (out, into) in rates:
+            growth = _growth(point, out, into)
             best = int(growth.max(axis=1).argmax())
             rows.append((*point, candidates[best], sign))
             growths.append(growth[best])

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from dpaudit.errors import DpauditError
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.comparison import ComparedRun, differing_keys, render_comparison
+from dpaudit.reports.figures import drawing
+from dpaudit.reports.figures.drawing import Drawn
 from dpaudit.reports.run import Run
 from tests.reports.pages import (
     GOLDEN,
@@ -69,6 +72,12 @@ def run(
     return with_findings(golden, test, moved, exact, **(given | changes))
 
 
+@pytest.fixture
+def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes nine tenths of a page."""
+    monkeypatch.setattr(drawing, "draw", lambda name, title, *_, **more: Drawn(title, Markup()))
+
+
 def compared(*results: AuditResult, baseline: int = 0) -> Page:
     named = [("abc"[i], result, Path("nowhere")) for i, result in enumerate(results)]
     return Page(render_comparison(named, baseline))
@@ -89,6 +98,7 @@ def test_a_comparison_has_a_row_for_every_run_with_its_verdict(comparison: str) 
     assert header.endswith("first second")
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_a_claim_stands_beside_its_accounting_and_bounds(golden) -> None:
     [row] = cells(compared(run(golden)), "claims")[1:]
     assert row[1:3] == ["ours: epsilon 1", "eavesdropper"]
@@ -97,6 +107,7 @@ def test_a_claim_stands_beside_its_accounting_and_bounds(golden) -> None:
     assert row[5:9] == ["0.25 to 0.75", "0.5 n = 900", "6", "1"]
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_a_supported_claim_has_word_premises_and_measured_end(golden) -> None:
     result = with_premises(run(golden), Verdict.SUPPORTED, "examined")
     page = compared(result, run(golden))
@@ -130,6 +141,7 @@ def test_what_has_no_upper_end_is_drawn_to_the_right(golden) -> None:
     assert places["c"] < places["a"] < places["b"]
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_differences_are_from_the_baseline_that_is_named(golden: AuditResult) -> None:
     results = run(golden), run(golden, epsilon=0.5, certified=0.25)
     [row] = cells(compared(*results), "differences")[1:]
@@ -146,6 +158,7 @@ def test_differences_are_from_the_baseline_that_is_named(golden: AuditResult) ->
     [({"delta": 1e-2}, True), ({"scope": "round"}, True), ({"adjacency": "replace-one"}, True),
      ({"text": "theirs"}, False)],
 )  # fmt: skip
+@pytest.mark.usefixtures("tables_alone")
 def test_epsilons_of_unlike_claims_are_not_subtracted(golden, changed, said) -> None:
     theirs = run(golden, 0.25)
     (claim,) = theirs.claims
@@ -155,6 +168,7 @@ def test_epsilons_of_unlike_claims_are_not_subtracted(golden, changed, said) -> 
     assert any("(−0.5)" in cell for cell in row) != said
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_a_difference_by_rounding_is_none(golden: AuditResult) -> None:
     near = 1.0 + 4e-16
     (row,) = cells(compared(run(golden), run(golden, ratio=near)), "differences")[1:]
@@ -167,6 +181,7 @@ def test_a_claim_not_in_the_baseline_is_compared_with_nothing(golden) -> None:
     assert "(" not in "".join(row[3:8])
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_utility_is_the_mean_over_agents_and_its_range(golden: AuditResult) -> None:
     row = cells(compared(run(golden)), "training")[-1]
     assert row[3:] == ["1.500 [1.500, 1.500] test loss", "0.600 [0.500, 0.700]", "0.25"]
@@ -188,6 +203,7 @@ def test_runs_without_training_are_named_and_not_drawn(golden: AuditResult) -> N
     assert "no training curves are recorded" in page.by_id("training").text()
 
 
+@pytest.mark.usefixtures("tables_alone")
 def test_each_attack_is_measured_by_the_most_that_it_found(golden: AuditResult) -> None:
     found = [
         small_finding(message=str(i), metrics={Name.SSIM_OVER_BLIND: Metric(value=x)}, world=world)

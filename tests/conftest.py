@@ -19,6 +19,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from tests.own_plugins import OWN
+from tests.small_audits import undrawn
 
 gc.disable()  # until all are collected
 WITHOUT_BYTECODE = sys.dont_write_bytecode
@@ -64,9 +65,9 @@ def _no_fsync() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audits of this process whose report nobody reads: drawing it takes as long as all the rest."""
-    monkeypatch.setattr("dpaudit.pipeline.judge.load_plugin", lambda family, name: lambda *_: "")
+def no_report() -> Iterator[None]:
+    with undrawn():
+        yield
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ sensors = { m = 4, p = 3, scale = 5.0 }
 
 [audit.defense]
 name = "sensitivity-reduced"
-n_rounds = 20
+n_rounds = 5
 epsilon = 2.0
 
 [[audit.claim]]

@@ -17,6 +17,7 @@ from dpaudit.files.published import ResultTables
 from tests.benchmark.small_benchmarks import GRAPHS, SENSORS, written
 from tests.material.forks import fork_orders
 from tests.said import without_help
+from tests.small_audits import undrawn
 
 AXIS = '[[axis]]\nkey = "graph.name"\nvalues = ["star", "complete"]\n'
 
@@ -34,7 +35,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, list
     folder = tmp_path_factory.mktemp("ran")
     far = AXIS.replace('"complete"', '"bipartite"')  # of which 5 agents have none
     (folder / "bench.toml").write_text(far + SENSORS)
-    with pytest.MonkeyPatch.context() as patch:
+    with undrawn() as patch:
         patch.chdir(folder)
         fork_orders(patch)
         return folder, command("bench.toml", "--quiet", "--workers", "1")

@@ -26,6 +26,7 @@ from dpaudit.papers.images import (
 )
 from dpaudit.papers.learning import ACCURACY
 from dpaudit.training.run_directory import RunDirectory
+from tests.small_audits import undrawn
 
 TABLE_3 = DECLARED["dpdl-table3"]
 TINY = {"attack.iterations": 2, "attack.restarts": 1, "attack.targets": 4, "defense.n_rounds": 2}
@@ -115,7 +116,7 @@ def measured(tmp_path_factory):
     settings |= {"images.messages": ["CG", "MM-strip", "MM"], "data.partition.kind": "even"}
     del settings["data.partition.alpha"]
     reported: list[str] = []
-    with RunDirectory(folder).held() as run:
+    with undrawn(), RunDirectory(folder).held() as run:
         run.binding = "0123456789"
         digits = load_dataset("digits")
         context = CellContext(run, "cell", digits, lambda what, *_: reported.append(what))

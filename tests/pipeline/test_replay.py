@@ -32,7 +32,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replay")
     write_images(folder)
     (folder / "audit.toml").write_text(AUDIT)
-    run_audit(AuditConfig.from_toml(folder / "audit.toml"), folder / "run", ONE_CORE)
+    config = AuditConfig.from_toml(folder / "audit.toml")
+    run_audit(config, folder / "run", ONE_CORE, report=False)
     return folder / "run"
 
 

@@ -4,7 +4,6 @@ import re
 from functools import cache
 from math import exp, inf, isnan
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,8 @@ BROKEN = [name for name in RUNS if name != "sound"]
 
 
 @cache
-def audited(name: str) -> tuple[AuditResult, str]:
-    """A claim of epsilon 1, which is what none of the defenses declares to exceed; its page."""
+def audited(name: str) -> AuditResult:
+    """A claim of epsilon 1, which is what none of the defenses declares to exceed."""
     rng = np.random.default_rng(1)
     data = rng.normal(size=(48, 11)).astype(np.float32), np.arange(48) % 3
     config = {
@@ -70,14 +69,17 @@ def audited(name: str) -> tuple[AuditResult, str]:
             {"name": "sensitivity", "points": 2, "restarts": 2, "steps": 5},
         ],
     }
-    with TemporaryDirectory() as folder:
-        result = audit(config, defense=RUNS[name], data=data, out=folder, cores=1)
-        return result, render(result, Path(folder))
+    return audit(config, defense=RUNS[name], data=data, cores=1)
+
+
+@cache
+def page_of(name: str) -> Page:
+    return Page(render(audited(name), Path("nowhere")))
 
 
 def declared(defense: PrivateGossip) -> float:
     """What the same releases are worth where they are as declared."""
-    result, _ = audited("sound")
+    result = audited("sound")
     (found,) = (f for f in result.findings if f.role is Role.DECLARED)
     assert defense.noise_multiplier == RUNS["sound"].noise_multiplier
     return found.metrics[Name.EPSILON].value
@@ -85,7 +87,7 @@ def declared(defense: PrivateGossip) -> float:
 
 @pytest.mark.parametrize("name", fast_if(lambda name: name == "halved", BROKEN))
 def test_what_a_broken_run_declares_is_void_in_every_figure(name: str) -> None:
-    result, _ = audited(name)
+    result = audited(name)
     (claim,) = result.claims
     (accounted,) = (f for f in result.findings if f.role is Role.DECLARED)
     assert claim.restated is not None
@@ -100,37 +102,35 @@ def test_what_a_broken_run_declares_is_void_in_every_figure(name: str) -> None:
 @pytest.mark.parametrize("name", fast_if(lambda name: name == "halved", BROKEN))
 def test_no_page_of_a_broken_run_shows_the_declared_figure(name: str) -> None:
     """Beside a sound run it does not look more private, either."""
-    result, page = audited(name)
-    sound, _ = audited("sound")
-    nowhere = Path("nowhere")
-    pages = page, render_comparison([("broken", result, nowhere), ("sound", sound, nowhere)])
-    for html in pages:
-        claims = Page(html).by_id("claims").text()
+    result, nowhere = audited(name), Path("nowhere")
+    runs = [("broken", result, nowhere), ("sound", audited("sound"), nowhere)]
+    for page in (page_of(name), Page(render_comparison(runs))):
+        claims = page.by_id("claims").text()
         assert "void" in claims
         assert result.claims[0].restated.void in claims
-    (hero,) = (e for e in Page(page).root.every("section") if "hero" in e.classes())
+    (hero,) = (e for e in page_of(name).root.every("section") if "hero" in e.classes())
     assert "void" in hero.text()
 
 
 def test_a_sound_run_keeps_its_figures() -> None:
-    result, page = audited("sound")
+    result = audited("sound")
     (claim,) = result.claims
     assert all(f.void is None for f in result.findings)
     assert claim.restated is not None
     assert claim.restated.void is None
     assert claim.reason.startswith("Accounting supports the claim")
-    assert "void" not in visible(Page(page))
+    assert "void" not in visible(page_of("sound"))
 
 
 def test_halved_noise_leaves_what_its_algebra_gives() -> None:
-    result, page = audited("halved")
+    result = audited("halved")
     (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)
     metric = exact.metrics[Name.EPSILON]
     assert exact.void is None
     assert metric.low > 1.5 * declared(RUNS["halved"])
     assert result.claims[0].restated.epsilon.low == metric.low
     assert result.claims[0].restated.void == "the noise that is really added leaves more"
-    text = visible(Page(page))
+    text = visible(page_of("halved"))
     assert text.count(f"leaves more (at least {number(metric.low)})") >= 2
     assert "at least ∞" not in text
     for said in re.findall(r"void[^)]{0,120}\)", text):
@@ -162,7 +162,7 @@ def test_less_noise_than_a_bound_needs_voids_the_declared(less_noise: bool) -> N
 
 @pytest.mark.slow
 def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
-    result, _ = audited("L2 clip, Laplace for L1")
+    result = audited("L2 clip, Laplace for L1")
     (claim,) = result.claims
     (exact,) = (f for f in result.findings if f.role is Role.EXACT_LEAK)
     (moved,) = (f for f in result.findings if f.role is Role.SENSITIVITY)
@@ -178,7 +178,7 @@ def test_an_l2_clip_voids_the_exact_leak_of_a_view_too() -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_check_says_the_reason_and_certifies_nothing(name: str) -> None:
-    result, _ = audited(name)
+    result = audited(name)
     claims = Claims.model_validate({"check": [{"name": "c", "audit": {}}]})
     (said,) = statements(ClaimsFile(Path("claims.toml"), "", claims), {"c": result})
     [claim] = result.claims
@@ -310,15 +310,15 @@ def test_what_declared_noise_lets_through_is_no_limit() -> None:
 
 
 def test_the_owner_of_a_record_is_told_how_far_odds_rise() -> None:
-    result, _ = audited("sound")
+    result = audited("sound")
     (claim,) = result.claims
     assert claim.meaning == (
         f'For the owner of a record: the odds of "eavesdropper" that a given record was used rise '
         f"{exp(declared(RUNS['sound'])):.3g}-fold at most, by accounting; the claim allows "
         "2.72-fold."
     )
-    assert "nothing bounds the odds" in audited("not drawn")[0].claims[0].meaning
-    assert "no bound on how far" in audited("L2 clip, Laplace for L1")[0].claims[0].meaning
+    assert "nothing bounds the odds" in audited("not drawn").claims[0].meaning
+    assert "no bound on how far" in audited("L2 clip, Laplace for L1").claims[0].meaning
 
 
 def found_of(role: Role, kind: str, *ends: float, **more: Any) -> Finding:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import parsed
+from tests.sources import nodes, parsed
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("attacks", "defenses", "reports")  # at the top of the repository, dpaudit.* to import
@@ -172,7 +172,7 @@ def too_long(path: Path) -> Iterator[str]:
     text = path.read_text("utf-8")
     if len(text.splitlines()) > MOST_LINES["module"]:
         yield path.name
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if is_function and node.end_lineno - node.lineno >= MOST_LINES["function"]:
             yield f"{path.name}:{node.lineno}: {node.name}"

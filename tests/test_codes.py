@@ -4,7 +4,7 @@ import ast
 import pickle
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from dpaudit import errors
 from dpaudit.codes import entries, help_for, page
 from dpaudit.errors import ConfigError, DpauditError, OutsideTheory, Problem, RunError
-from tests.sources import parsed
+from tests.sources import nodes
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [
@@ -29,8 +29,7 @@ MOST_WORDS = 35  # of a sentence
 def classes() -> set[str]:
     """The names of DpauditError and all classes that are derived from it."""
     found, n = {"DpauditError"}, 0
-    nodes = (node for path in SOURCES for node in ast.walk(parsed(path)))
-    made = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    made = [n for path in SOURCES for n in nodes(path) if isinstance(n, ast.ClassDef)]
     bases = [(node.name, {ast.unparse(base) for base in node.bases}) for node in made]
     while len(found) > n:
         n = len(found)
@@ -38,9 +37,9 @@ def classes() -> set[str]:
     return found
 
 
-def errors_made(tree: ast.AST, names: set[str]) -> Iterator[ast.Call]:
+def errors_made(nodes: Iterable[ast.AST], names: set[str]) -> Iterator[ast.Call]:
     """The calls that make an error; ``of`` makes one of problems, which have codes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
             yield node
 
@@ -59,7 +58,7 @@ def test_every_error_that_is_made_has_the_code_of_a_page() -> None:
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path in SOURCES
         if path.name not in HAND_ON
-        for call in errors_made(parsed(path), names)
+        for call in errors_made(nodes(path), names)
         if not is_coded(call)
     ]
     assert missing == []
@@ -69,7 +68,7 @@ def test_every_error_that_is_made_has_the_code_of_a_page() -> None:
     "call", ['ConfigError("text")', 'RunError("DPA999", "t")', "Problem(x, y)"]
 )
 def test_an_error_without_a_code_is_found(call: str) -> None:
-    [made] = errors_made(ast.parse(call), {"ConfigError", "RunError", "Problem"})
+    [made] = errors_made(ast.walk(ast.parse(call)), {"ConfigError", "RunError", "Problem"})
     assert not is_coded(made)
 
 

@@ -40,8 +40,9 @@ class Strict(BaseModel):
     def _words_are_no_numbers(cls, content: Any) -> Any:
         if not isinstance(content, dict):
             return content
+        fields = cls.model_fields  # which takes longer than a look into it
         return {
-            key: _as_word(value, *cls._words_of(key)) if key in cls.model_fields else value
+            key: _as_word(value, *cls._words_of(key)) if key in fields else value
             for key, value in content.items()
         }
 

@@ -391,10 +391,9 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
             )
         found.append(array.astype(np.float64).ravel())
     joined = found[0] if len(found) == 1 else np.concatenate(found)
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = joined.sum()
-    if not np.isfinite(total) and not np.isfinite(joined).all():
-        n = int((~np.isfinite(joined)).sum())
+    finite = np.isfinite(joined)
+    if not finite.all():
+        n = int((~finite).sum())
         raise FunctionError("DPA075", f"the function returned NaN or infinity, in {n} numbers")
     return joined
 

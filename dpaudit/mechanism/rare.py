@@ -17,6 +17,7 @@ FIRST = 100_000  # of the seeds that are looked through
 MOST_SEEDS, FEWEST_SEEDS, MOST_NUMBERS = 100_000, 200, 2 * 10**6
 BLOCK = 10**5  # numbers that are held at once, about
 EACH = 4  # seeds with the largest number, with the smallest, of the longest noise, of the shortest
+_FOUND: dict[tuple[object, ...], Sequence[int]] = {}  # by what is drawn, whatever the function
 
 
 def other_draws(function: AuditedFunction, noise: Noise, value: Value) -> str:
@@ -61,6 +62,16 @@ def goes_on(function: AuditedFunction, noise: Noise, value: Value, seed: int, ca
     drawn = some[left : left + noise.n_drawn]
     function.seed(SEED)  # what is called next is the same in another process
     return bool(noise.fits(function, output, drawn[None], centre)[0])
+
+
+def known_far_seeds(function: AuditedFunction, noise: Noise, value: Value) -> Sequence[int]:
+    """The same as ``far_seeds``, looked for once for all functions that draw alike."""
+    if noise.draw.following is None or noise.mix is not None:
+        return far_seeds(function, noise, value)
+    drawn = noise.draw, function.options.output_shapes, MOST_NUMBERS
+    if drawn not in _FOUND:
+        _FOUND[drawn] = far_seeds(function, noise, value)
+    return _FOUND[drawn]
 
 
 def far_seeds(function: AuditedFunction, noise: Noise, value: Value) -> Sequence[int]:

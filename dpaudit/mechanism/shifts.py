@@ -224,7 +224,8 @@ def _after_seed(
         return (((sum(map(prod, found)),),) if flat else found) * outputs
 
     def drawn(function: AuditedFunction, of: Sequence[Shape]) -> Array:
-        return np.concatenate([np.asarray(one(function, s), float).ravel() for s in of])
+        parts = [np.asarray(one(function, s), float).ravel() for s in of]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def following(function: AuditedFunction) -> Array:
         return drawn(function, shapes(function))

@@ -50,7 +50,7 @@ from .function import (
 )
 from .neighbours import SCALES, Neighbours, Pair
 from .probes import probed
-from .rare import far_seeds, goes_on, other_draws
+from .rare import goes_on, known_far_seeds, other_draws
 from .search import Search
 from .shifts import Noise
 
@@ -288,7 +288,7 @@ def _findings(
 
 def _compared(function: AuditedFunction, noise: Noise, values: Sequence[Value]) -> Compared:
     """How often calls add another noise than what was recognised, and what else speaks of more."""
-    n, far = replayed(noise, function.options.runs), far_seeds(function, noise, values[0])
+    n, far = replayed(noise, function.options.runs), known_far_seeds(function, noise, values[0])
     exceptions = far_off = 0
     for i, value in enumerate(values):
         seeds = range(REPLAYED + i * n // 2, REPLAYED + (i + 1) * n // 2)

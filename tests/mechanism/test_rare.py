@@ -18,7 +18,7 @@ from dpaudit.files.finding import Name, Role
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.function import FunctionHere
-from dpaudit.mechanism.rare import far_seeds, goes_on, other_draws
+from dpaudit.mechanism.rare import far_seeds, goes_on, known_far_seeds, other_draws
 from dpaudit.mechanism.shifts import Noise, recognised
 
 SIGMA, RARELY = 4.0, 1e-5
@@ -111,6 +111,7 @@ def test_a_right_function_draws_its_noise_alone(function: Callable[..., Any]) ->
     assert other_draws(called, found, VALUE) == ""
     far = far_seeds(called, found, VALUE)
     assert 4 <= len(far) <= 16
+    assert [known_far_seeds(called, found, VALUE) for _ in range(2)] == [far, far]
     assert found.exceptions(called, VALUE, far) == 0
 
 

@@ -1,8 +1,8 @@
-"""Seeds among which noise far out is looked for."""
+"""How many draws an audit tries: seeds of noise far out, and pairs of inputs between corners."""
 
 import pytest
 
-from dpaudit.mechanism import rare
+from dpaudit.mechanism import rare, search
 
 
 @pytest.fixture
@@ -10,3 +10,10 @@ def few_far_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """A tenth of an audit's, for noise of which they show nothing; slow tests have all."""
     if not request.node.get_closest_marker("slow"):
         monkeypatch.setattr(rare, "MOST_NUMBERS", 2 * 10**5)
+
+
+@pytest.fixture
+def few_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of an audit's, for functions whose worst ones are at corners; slow tests have all."""
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(search, "DRAWN", (20, 40))

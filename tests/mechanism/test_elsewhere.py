@@ -18,7 +18,7 @@ from dpaudit.progress import unreported
 from dpaudit.recorder.log import Content
 from dpaudit.recorder.mechanism import Caller, Calls, Message, read, values_of, write
 
-pytestmark = pytest.mark.usefixtures("few_far_seeds")
+pytestmark = pytest.mark.usefixtures("few_far_seeds", "few_pairs")
 
 CODE = """
 import os

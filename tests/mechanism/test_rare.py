@@ -140,7 +140,7 @@ def holds_an_exception_far_out(function: Callable[..., Any]) -> None:
     assert found.exceptions(called, VALUE, far_seeds(called, found, VALUE)) > 0
 
 
-@pytest.mark.usefixtures("few_far_seeds")
+@pytest.mark.usefixtures("few_far_seeds", "few_pairs")
 @pytest.mark.parametrize(
     ("epsilon", "verdict"), [(4.0, Verdict.UNSUPPORTED), (100.0, Verdict.UNDERPOWERED)]
 )
@@ -162,6 +162,7 @@ def test_a_coin_takes_the_upper_end_alone(epsilon: float, verdict: Verdict) -> N
     assert "No upper end is accounted: a call also draws from random" in result.claims[0].reason
 
 
+@pytest.mark.usefixtures("few_pairs")
 def test_noise_that_is_cut_off_has_a_lower_end_alone() -> None:
     result = mechanism.audit(cut, {"epsilon": 9.0, "delta": 1e-5}, (20,), sensitivity=1.0, runs=200)
     [measured] = [f for f in result.findings if f.role is Role.MEASURED]

@@ -14,6 +14,9 @@ from dpaudit.mechanism.search import Move, Search, _rank, _spread
 from dpaudit.mechanism.source import _compared, replayed
 
 
+pytestmark = pytest.mark.usefixtures("few_pairs")
+
+
 def options(**asked: Any) -> MechanismOptions:
     return MechanismOptions.model_validate({"function": "a:b", "shape": (4,), **asked})
 
@@ -98,11 +101,11 @@ def test_scores_are_made_chosen_and_counted_on_so_many_runs(
     monkeypatch: pytest.MonkeyPatch, runs: int, asked: list[int]
 ) -> None:
     """Of the worst pair alone, as the noise is recognised."""
-    found, own, ns = search(gaussian, runs=runs), Search.outputs, []
+    found, rng, ns = search(gaussian, runs=runs), np.random.default_rng(0), []
 
     def outputs(one: Search, pair: Any, n: int) -> Any:
         ns.append(n)
-        return own(one, pair, n)
+        return rng.normal(size=(2, n, 4))
 
     monkeypatch.setattr(Search, "outputs", outputs)
     found.played(lambda done, of: None)

@@ -14,6 +14,7 @@ from dpaudit.mechanism.search import Search
 from dpaudit.mechanism.shifts import recognised
 from tests.mechanism.functions import clipped, gaussian, given, laplace, of_torch
 
+pytestmark = pytest.mark.usefixtures("few_pairs")
 TORCH = {"library": "torch", "dtype": "float32"}
 
 

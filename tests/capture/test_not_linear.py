@@ -31,7 +31,7 @@ def run(**messages: list[float]) -> Any:
 CLAIMS = {"text": "a round", "mu": MU, "scope": "round"}, {"text": "less", "mu": 0.2}
 
 
-def audited(out: Path, variant: str, runs: int = 120, claims: Any = CLAIMS) -> AuditResult:
+def audited(out: Path, variant: str, runs: int = 60, claims: Any = CLAIMS) -> AuditResult:
     folder = out.with_name(f"{out.name}-program")
     folder.mkdir()
     shutil.copy(PROGRAMS / "not_linear.py", folder)

@@ -47,7 +47,7 @@ def audited(
     shutil.copy(PROGRAMS / "premises.py", folder)
     config = CapturedConfig.model_validate(
         {
-            "program": {"command": ("python", "premises.py", variant), "folder": folder},
+            "program": {"command": ("python", "premises.py", *variant.split()), "folder": folder},
             "record": record,
             "certify": {"runs": 0},
             "claim": claims,

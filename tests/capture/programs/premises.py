@@ -1,6 +1,6 @@
 """A right simulation of two or three agents in NumPy, twins that are right too, and planted faults.
 
-The first argument chooses one. A record moves the sum of a batch by CLIP, and so costs mu = 1 a
+The first argument chooses one; after a second, one agent alone sends, in one round. A record moves the sum of a batch by CLIP, and so costs mu = 1 a
 round, whatever is changed of what follows; a fault breaks a premise of that.
 """
 
@@ -20,7 +20,8 @@ from dpaudit import tap
 VARIANT = sys.argv[1] if len(sys.argv) > 1 else "none"
 AGENTS = 3 if VARIANT in ("order", "count") else 2
 INPUTS, RECORDS = 60, 6
-ROUNDS = 8 if VARIANT in ("epochs", "mean-in-epochs") else 2
+ALONE = len(sys.argv) > 2
+ROUNDS = 1 if ALONE else 8 if VARIANT in ("epochs", "mean-in-epochs") else 2
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.1
 
 data = np.random.default_rng(1)
@@ -285,5 +286,5 @@ for k in range(ROUNDS):
         models = [(model + message) / 2 for model in models]
     if VARIANT.startswith("in-turn"):
         continue
-    sent = [message_of(i, k) for i in range(AGENTS)]
+    sent = [message_of(i, k) for i in range(1 if ALONE else AGENTS)]
     models = [np.mean(kept if VARIANT == "mean-of-unsent" else sent, axis=0)] * AGENTS

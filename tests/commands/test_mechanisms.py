@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.result import AuditResult
+from dpaudit.mechanism import rare, search
 
 pytest_plugins = ["pytester"]
 OURS = """
@@ -34,6 +35,8 @@ def test_bold(mechanism_audit):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ours.py").write_text(OURS)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rare, "MOST_NUMBERS", 2 * 10**5)  # of its noise and clip, few show all
+    monkeypatch.setattr(search, "DRAWN", (20, 40))
     return tmp_path
 
 

@@ -85,9 +85,9 @@ def test_the_audit_runs(tmp_path: Path, defense: str, no_report) -> None:
     """As it is written, but shorter."""
     text = written(tmp_path, defense)[0].read_text()
     for old, new in (
-        ("n_rounds = 60", "n_rounds = 20"),
-        ("rounds = [60]", "rounds = [20]"),
-        ("trials = 500", "trials = 60"),
+        ("n_rounds = 60", "n_rounds = 4"),
+        ("rounds = [60]", "rounds = [4]"),
+        ("trials = 500", "trials = 40"),
         ("targets = 2", "targets = 1\niterations = 2\nrestarts = 1"),
         ("steps = 10", "steps = 2"),
         ("restarts = 2", "restarts = 1"),

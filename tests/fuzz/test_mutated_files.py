@@ -8,7 +8,7 @@ import json
 import resource
 import struct
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -69,9 +69,7 @@ def results(folder: Path) -> list[bytes]:
 
 
 def baselines(folder: Path) -> list[bytes]:
-    result = AuditResult.read(GOLDEN)
-    made = Baseline(checks={"our README": check_baseline({}, result)})
-    made.write(folder / "made.json")
+    golden_baseline().write(folder / "made.json")
     old = (ROOT / "example_project" / "baseline.json").read_bytes()
     return [(folder / "made.json").read_bytes(), old]
 
@@ -105,19 +103,32 @@ def idx(folder: Path) -> list[bytes]:
     return [images]
 
 
+@cache
+def golden() -> AuditResult:
+    return AuditResult.read(GOLDEN)
+
+
+@cache
+def whole_claims() -> ClaimsFile:
+    return ClaimsFile.read(ROOT / "example_project" / "claims.toml")
+
+
+@cache
+def golden_baseline() -> Baseline:
+    return Baseline(checks={"our README": check_baseline({}, golden())})
+
+
 def read_claims(folder: Path) -> Any:
     file = ClaimsFile.read(folder / "claims.toml")
-    return statements(file, {c.name: AuditResult.read(GOLDEN) for c in file.claims.check})
+    return statements(file, {c.name: golden() for c in file.claims.check})
 
 
 def read_result(folder: Path) -> Any:
     result = AuditResult.read(folder / "audit.json")
     check_baseline({}, result)
     key_metrics(result)
-    whole = ClaimsFile.read(ROOT / "example_project" / "claims.toml")
-    statements(whole, {"our README": result})
-    baseline = Baseline(checks={"our README": check_baseline({}, AuditResult.read(GOLDEN))})
-    beside_baseline(whole, {"our README": result}, baseline, "0")
+    statements(whole_claims(), {"our README": result})
+    beside_baseline(whole_claims(), {"our README": result}, golden_baseline(), "0")
     assert AuditResult.model_validate_json(result.to_json()).to_json() == result.to_json()
     return result
 
@@ -128,7 +139,7 @@ def read_page(folder: Path) -> Any:
 
 def read_baseline(folder: Path) -> Any:
     baseline = Baseline.read(folder / "baseline.json")
-    compare(baseline, {name: AuditResult.read(GOLDEN) for name in baseline.checks}, "0")
+    compare(baseline, {name: golden() for name in baseline.checks}, "0")
     return baseline
 
 

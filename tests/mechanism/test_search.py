@@ -13,7 +13,6 @@ from dpaudit.mechanism.neighbours import Neighbours, _length
 from dpaudit.mechanism.search import Move, Search, _rank, _spread
 from dpaudit.mechanism.source import _compared, replayed
 
-
 pytestmark = pytest.mark.usefixtures("few_pairs")
 
 

@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from dpaudit.data import partition
@@ -16,6 +18,7 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.defense.contract import Setting
 from dpaudit.files.options import graph_options
 from dpaudit.graphs.graph import build_graph
+from dpaudit.inputs import recorder
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 from tests.own_plugins import OWN
@@ -26,6 +29,9 @@ WITHOUT_BYTECODE = sys.dont_write_bytecode
 sys.dont_write_bytecode = False  # until then: rewriting the asserts of all tests takes seconds
 settings.register_profile("same examples in every run", derandomize=True, deadline=None)
 settings.load_profile("same examples in every run")
+# Hundreds of modules of tests are no inputs of an audit, each of which would hash them all.
+recorder.BESIDE = (*recorder.BESIDE, "tests")
+typer.testing._get_command = cache(typer.testing._get_command)  # takes longer than many a command
 # A shell that starts tests in the background lets them ignore what Ctrl+C sends, which some send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -66,9 +66,10 @@ def check(
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("dpaudit.files.kinds.AuditConfig", Config)
+        patch.setattr("dpaudit.pipeline.processes._POLL_SECONDS", 0.002)
         if forks:
             fork_orders(patch)
-        for name, value in {"GITHUB_ACTIONS": "", **environment}.items():
+        for name, value in {"GITHUB_ACTIONS": "", "STUB_QUICK": "1", **environment}.items():
             patch.setenv(name, value)
         done = CliRunner().invoke(app, ["check", "claims.toml", *arguments], obj=auditor)
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import IO, Any
 import pytest
 import torch
 
+from dpaudit.inputs import recorder
 from dpaudit.pipeline import processes
 
 
@@ -90,8 +92,15 @@ class Forked:
         return self._code
 
 
+@cache
+def know_what_is_installed() -> None:
+    """Of all modules, once for all forks."""
+    recorder._note_loaded(recorder.Recorder(None))
+
+
 def fork_orders(patch: pytest.MonkeyPatch) -> None:
     """Processes that carry out orders are forks: what they would import takes seconds."""
+    know_what_is_installed()
     instead = SimpleNamespace(**{**vars(subprocess), "Popen": _server_of_orders})
     patch.setattr(processes, "subprocess", instead)
 

@@ -43,7 +43,8 @@ def run_audit(
     write_whole(Path("seed.json"), json.dumps(config.get("seed")).encode())
     for i in range(10):
         write_whole(out / "findings" / f"{i}.json", json.dumps(list(range(1000))).encode())
-        time.sleep(0.01)
+        if "STUB_QUICK" not in os.environ:  # as where nobody interrupts it
+            time.sleep(0.01)
     write_whole(out / "report.html", b"<!DOCTYPE html>")
     write_whole(out / "audit.json", GOLDEN.read_bytes())
 

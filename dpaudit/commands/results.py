@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError, nearest
-from dpaudit.files.whole import write_whole
+from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 
@@ -77,6 +77,8 @@ def report(
         if folder is not None:
             raise ConfigError("DPA013", f"{option}: expected one run directory, got several")
     results = [result_of(path) for path in run_directories]
+    for written in filter(None, (out, figures, tables)):
+        refuse_links(written)  # before the drawing, which takes seconds
     if out is not None:
         _refuse_other_file(out)
     if n == 1:

@@ -65,6 +65,7 @@ def test_no_command_writes_through_a_link(here: Path, command: str) -> None:
     found = sorted(p.name for p in (here.parent / "secret").rglob("*"))
     assert found == ["check.xml", "deep"]
     assert (here.parent / "secret" / "check.xml").read_text() == "mine"
+    assert [path.name for path in (here / "run").iterdir()] == ["audit.json"]
 
 
 def test_links_above_the_working_folder_are_followed(

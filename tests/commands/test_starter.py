@@ -87,6 +87,7 @@ def test_the_audit_runs(tmp_path: Path, defense: str, no_report) -> None:
     for old, new in (
         ("n_rounds = 60", "n_rounds = 4"),
         ("rounds = [60]", "rounds = [4]"),
+        ("rounds = [1, 20]", "rounds = [1, 2]"),
         ("trials = 500", "trials = 40"),
         ("targets = 2", "targets = 1\niterations = 2\nrestarts = 1"),
         ("steps = 10", "steps = 2"),

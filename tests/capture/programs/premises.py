@@ -1,7 +1,8 @@
 """A right simulation of two or three agents in NumPy, twins that are right too, and planted faults.
 
-The first argument chooses one; after a second, one agent alone sends, in one round. A record moves the sum of a batch by CLIP, and so costs mu = 1 a
-round, whatever is changed of what follows; a fault breaks a premise of that.
+The first argument chooses one; after a second, one agent alone sends, in one round. A record moves
+the sum of a batch by CLIP, and so costs mu = 1 a round, whatever is changed of what follows; a fault
+breaks a premise of that.
 """
 
 import json

@@ -24,6 +24,7 @@ from .edges import beyond_the_noise
 from .examination import Examination
 from .few import few_with_gradients
 from .others import LONG, UNLIKE, Others
+from .reach import ALL_SENT
 from .replay import EVERY_LINK
 from .row import Row
 from .stand_in import MOST_NUMBERS, MOST_ROUNDS, examine_every_round, far_from_the_run
@@ -363,7 +364,10 @@ def _by_message(rows: list[Row]) -> Iterator[list[Row]]:
     """The rows of each message in order of rounds.
 
     Of several rows of one round, which a lag or other agents give, one that counts, or the larger.
+    Of all messages together there are rows only where no message alone speaks against its bound.
     """
+    if any(row.counts for row in rows if row.message != ALL_SENT):
+        rows = [row for row in rows if row.message != ALL_SENT]
     for message in dict.fromkeys(row.message for row in rows):
         own = (row for row in rows if row.message == message)
         largest = {row.round: row for row in sorted(own, key=lambda r: (r.counts, r.measured))}

@@ -26,7 +26,7 @@ from torch import Tensor
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Stated, steps_of
 
 from .laws import redrawn
-from .reach import SAME, Reach, reaching
+from .reach import ALL_SENT, SAME, Reach, reaching
 from .replay import EVERY_LINK
 from .worlds import Coupled, PlayedWorld, WorldPair
 
@@ -94,7 +94,8 @@ def declared_bounds(
     bounds, unlike, weights = dict[str, Stated](), list[str](), dict[str, Tensor]()
     for name in one.keys() & other.keys():
         if not _is_as_much(one[name], other[name]):
-            unlike.append(name)
+            if name != ALL_SENT:  # one of its messages is named
+                unlike.append(name)
             continue
         bound = _bound(one[name], releases, batches_of(coupled, coupled.victim), records)
         if bound is not None and (here.k == 1 or _is_no_less(one[name], first.get(name))):

@@ -21,7 +21,7 @@ from .kept import KeptAnswers
 from .lengths import longest_moving
 from .opposed import Opposed, Vacant
 from .order import examine_order
-from .reach import Reach, reaching
+from .reach import ALL_SENT, Reach, reaching
 from .replay import explained
 from .row import Row, lesser
 from .search import Candidates, ascent, stacked, starts, wrong_labels
@@ -34,6 +34,7 @@ from .worlds import (
     Record,
     WorldPair,
     all_without_first,
+    largest,
     lengths,
     moves,
     placed,
@@ -220,19 +221,13 @@ class Examination:
         differences = {kind: moves(coupled, several, silent) for kind, several in pairs.items()}
         sent, rows = here.play(silent).sent, []
         stated = self.stated(k, adjacency, sent)
-        for name, message in sent.items():
-            by_releases = declared.bounds.get(name)
-            weights = declared.weights.get(name)
+        for name in (*sent, *({ALL_SENT} & declared.bounds.keys())):
+            parts = [name] if name in sent else [n for n, m in sent.items() if m.readers is None]
+            by_releases, weights = declared.bounds.get(name), declared.weights.get(name)
             bound, beyond = lesser(stated.get(name) if weights is None else None, by_releases)
             p, value = (norm, None) if bound is None else bound
-            moved = {
-                kind: max(
-                    lengths(by if weights is None else by * weights, p).nan_to_num(inf, inf).item()
-                    for by in (difference[name] for difference in several)
-                )
-                for kind, several in differences.items()
-            }
-            size = lengths(coupled.own(message), p).item()
+            moved = {kind: largest(by, parts, p, weights) for kind, by in differences.items()}
+            size = lengths(torch.cat([coupled.own(sent[part]) for part in parts], -1), p).item()
             part = max([value or 0.0, *moved.values()])
             row = Row(
                 name,
@@ -246,7 +241,9 @@ class Examination:
                 weighted=weights is not None,
                 beyond=beyond,
             )
-            rows.append(row._replace(processed=row.counts and explained(worlds, name, adjacency)))
+            why = row.counts and any(explained(worlds, part, adjacency) for part in parts)
+            if name in sent or (row.counts and not why):
+                rows.append(row._replace(processed=why))
         return rows
 
     def stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:

@@ -25,6 +25,7 @@ from .opposed import Scaled
 from .worlds import PlayedWorld
 
 SAME = 1e-9  # relative: two ways to play the same noise differ by less
+ALL_SENT = "all that is sent"  # by the victim in a round, as one message
 MOST_TURNS = 32  # plays in which each row of each draw has a coordinate of its own
 
 
@@ -249,18 +250,40 @@ class _Round:
             return coupled.differences(silent, sent(rows.units(units.to(coupled.streams.device))))
 
         everything = rows.at_random()
-        alone = [moved(rows.each(turn)) for turn in range(rows.turns)]
-        together, by_draw, found = moved(everything), list[dict[str, Tensor]](), dict[str, Reach]()
+        alone = [joined(moved(rows.each(turn))) for turn in range(rows.turns)]
+        together = joined(moved(everything))
+        by_draw, found = list[dict[str, Tensor]](), dict[str, Reach]()
         for name, by in together.items():
             blocks = [range(width) for width in rows.widths]
             if {*rows.widths} != {by.shape[-1]}:
-                by_draw = by_draw or [moved(units) for units in rows.draw_by_draw(everything)]
+                if name == ALL_SENT and not _are_apart(found, len(together) - 1):
+                    continue  # it is not worth its plays
+                by_draw = by_draw or [
+                    joined(moved(units)) for units in rows.draw_by_draw(everything)
+                ]
                 blocks = [_block(one[name]) for one in by_draw]
             each = [one[name] for one in alone]
             reach = rows.reach(blocks, each, everything.to(by), by, shares)
             if reach is not None:
                 found[name] = reach._replace(beside=bool(beside))
         return found
+
+
+def joined(by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same [rows, d] by message, and all messages side by side, where each has one row.
+
+    A record may move each message no further than its noise allows, and all of them further.
+    """
+    rows = [own.shape[-2] for own in by_name.values()]
+    if len(rows) < 2 or {*rows} != {1}:
+        return {**by_name}
+    return {**by_name, ALL_SENT: torch.cat([*by_name.values()], -1)}
+
+
+def _are_apart(found: Mapping[str, Reach], n_messages: int) -> bool:
+    """Whether each message has noise, and no two that of one draw."""
+    there = [reach.scales.any(0) for reach in found.values()]
+    return len(there) == n_messages and int(torch.stack(there).sum(0).max()) <= 1
 
 
 def _block(moved: Tensor) -> range:

@@ -18,6 +18,7 @@ All is computed in float64, where rounding is far below any effect.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -362,6 +363,21 @@ def moves(coupled: Coupled, pairs: Sequence[WorldPair], silent: bool) -> list[di
     return [
         coupled.differences(one.play(silent).sent, other.play(silent).sent) for one, other in pairs
     ]
+
+
+def largest(
+    moved: Sequence[Mapping[str, Tensor]], names: Sequence[str], norm: int, weights: Tensor | None
+) -> float:
+    """How far messages, side by side, move at most in one of these ``moves``.
+
+    Args:
+        weights: factors of their coordinates [d].
+
+    Returns: inf where one moves by no number.
+    """
+    every = (torch.cat([one[name] for name in names], -1) for one in moved)
+    weighted = (by if weights is None else by * weights for by in every)
+    return max(lengths(by, norm).nan_to_num(inf, inf).item() for by in weighted)
 
 
 def lengths(differences: Tensor, norm: int) -> Tensor:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dpaudit.defense import clip
+from dpaudit.defense import Round, broadcast, clip
 from dpaudit.files.finding import Name
 from dpaudit.files.verdict import Verdict
 
-from .test_declared import C, Plain, TwoReleases, found  # noqa: F401
+from .test_declared import ETA, B, C, Plain, State, TwoReleases, found  # noqa: F401
 
 
 class OneClip(Plain):
@@ -52,6 +52,31 @@ class OneDraw(Apart):
         return S + noise.gaussian("x", torch.cat(scales, -1), S)
 
 
+class TwoMessages(OneClip):
+    """Two parts of a model, each in a message of its own."""
+
+    messages = {"a": "a part", "b": "the others"}
+    quiet: bool = False  # the noise of the first part is half of what is declared
+
+    def step(self, state, k, graph, gradient, noise):
+        X, M = state
+        T = self.noised(self.summed(gradient, X), noise)
+        a, b = halves(X - ETA * T / B)
+        mixed = torch.cat([graph.mix(a), graph.mix(b)], -1)
+        return Round(State(mixed, M), {"a": broadcast(graph, a), "b": broadcast(graph, b)})
+
+    def noised(self, S, noise):
+        scale = self.sigma * C
+        a, b = halves(S)
+        first = noise.gaussian("a", scale / 2 if self.quiet else scale, a)
+        return S + torch.cat([first, noise.gaussian("b", scale, b)], -1)
+
+
+class OneDrawSentTwice(TwoMessages):
+    def noised(self, S, noise):
+        return Plain.noised(self, S, noise)
+
+
 def halves(values):
     half = values.shape[-1] // 3
     return values.split([half, values.shape[-1] - half], -1)
@@ -80,3 +105,19 @@ def test_a_layer_that_moves_too_far_is_found(found, defense, times) -> None:  # 
     x, _ = found(defense)
     assert x.verdict is Verdict.UNSUPPORTED
     assert 0.99 * times < x.value(Name.MEASURED_OVER_STATED) < times * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", [TwoMessages, OneDrawSentTwice])
+def test_messages_that_move_too_far_together_are_found(found, kind) -> None:  # noqa: F811
+    """Each within its bound, and both sqrt(2) times as far as their noise is made for."""
+    findings = found(kind(clips="each"))
+    [x] = [finding for finding in findings if finding.verdict]
+    assert x.message == "all that is sent"
+    assert x.value(Name.MEASURED_OVER_STATED) == pytest.approx(2**0.5, rel=0.01)
+    assert not any(finding.verdict for finding in found(kind()))
+
+
+def test_a_message_that_moves_too_far_is_named_first(found) -> None:  # noqa: F811
+    against, *_ = [finding for finding in found(TwoMessages(quiet=True)) if finding.verdict]
+    assert against.message == "a"
+    assert 1.5 < against.value(Name.MEASURED_OVER_STATED) < 2 + 1e-6

@@ -13,7 +13,7 @@ from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import aligned
 from dpaudit.capture.accounted import SLACK
 from dpaudit.capture.far_records import refuse_whole_numbers
-from dpaudit.capture.over_rounds import OfOneRecord, RunCost, costs_of_runs, least_of_run
+from dpaudit.capture.over_rounds import OfOneRecord, RunCost, _moved, costs_of_runs, least_of_run
 from dpaudit.capture.runs import MessageId, NamedDraw
 from dpaudit.capture.traces import NotExamined
 from dpaudit.files.world import FAR, World
@@ -229,3 +229,13 @@ def test_records_of_whole_numbers_are_not_put_far_out(parts: Any, said: str) -> 
         refuse_whole_numbers(runs, used)
     assert [world.keeps_records for world in asked] == [True]
     assert len(counted) == 1
+
+
+@pytest.mark.parametrize("move", [-3.0, 3.0])
+def test_a_move_counts_in_either_direction(move: float) -> None:
+    """Of a message whose largest number is 4: three quarters of it."""
+    shown = MessageId(0, (1,), "x", 1)
+    base = SimpleNamespace(messages={shown: np.array([4.0, 1.0])})
+    runs: Any = SimpleNamespace(worlds=SimpleNamespace(base=base), places={})
+    run: Any = SimpleNamespace(messages={shown: np.array([4.0, 1.0 + move])})
+    assert _moved(runs, 1, shown, World(out=Path("/tmp")), run) == 0.75

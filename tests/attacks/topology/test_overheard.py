@@ -122,6 +122,12 @@ def test_weights_of_a_pair_are_pooled_by_their_precision() -> None:
     assert found[1, 1] == pytest.approx(2 * 0.75 / 2**0.5)
 
 
+def test_a_row_without_residual_has_finite_scores() -> None:
+    found = regression([[0.5, 0.5], [0.25, 0.75]], torch.eye(2), torch.eye(2))
+    exact = found._replace(W=found.W.double(), variance=torch.zeros(2, dtype=torch.float64))
+    assert np.isfinite(by_regression(exact)).all()
+
+
 def test_sparse_rows_are_the_least_of_a_parabola() -> None:
     """Of the row (x, 1 - x) the slope is 2x - 1.2 for the first, and negative for the second."""
     gram = torch.tensor([[2.0, 0.5], [0.5, 1.0]])

@@ -167,6 +167,7 @@ def test_what_it_cannot_run_is_refused_in_one_line() -> None:
     for setting, options, match in (
         (Setting(build_graph("directed-ring", 4), (30,) * 4, d=3), {}, "undirected"),
         (Setting(ring, (30, 30, 20, 30), d=3), {}, "2 to 3 batches"),
+        (Setting(ring, (9,) * 4, d=3), {}, "0 to 0 batches"),
         (Setting(ring, (30,) * 4, d=3), {"n_rounds": 401}, "400 at most"),
     ):
         with pytest.raises(ConfigError, match=match):

@@ -1,6 +1,7 @@
 """A step that takes chance from outside is refused in a line that names the call."""
 
 import datetime
+import gc
 import os
 import random
 import secrets
@@ -93,6 +94,20 @@ def test_seeds_are_named_before_draws_and_others_not() -> None:
     assert "time.time_ns" in chance.named(lambda: (torch.randn(1), time.time_ns()))
     generator = torch.Generator().manual_seed(1)
     assert "torch.randn" in chance.named(lambda: torch.randn(1, generator=generator))
+
+
+def test_what_collects_garbage_is_no_call_of_a_step() -> None:
+    """Others may look at the clock whenever it is collected, in the middle of a step."""
+
+    def timed(phase: str, info: dict[str, int]) -> None:
+        time.perf_counter()
+
+    gc.callbacks.append(timed)
+    try:
+        assert chance.named(lambda: [[[]] for _ in range(10_000)]) == ""
+    finally:
+        gc.callbacks.remove(timed)
+    assert gc.isenabled()
 
 
 def test_watching_leaves_the_profiler_as_it_was() -> None:

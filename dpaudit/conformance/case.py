@@ -7,7 +7,7 @@ of a defense as it is, of another seed, or of a stack of trials.
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -25,7 +25,7 @@ from dpaudit.defense.contract import (
 )
 from dpaudit.defense.noise import Noise, Scale
 from dpaudit.files.options import GraphOptions
-from dpaudit.graphs.graph import Network, build_graph
+from dpaudit.graphs.graph import build_graph
 from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification
 
@@ -33,7 +33,6 @@ N_AGENTS = 8  # on a ring one of them is four links away
 N_ROUNDS = 5
 ROUNDS = range(1, N_ROUNDS + 1)
 TRIALS = 3
-KEPT = 8  # graphs and problems: all promises of a defense are checked on the same
 
 
 class BrokenPromise(AssertionError):
@@ -69,7 +68,7 @@ class Case:
     ) -> "Case":
         """Raises DpauditError if the defense refuses the graph or the numbers of records."""
         streams = Streams(20240611, device)
-        network = _network(graph, streams)
+        network = build_graph(graph, N_AGENTS, streams.numpy("graph"), N_ROUNDS)
         servers = 0 if network.server is None else 1
         problem, sizes = small_problem(given, streams, torch.float64, servers)
         layers = tuple((n, p.numel()) for n, p in problem.gradients.module.named_parameters())
@@ -132,19 +131,7 @@ def small_problem(
     defense: Defense, streams: Streams, dtype: torch.dtype, servers: int = 0
 ) -> tuple[Classification, tuple[int, ...]]:
     """Random records in this precision, two batches for each agent, and how many each holds."""
-    return _problem(defense.batch_size, streams, dtype, servers)
-
-
-@lru_cache(maxsize=KEPT)
-def _network(graph: GraphOptions, streams: Streams) -> Network:
-    return build_graph(graph, N_AGENTS, streams.numpy("graph"), N_ROUNDS)
-
-
-@lru_cache(maxsize=KEPT)
-def _problem(
-    batch_size: int, streams: Streams, dtype: torch.dtype, servers: int
-) -> tuple[Classification, tuple[int, ...]]:
-    n = 2 * batch_size * N_AGENTS
+    n = 2 * defense.batch_size * N_AGENTS
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(n + 3, 5, generator=generator, dtype=torch.float64).to(dtype)
     y = torch.arange(n + 3) % 3

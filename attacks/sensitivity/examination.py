@@ -241,9 +241,9 @@ class Examination:
                 weighted=weights is not None,
                 beyond=beyond,
             )
-            why = row.counts and any(explained(worlds, part, adjacency) for part in parts)
-            if name in sent or (row.counts and not why):
-                rows.append(row._replace(processed=why))
+            processed = row.counts and any(explained(worlds, part, adjacency) for part in parts)
+            if name in sent or (row.counts and not processed):
+                rows.append(row._replace(processed=processed))
         return rows
 
     def stated(self, k: int, adjacency: Adjacency, sent: Messages) -> Mapping[str, Stated]:

@@ -20,9 +20,7 @@ class Row(NamedTuple):
     noiseless: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
     by_releases: bool = False  # the bound is that of the declared releases, not the stated one
-    weighted: bool = (
-        False  # lengths are in units of the noise, of which coordinates carry unlike much
-    )
+    weighted: bool = False  # lengths are in units of noise that is not alike in all coordinates
     beyond: float | None = None  # the larger one that the defense states then
     agent: int | None = None  # whose record it is, if it is not the victim's
 

@@ -97,8 +97,8 @@ class _Rows:
     def each(self, turn: int) -> Tensor:
         """One unit of each row whose turn it is, in its place."""
         units = torch.zeros(len(self._places), max(self.widths), dtype=torch.float64)
-        for i, (own, place) in enumerate(self._places):
-            units[i, place] = float(own == turn)
+        there = [i for i, (own, _) in enumerate(self._places) if own == turn]
+        units[there, [self._places[i][1] for i in there]] = 1.0
         return units
 
     def at_random(self) -> Tensor:
@@ -134,21 +134,24 @@ class _Rows:
         if not all(len(b) in (0, w) for b, w in zip(blocks, self.widths, strict=True)):
             return None
         by_row = [blocks[i] for i in self._of_draw.tolist()]
-        (rows, d), n, spilt = together.shape, len(by_row), [by.clone() for by in alone]
-        scales, laid = together.new_zeros(rows, n), together.new_zeros(n, d)
-        seen = set[tuple[int, int]]()
-        for i, (block, (turn, place)) in enumerate(zip(by_row, self._places, strict=True)):
-            if not block:
-                continue
-            column = block.start + place
-            if (turn, column) in seen:
-                return None
-            seen.add((turn, column))
-            scales[:, i], spilt[turn][:, column] = alone[turn][:, column], 0.0
-            laid[i, block.start : block.stop] = everything[i, : len(block)]
+        (rows, d), n = together.shape, len(by_row)
+        there = [i for i, block in enumerate(by_row) if block]
+        if not there:
+            return None
+        turns = [self._places[i][0] for i in there]
+        columns = [by_row[i].start + self._places[i][1] for i in there]
+        if len({*zip(turns, columns, strict=True)}) < len(there):
+            return None
+        of_turns, scales = torch.stack([*alone]), together.new_zeros(rows, n)  # [turns, rows, d]
+        scales[:, there] = of_turns[turns, :, columns].T
+        of_turns[turns, :, columns] = 0.0
+        laid = together.new_zeros(n, d)
+        for i, block in enumerate(blocks):
+            own = self._of_draw == i
+            laid[own, block.start : block.stop] = everything[own, : len(block)]
         if not rows or not scales.any(1).all():
             return None
-        if not _is_sum(torch.cat([scales, *spilt], 1), laid, together):
+        if not _is_sum(torch.cat([scales, *of_turns], 1), laid, together):
             return None
         units = scales.new_tensor([STD[family] for family in self.families])
         of_rows = {

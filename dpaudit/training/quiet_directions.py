@@ -23,6 +23,7 @@ SUSPECT = 0.35  # of the variance that is expected
 CERTAIN = 1e-30  # p-value, at which nothing more is played
 SLACK = 0.5  # of it, that is no fault yet
 MATCHED = 1e-3  # of the noise: what data and noise differ by where both go the same way
+ENOUGH = 100  # numbers for each row, that give the covariance of rows to 10%
 WHOLE = 700  # coordinates at most whose covariance is estimated as a whole
 ROWS = 2  # rows of a message whose covariance is
 PAIRED = 200  # of the numbers that are spread
@@ -199,13 +200,15 @@ class _Directions:
         where coordinates are independent.
         """
         r = len(rows)
+        fourth = along.pow(4).sum(dim=-1).clamp(min=1e-300)
+        numbers = (along.square().sum(dim=-1) ** 2 / fourth).min().item()  # of a row, that count
         observed, expected = torch.zeros(2, len(along), r, r, dtype=torch.float64)
         n = 0
         for i in range(PLAYS):
             noise = self._noise(i)[:, rows]
             at = (noise @ along.mT).permute(2, 1, 0)  # [n_along, rows, samples]
             observed += at @ at.mT
-            if n < 16:  # there are d as many numbers in it
+            if n < 16 and n * numbers < ENOUGH * r:
                 by_row = noise.transpose(0, 1).contiguous()
                 for u, E in zip(along, expected, strict=True):
                     weighted = (by_row * u).flatten(1)

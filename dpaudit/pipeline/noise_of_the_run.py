@@ -158,7 +158,7 @@ def _size(by_name: Mapping[str, list[Heard]], families: set[NoiseFamily]) -> Met
         for h in (h for h in group if h.per_draw is not None and h.is_tested):
             assert h.per_draw is not None
             used = h.per_draw > SHOWN * h.per_draw.max()
-            units = (h.noise / h.per_draw)[..., used].double()
+            units = (h.noise / h.per_draw)[used].double()
             total += float((units.abs() if family == "laplace" else units.square()).sum())
             n += units.numel()
         if n > 0:

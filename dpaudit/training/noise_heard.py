@@ -47,7 +47,8 @@ class Heard:
     noise_stays: bool  # noise of one coordinate stays in it
     data_stays: bool  # so do gradients
     asked: Tensor  # [rows, d], the scale that the defense asks for
-    # [rows, d], what a draw as large as that scale adds; None: more draws than one may reach it
+    # [streams, rows, d], what a draw as large as that scale adds, which noise of earlier rounds may
+    # decide; None: more draws than one may reach it
     per_draw: Tensor | None
     finer: str | None = None  # what of the data shows more finely than the noise
     quiet: QuietDirection | None = None  # a direction with less noise than others
@@ -207,7 +208,7 @@ class _Listener:
         return torch.stack(found).mean(dim=0).sqrt()
 
     def _per_draw(self) -> Tensor | None:
-        """What a draw as large as the scale that is asked adds, [rows, d].
+        """What a draw as large as the scale that is asked adds, [streams, rows, d].
 
         By known numbers in the place of draws, which are the same in all rows. None: a step puts
         its coordinates in another order, so that other numbers add something else, or several rows
@@ -215,29 +216,29 @@ class _Listener:
         """
         (one, first), (other, second) = map(self._added_by, (0, 1))
         shown = torch.minimum(first, second) > COMPARED
-        if ((one - other).abs() > ALIKE * one.max())[shown.expand_as(one)].any():
+        if ((one - other).abs() > ALIKE * _largest(one))[shown.expand_as(one)].any():
             return None
         added = torch.where(first > LEAST, one, 0.0)
         return added if self._of_one_row(added) else None
 
     def _of_one_row(self, added: Tensor) -> bool:
         """Whether draws of its own sender's row, or link's, reach a row, by rows of other sizes."""
-        found = (self._play(Way(signs="asked"))[0] - self._base[0]).abs()
+        found = (self._play(Way(signs="asked")) - self._base).abs()
         seen = self._message.seen
         senders = torch.tensor([sender for sender, _ in seen.links], dtype=torch.long)
         for rows in (senders, seen.rows.cpu(), torch.zeros_like(senders)):
             sizes = row_sizes(int(rows.max()) + 1)[rows].to(added)
-            wrong = (found - sizes * added).abs() > EXACT * found.max() + self._tolerance
+            wrong = (found - sizes * added).abs() > EXACT * _largest(found) + self._tolerance
             if not wrong[added > 0].any():
                 return True
         return False
 
     def _added_by(self, pattern: int) -> tuple[Tensor, Tensor]:
-        """What known numbers add, over these numbers, and the numbers."""
+        """What known numbers add [streams, rows, d], over these numbers, and the numbers."""
         spread = Spread(self._base.shape[-1], alike=True)
         numbers = spread_of(self._base, self._base.shape[:1], pattern, spread)[0].abs()
         way = Way(signs="asked", spread=spread, pattern=pattern)
-        return (self._play(way)[0] - self._base[0]).abs() / numbers, numbers
+        return (self._play(way) - self._base).abs() / numbers, numbers
 
     def _is_in_proportion(
         self, move: Callable[[float], Tensor], moved: Tensor, size: float
@@ -289,6 +290,11 @@ def _sign_ways(x: float) -> tuple[Way, ...]:
 
 def _moving_ways(x: float) -> tuple[Way, ...]:
     return tuple(Way(weight=0.0, move=way * x, pattern=i) for i in (0, 1) for way in (1, -1))
+
+
+def _largest(numbers: Tensor) -> Tensor:
+    """Of each stream, [streams, 1, 1]."""
+    return numbers.amax(dim=(1, 2), keepdim=True)
 
 
 def rounding(*messages: Tensor) -> float:

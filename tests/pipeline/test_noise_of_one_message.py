@@ -115,7 +115,7 @@ def size(families: set[Any], **messages: Heard) -> Any:
 
 def test_the_size_of_noise_is_that_of_the_least_message() -> None:
     """Of 24 draws, those of a coordinate that no draw reaches left out."""
-    z, per_draw = draws(4, 2, 4), torch.tensor([[2.0, 1.0, 0.5, 0.0]]).double().repeat(2, 1)
+    z, per_draw = draws(4, 2, 4), torch.tensor([2.0, 1.0, 0.5, 0.0]).double().repeat(4, 2, 1)
     whole = heard(z * per_draw, per_draw=per_draw)
     own = z[..., :3]
     found = size({"gaussian"}, x=whole)

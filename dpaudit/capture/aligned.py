@@ -25,7 +25,6 @@ from dpaudit.errors import RunError
 from dpaudit.files.result import PremiseName
 from dpaudit.files.world import FAR, NEARER, Change, How, World
 
-from .coupled import OTHERWISE
 from .measured import AGREE, NOTHING, Booleans, Move, Response, making_up_for, noise_of
 from .other_draws import draws_beside
 from .program import Program
@@ -338,7 +337,7 @@ class Alignments:
     def changes(self, k: int, victims: Sequence[int], world: World, run: ProgramRun) -> Changed:
         """How far the messages of these victims in a round are from those of the base run."""
         if self.worlds.otherwise and any(change.how == "absent" for change in world.changes):
-            raise RunError("DPA063", OTHERWISE.format(self.worlds.otherwise))
+            raise RunError("DPA063", self.worlds.otherwise)
         base = self.worlds.base.messages
         found: dict[int, dict[MessageId, Array]] = {}
         for victim in victims:

@@ -24,6 +24,10 @@ OTHERWISE = (
     "{} draws other numbers beside noise, as dropout does for one record less, so that all other "
     "records have other ones, too"
 )
+BY_CHANCE = (
+    "{} draws more numbers in some runs than in others, as where they are rejected until one fits, "
+    "so that two runs do not share their draws"
+)
 
 Line = tuple[int, str, str]  # a process, a call site, and what is drawn there
 LEFT_BEHIND = (
@@ -52,7 +56,11 @@ def with_other_draws(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
         update={"changes": tuple(Change(agent=i, batch=n, how="absent") for i, n in changes)}
     )
     one, other = runs.loaded([world, without])
-    return worlds._replace(otherwise=_differing(one, other, config.noise.sites))
+    sites = config.noise.sites
+    by_chance = _differing(plain, one, sites)
+    if by_record := _differing(one, other, sites) - by_chance:
+        return worlds._replace(otherwise=OTHERWISE.format(min(by_record)))
+    return worlds._replace(otherwise=BY_CHANCE.format(min(by_chance)) if by_chance else "")
 
 
 def with_noise_left_behind(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
@@ -141,11 +149,11 @@ def _unused(worlds: MeasuredRuns, victim: int) -> str:
     return ""
 
 
-def _differing(one: ProgramRun, other: ProgramRun, sites: tuple[str, ...]) -> str:
-    """A line at which two runs draw numbers of other shapes, or not as often; "" if none."""
+def _differing(one: ProgramRun, other: ProgramRun, sites: tuple[str, ...]) -> set[str]:
+    """The lines at which two runs draw numbers of other shapes, or not as often."""
     counts = [_counts(run, sites) for run in (one, other)]
     differ = (counts[0] - counts[1]) + (counts[1] - counts[0])
-    return min((site for site, *_ in differ), default="")
+    return {site for site, *_ in differ}
 
 
 def _counts(run: ProgramRun, sites: tuple[str, ...]) -> Counter[tuple[Any, ...]]:

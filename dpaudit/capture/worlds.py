@@ -162,7 +162,7 @@ class MeasuredRuns(NamedTuple):
     replay: World  # by which runs share every draw
     rounds: Mapping[int, Neighbours]
     not_measured: str = ""  # a round, with why
-    otherwise: str = ""  # a line that draws other numbers beside noise without the record
+    otherwise: str = ""  # what draws other numbers without the record, or in each run
     # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
     left_behind: Mapping[MessageId, str] = {}
     leaves_out: bool = True  # a record; else others take its place alone

@@ -128,7 +128,7 @@ def both_of(
 def test_half_counts_of_two_records_where_dropout_changes() -> None:
     """Where one record less changes the dropout of all others, the runs without it say nothing."""
     one = Round({0: "a"}, {0: (RoundLeak(9.0, 0.0),) * 2}, RoundLeak(3.0, 0.0))
-    line = {"otherwise": "train.py:5"}
+    line = {"otherwise": "train.py:5 draws other numbers"}
     found = accounted(one, one, **line)
     assert found.metrics[Name.EPSILON].low == low_of(1.5 * sqrt(2))
     assert accounted(one, scope="round", **line).metrics[Name.EPSILON].low == low_of(1.5)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.coupled import _draws_others, with_noise_left_behind, with_other_draws
+from dpaudit.capture.coupled import (
+    BY_CHANCE,
+    OTHERWISE,
+    _draws_others,
+    with_noise_left_behind,
+    with_other_draws,
+)
 from dpaudit.capture.traces import NotExamined
 from dpaudit.capture.worlds import MeasuredRuns
 from dpaudit.files.world import Change, World
@@ -24,6 +30,7 @@ class DropsOut(Toy):
     line = LINE
     operator, purpose = "bernoulli_", "model"
     of_records = True  # and not one for all of them
+    rejects = False  # draws as often as its seed has it
     before = False  # the first batch
 
     def _turn(self, run: Any, clock: Any, agent: int, k: int, *noise: Any) -> None:
@@ -35,7 +42,7 @@ class DropsOut(Toy):
             operator=self.operator, call_site=self.line, purpose=self.purpose,
         )  # fmt: skip
         super()._turn(run, clock, agent, k, *noise)
-        run.all_draws.append(draw)
+        run.all_draws += [draw] * (1 + self.rejects * (run.world.seed % 2))
 
 
 def found(
@@ -51,7 +58,7 @@ def found(
 
 def test_a_line_that_draws_for_each_record_is_named(tmp_path: Path) -> None:
     worlds, played = found(DropsOut(tmp_path), tmp_path)
-    assert worlds.otherwise == LINE
+    assert worlds.otherwise == OTHERWISE.format(LINE)
     gone = [Change(agent=i, batch=1, how="absent") for i in (0, 1)]
     assert [(world.seed, world.tape, [*world.changes]) for world in played] == [
         (4, None, []), (4, None, gone),
@@ -74,13 +81,18 @@ def test_the_same_draws_without_a_record_are_no_matter(
     assert found(Toy(tmp_path), tmp_path)[1] == []  # it draws noise alone
 
 
+def test_a_line_that_rejects_draws_is_no_dropout(tmp_path: Path) -> None:
+    worlds, _ = found(DropsOut(tmp_path, rejects=True, of_records=False), tmp_path, 2)
+    assert worlds.otherwise == BY_CHANCE.format(LINE)
+
+
 def test_a_line_of_noise_is_none_beside_noise(tmp_path: Path) -> None:
     assert found(DropsOut(tmp_path), tmp_path, sites=(LINE, "z"))[0].otherwise == ""
 
 
 def test_runs_without_a_record_are_not_compared_then(tmp_path: Path) -> None:
     of: Alignments = alignments(Toy(tmp_path), tmp_path)
-    of.worlds = of.worlds._replace(otherwise=LINE)
+    of.worlds = of.worlds._replace(otherwise=OTHERWISE.format(LINE))
     with pytest.raises(NotExamined, match=f"is left out: {LINE} draws other numbers") as error:
         of.moves()
     assert error.value.premise == "distance"

@@ -90,8 +90,17 @@ def audit(
 
 
 def _plain(model: nn.Module | None) -> nn.Module | None:
-    """The network that ``torch.compile`` was given: it would compile each audit's calls anew."""
+    """The network that ``torch.compile`` was given: it would compile each audit's calls anew.
+
+    Raises ConfigError: it is no network.
+    """
     plain: nn.Module | None = getattr(model, "_orig_mod", model)
+    if plain is not None and not isinstance(plain, nn.Module):
+        is_class = isinstance(plain, type)
+        said = f"the class {plain.__name__}" if is_class else f"a {type(plain).__name__}"
+        expected = "expected a torch.nn.Module, or the name of a network"
+        help = f"give an object of it: {plain.__name__}(...)" if is_class else ""
+        raise ConfigError("DPA035", f"model: {said}; {expected}", help)
     return plain
 
 

@@ -86,8 +86,10 @@ def config_of(step: Step, settings: Mapping[str, Any]) -> tuple[dict[str, Any], 
     for table in ("graph", "model"):
         if isinstance(content.get(table), str):
             content[table] = {"name": content[table]}
-    if isinstance(claim := content.get("claim"), Mapping):
-        content["claim"] = [{"text": name, **claim}]
+    claims = content.get("claim")
+    claims = [claims] if isinstance(claims, Mapping) else claims
+    if isinstance(claims, list | tuple):
+        content["claim"] = [{"text": name, **c} if isinstance(c, Mapping) else c for c in claims]
     return content, made
 
 
@@ -108,11 +110,15 @@ def _refuse_other_arguments(step: Step, name: str) -> None:
 
 
 def refuse_missing(content: Mapping[str, Any]) -> None:
-    """Raises ConfigError: an audit of a function names no graph or no network."""
+    """Raises ConfigError: an audit of a function names no graph, no network, or has no data."""
     lines = [
         Problem("DPA005", f"{table}: missing; expected a name, as {table}={name!r}", help)
         for table, (name, help) in MISSING.items()
         if table not in content
     ]
+    if not {"name", "path"} & content.get("data", {}).keys():
+        expected = "expected arrays (x, y) or a data set, after the function"
+        help = "dpaudit.audit(step, (x, y), ...)"
+        lines.append(Problem("DPA005", f"data: missing; {expected}", help))
     if lines:
         raise ConfigError.of(lines)

@@ -12,6 +12,7 @@ import torch
 
 from dpaudit.errors import DataError
 from dpaudit.rng import Streams
+from dpaudit.text import one_line
 
 from .datasets import ONE_HOT, TEST_SHARE, Dataset, array_of, from_arrays, is_one_hot
 
@@ -41,15 +42,16 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
     """
     if isinstance(records, tuple):
         return from_arrays(*records, seed=seed)
-    if not isinstance(records, Records):
+    if isinstance(records, str | Mapping) or not isinstance(records, Records):
         raise DataError(
             "DPA030",
             f"data: a {type(records).__name__}; expected arrays (x, y), or a data set with a "
             "length and items by index",
+            _instead_of(records),
         )
     if not len(records):
         raise DataError("DPA030", "data: an empty data set; expected records")
-    pairs = [_pair(records[i], i) for i in range(len(records))]
+    pairs = [_pair(_item(records, i), i) for i in range(len(records))]
     shapes = {x.shape for x, _ in pairs}
     if len(shapes) > 1:
         one, other = list(shapes)[:2]
@@ -69,6 +71,31 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
     own = all(label is None for _, label in pairs)
     y = x[:, -1] if own else _labels_of([label for _, label in pairs])
     return _of_tokens(x[:, :-1] if own else x, y, own or y.ndim > 1, seed)
+
+
+def _instead_of(records: object) -> str:
+    """What to give in the place of what is no data set."""
+    if isinstance(records, str):
+        return f'name it in the config of an audit: data = {{ name = "{records}" }}'
+    if isinstance(records, Mapping) and records:
+        keys = [repr(key) for key in records]
+        return f"give one of its parts, as data[{keys[0]}], or a tuple of arrays (x, y)"
+    if hasattr(records, "dataset"):
+        return "give what it loads, its .dataset: batches are drawn by the audit"
+    return ""
+
+
+def _item(records: Records, i: int) -> Any:
+    """A record by its index. Raises DataError: there is none."""
+    try:
+        return records[i]
+    except Exception as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise DataError(
+            "DPA030",
+            f"data: item {i} of {len(records):,} in this {type(records).__name__} cannot be had: "
+            f"{said}; expected items by index",
+        ) from error
 
 
 def _labels_of(labels: list[Any]) -> np.ndarray[Any, Any]:

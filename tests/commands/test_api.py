@@ -137,6 +137,8 @@ def test_training_starts_from_the_parameters_of_an_own_network() -> None:
         ({"model": nn.Sequential(nn.Linear(9, 3), nn.BatchNorm1d(3))}, "give fix_model=True"),
         ({"model": spectral_norm(nn.Linear(9, 3))}, "expected a network whose forward changes no"),
         ({"model": torch.jit.script(nn.Linear(9, 3))}, "ScriptModule cannot take records"),
+        ({"model": nn.Linear}, "model: the class Linear; expected a torch.nn.Module"),
+        ({"model": 3}, "model: a int; expected a torch.nn.Module, or the name"),
         ({"data": (np.zeros((5, 3), "f4"), np.zeros(4, int))}, "data: y has shape"),
         ({"data": (np.zeros((5, 3), "f4"), np.zeros(5, int))}, "single class"),
     ],
@@ -294,6 +296,7 @@ def test_a_function_without_noise_is_found() -> None:
         (my_step, {"noise_multiplier": -1.0}, "noise_multiplier: "),
         (my_step, {"graph": "rign"}, "graph"),
         (my_step, {"noise_multiplier": None}, "my_step: give either epsilon or noise_multiplier"),
+        (my_step, {"claim": [{"epsilon": 2.0}, {"epsilon": 0.0}]}, "claim[2].epsilon: "),
         (lambda *given: given[1], {}, "<lambda> returns a Tensor; expected"),
         (partial(my_step, noise=0), {}, "partial: its arguments are (self, x, k, graph, gradient"),
     ],
@@ -320,6 +323,8 @@ def test_tables_that_an_audit_of_a_function_lacks_are_named() -> None:
         "graph: missing; expected a name, as graph='ring'",
         "model: missing; expected a name, as model='logistic'",
     ]
+    with pytest.raises(dpaudit.DpauditError, match="data: missing; expected arrays"):
+        dpaudit.audit(my_step, **OF_A_FUNCTION)
 
 
 @pytest.mark.parametrize(

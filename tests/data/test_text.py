@@ -1,11 +1,12 @@
 """Text as token ids, from files or the embedded corpus, and data sets of other packages."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from dpaudit.data import text
 from dpaudit.data.datasets import load_dataset
@@ -170,3 +171,28 @@ def test_tensors_are_taken_whatever_their_layout_and_gradient() -> None:
         assert from_records(Items(zip(other, y, strict=True))).fingerprint == plain.fingerprint
     with pytest.raises(DataError, match="data: a list_iterator; expected arrays"):
         from_records(iter([1, 2]))
+
+
+class FromOne:
+    """Items whose indices begin at 1."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Any:
+        return {1: ([1.0, 2.0], 0), 2: ([1.0, 3.0], 1)}[i]
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "help"),
+    [
+        ("digits", "data: a str; expected", 'data = { name = "digits" }'),
+        ({"train": [], "test": []}, "data: a dict; expected", "as data['train'], or a tuple"),
+        (DataLoader([(1, 0)]), "data: a DataLoader; expected", "give what it loads, its .dataset"),
+        (FromOne(), "item 0 of 2 in this FromOne cannot be had: KeyError: 0; expected items", ""),
+    ],
+)
+def test_what_is_no_data_set_is_refused_with_help(given: Any, said: str, help: str) -> None:
+    with pytest.raises(DataError, match=said) as error:
+        from_records(given)
+    assert help in error.value.problems[0].help

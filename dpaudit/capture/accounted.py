@@ -269,8 +269,8 @@ def _notes(worlds: MeasuredRuns, claim: Claim, worst: VictimLeaks) -> Iterator[s
             yield f"{hidden[0]} may be hidden by noise that was not named: {hidden[1]}"
     if worlds.otherwise and claim.adjacency == "add-remove":
         yield (
-            f"where a record is left out, {worlds.otherwise}: two records in one place were compared, "
-            "and half of what they differ by counts"
+            f"where a record is left out, {worlds.otherwise}: two records in one place were "
+            "compared, and half of what they differ by counts"
         )
     if uncounted := [k for k, (_, leak) in worst.by_round.items() if leak.upper]:
         yield (

@@ -67,16 +67,16 @@ def audit(
 
     Raises DpauditError: config, objects or run directory do not allow it; a line for each problem.
     """
-    named = {"model": model} if isinstance(model, str) else {}
-    content, text, path, step = _read(config, {**settings, **named})
+    content, text, path, step = _read(config, settings | _named(model))
     if data is not None and not isinstance(data, Dataset):
-        data = from_records(data, seed=int(content.get("seed", 0)))
-    own = CallerObjects(step or defense, data, None if isinstance(model, str) else _plain(model))
+        data = from_records(data, seed=_whole("seed", content.get("seed", 0), 0))
+    own = CallerObjects(_one(step, defense), data, _plain(model))
     checked = _checked(own.fill(content), text, path, own.defense, fix_model)
+    cores = _whole("cores", cores or Runtime.cores, 1)
     runtime = Runtime(
         torch_device(device, f'device = "{device}"'),
         None if data_root is None else Path(data_root),
-        cores=(cores or Runtime.cores) if own.travels else 1,
+        cores=cores if own.travels else 1,
         max_memory=None if max_memory is None else bytes_of(str(max_memory), "max_memory"),
     )
     place = TemporaryDirectory(prefix="dpaudit-") if out is None else nullcontext(str(out))
@@ -89,19 +89,45 @@ def audit(
         raise RunError("DPA026", said) from error
 
 
-def _plain(model: nn.Module | None) -> nn.Module | None:
+def _one(step: Defense | None, defense: Defense | None) -> Defense | None:
+    """Raises ConfigError: what is no defense, or one beside a function."""
+    if defense is not None and (step is not None or not isinstance(defense, Defense)):
+        said = "beside a function" if step is not None else _kind(defense)
+        raise ConfigError("DPA005", f"defense: {said}; expected an object of a defense, or none")
+    return step or defense
+
+
+def _whole(name: str, number: Any, least: int) -> int:
+    """Raises ConfigError: it is no whole number, or too small."""
+    if not isinstance(number, int) or number < least:
+        said = f"{name}: {number!r}; expected a whole number, {least} or more"
+        raise ConfigError("DPA005", said)
+    return number
+
+
+def _named(model: nn.Module | str | None) -> dict[str, str]:
+    return {"model": model} if isinstance(model, str) else {}
+
+
+def _plain(model: nn.Module | str | None) -> nn.Module | None:
     """The network that ``torch.compile`` was given: it would compile each audit's calls anew.
 
     Raises ConfigError: it is no network.
     """
-    plain: nn.Module | None = getattr(model, "_orig_mod", model)
-    if plain is not None and not isinstance(plain, nn.Module):
-        is_class = isinstance(plain, type)
-        said = f"the class {plain.__name__}" if is_class else f"a {type(plain).__name__}"
+    if model is None or isinstance(model, str):
+        return None
+    plain: nn.Module = getattr(model, "_orig_mod", model)
+    if not isinstance(plain, nn.Module):
         expected = "expected a torch.nn.Module, or the name of a network"
-        help = f"give an object of it: {plain.__name__}(...)" if is_class else ""
-        raise ConfigError("DPA035", f"model: {said}; {expected}", help)
+        help = f"give an object of it: {plain.__name__}(...)" if isinstance(plain, type) else ""
+        raise ConfigError("DPA035", f"model: {_kind(plain)}; {expected}", help)
     return plain
+
+
+def _kind(given: object) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return f"a {type(given).__name__}"
 
 
 def _read(

@@ -41,6 +41,9 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
         DataError: it is empty, its records differ in form, or are no numbers.
     """
     if isinstance(records, tuple):
+        if len(records) != 2:
+            said = f"data: a tuple of {len(records)}; expected two arrays (x, y)"
+            raise DataError("DPA030", said)
         return from_arrays(*records, seed=seed)
     if isinstance(records, str | Mapping) or not isinstance(records, Records):
         raise DataError(

@@ -31,9 +31,13 @@ def torch_device(name: str | torch.device, option: str) -> torch.device:
         option: how the caller asked for it, as the first words of the error.
 
     Raises:
-        ConfigError: it is a CUDA device, and this torch sees none.
+        ConfigError: there is no such device, or it is a CUDA device, and this torch sees none.
     """
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        expected = "expected cpu, cuda, or cuda:1 and so on"
+        raise ConfigError("DPA024", f"{option}: no device of torch; {expected}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("DPA024", f"{option}: this torch sees no CUDA device")
     return device

@@ -10,12 +10,13 @@ noise that later rounds take back, or that several draws share, is left to the a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, hypot, inf
 
 import torch
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
-from dpaudit.defense import CHANGED_RECORDS, Adjacency
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism
 from dpaudit.files.finding import Metric
 from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import nonlinearity
@@ -25,9 +26,9 @@ from dpaudit.statistics.noise_tests import size_of_draws
 from .beside_values import same_draws
 from .declared import batches_of
 from .opposed import Scaled
-from .replay import EVERY_LINK, Replay, is_same, left, replay
+from .replay import Replay, is_same, left, replay
 from .witness import Drawn
-from .worlds import Coupled, Key, Played, PlayedWorld, WorldPair
+from .worlds import EVERY_LINK, Coupled, Key, Played, PlayedWorld, WorldPair
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
@@ -183,8 +184,14 @@ def _allowed(
     """
     if agent not in coupled.setting.holders:
         return []
-    records = CHANGED_RECORDS[adjacency]
-    declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, agent).most
+    declared, batches = coupled.declared(agent), batches_of(coupled, agent)
+    return _by_batch(declared, family, CHANGED_RECORDS[adjacency], batches)
+
+
+@lru_cache(maxsize=64)
+def _by_batch(
+    declared: Mechanism, family: NoiseFamily, records: int, n_batches: int
+) -> list[float]:
     losses = sorted(
         (
             1 / noise if (noise := release.noise_over(records)) > 0 else inf
@@ -194,7 +201,7 @@ def _allowed(
         ),
         reverse=True,
     )
-    in_a_batch = ceil(len(losses) / batches_of(coupled, agent)) or 1
+    in_a_batch = ceil(len(losses) / n_batches) or 1
     batches = (losses[i : i + in_a_batch] for i in range(0, len(losses), in_a_batch))
     return [sum(some) if family == "laplace" else hypot(*some) for some in batches]
 

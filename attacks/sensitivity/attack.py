@@ -25,11 +25,10 @@ from .examination import Examination
 from .few import few_with_gradients
 from .others import LONG, UNLIKE, Others
 from .reach import ALL_SENT
-from .replay import EVERY_LINK
 from .row import Row
 from .stand_in import MOST_NUMBERS, MOST_ROUNDS, examine_every_round, far_from_the_run
 from .unlikely import unlikely_draws
-from .worlds import Coupled
+from .worlds import EVERY_LINK, Coupled
 
 CHANGED: dict[Adjacency, str] = {
     "add-remove": "one record is added",
@@ -449,7 +448,7 @@ def _alignment(
         )
     for k, why in list(missed.items())[:3]:
         notes.append(f"round {k}: no move of noise makes {why} the same in both runs")
-    declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
+    declared = coupled.declared(coupled.victim)
     return _FINDING(
         role=da.Role.ALIGNMENT,
         title="How far noise has to move to hide a record",

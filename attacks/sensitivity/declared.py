@@ -27,7 +27,6 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Stated, steps
 
 from .laws import redrawn
 from .reach import ALL_SENT, SAME, Reach, reaching
-from .replay import EVERY_LINK
 from .worlds import Coupled, PlayedWorld, WorldPair
 
 REDRAWN = 8  # further draws of what moves data alone: a coin is the same in all with p = 2^-8
@@ -88,7 +87,7 @@ def declared_bounds(
     if here.lag or adjacency not in CHANGED_RECORDS or of_functions:
         return Declared({}, ())
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
-    releases = defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
+    releases = coupled.declared(coupled.victim)
     one, other = reaching(here), reaching(there)
     beside = frozenset(name for name, reach in one.items() if reach.beside)
     bounds, unlike, weights = dict[str, Stated](), list[str](), dict[str, Tensor]()

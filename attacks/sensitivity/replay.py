@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale, ThreatModel
+from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 
 from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
 
@@ -22,7 +22,6 @@ SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
 DIRECTIONS = 16  # of noise, in which a step is tried
 NO_MOVES: Moves = {}
-EVERY_LINK = ThreatModel(name="every link")
 
 
 class Replay(NamedTuple):
@@ -118,7 +117,7 @@ def is_same(one: Scale, other: Scale) -> bool:
 
 def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacency) -> float:
     """The largest move, in units of the noise, over what a record may move a declared release."""
-    declared = coupled.defense.mechanism(coupled.setting, EVERY_LINK, coupled.victim).most
+    declared = coupled.declared(coupled.victim)
     records = CHANGED_RECORDS.get(adjacency, 1)
     largest = 0.0
     for key, move in moves.items():

@@ -26,7 +26,15 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import NoiseFamily
 from dpaudit.attack import Classification, ConfigError, DpauditError, Streams
-from dpaudit.defense import Defense, Gradient, Message, Messages, Setting
+from dpaudit.defense import (
+    Defense,
+    Gradient,
+    Mechanism,
+    Message,
+    Messages,
+    Setting,
+    ThreatModel,
+)
 from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
 from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
@@ -35,6 +43,7 @@ from .beside import watched as watched_beside
 from .kept import KeptAnswers, NoiseKept
 from .witness import AskedDraw, Drawn, Witness, plain
 
+EVERY_LINK = ThreatModel(name="every link")
 LATER_ROUNDS = 4  # whose oracles are kept, beside that of the first
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
@@ -97,13 +106,21 @@ class Coupled:
     victim: int
     _oracles: dict[int, Gradient] = field(default_factory=dict, init=False, compare=False)
     _noise_kept: list[NoiseKept] = field(default_factory=list, init=False, compare=False)
+    _declared: dict[int, Mechanism] = field(default_factory=dict, init=False, compare=False)
 
     def looking_at(self, victim: int) -> "Coupled":
         """The same run with another victim. What was played of it is shared."""
         other = replace(self, victim=victim)
         object.__setattr__(other, "_oracles", self._oracles)
         object.__setattr__(other, "_noise_kept", self._noise_kept)
+        object.__setattr__(other, "_declared", self._declared)
         return other
+
+    def declared(self, agent: int) -> Mechanism:
+        """What is released of an agent at most in the run, to who reads every link."""
+        if agent not in self._declared:
+            self._declared[agent] = self.defense.mechanism(self.setting, EVERY_LINK, agent).most
+        return self._declared[agent]
 
     def start(self) -> Any:
         """The state before round 1, in float64, the same in all worlds."""

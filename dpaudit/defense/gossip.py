@@ -215,13 +215,16 @@ def _read(threat_model: ThreatModel, graph: Graph) -> _Read:
     return _Read(heard, np.array(down), acting, graph.sparse.astype(bool))
 
 
+@lru_cache(maxsize=128)
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
     """In which rounds 1, 2, ... the agent takes a step, [n_rounds].
 
     Who takes part is public: whoever reads a link knows that it carried something.
     """
     active = (graph_of(k).active for k in range(1, n_rounds + 1))
-    return np.array([acting is None or agent in acting for acting in active])
+    takes = np.array([acting is None or agent in acting for acting in active])
+    takes.flags.writeable = False  # all callers have this one
+    return takes
 
 
 def gaussian_rounds(

@@ -99,7 +99,8 @@ def test_an_agent_of_a_whole_run_must_leak_clearly_more(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         record, "size_by_agent",
         lambda adversary, agents, patterns: (
-            torch.stack([torch.eye(2).double() * sizes[v] for v in agents]), noiseless,
+            (torch.stack([torch.eye(2).double() * sizes[v] for v in agents]), noiseless),
+            torch.ones(len(agents), 6),
         ),
     )  # fmt: skip
     alike = [replace(toy(5), victim=v) for v in (1, 0, 2, 3, 4)]

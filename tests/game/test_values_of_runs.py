@@ -249,14 +249,20 @@ def test_the_agent_of_the_largest_leak_is_chosen(monkeypatch, declared, noiseles
     """Agents leak 2, 1, 5, 3, 8 and 4: three of them are followed apart, the loudest."""
     leaks = dict(enumerate([2.0, 1.0, 5.0, 3.0, 8.0, 4.0]))
     followed: list[list[int]] = []
+    used: list[list[int]] = []
+    batches: list[int] = []
 
     def by_agent(adversary: Any, victims: list[int], rounds: Any) -> Any:
         followed.append(victims)
+        used.append(rounds.tolist())
         return SimpleNamespace(H=[vector(leaks[v]) for v in victims])
 
     def sizes(adversary: Any, victims: list[int], patterns: int) -> Any:
         H = torch.stack([torch.eye(2).double() * leaks[v] for v in victims])
-        return H, noiseless
+        by_round = torch.arange(700.0)[None] + torch.tensor(victims)[:, None]
+        by_round[victims.index(4), 9] += 1e3
+        by_round[victims.index(1), 19] += 1e3  # an agent that is not among the loudest
+        return (H, noiseless), by_round[:, : alike[0].defense.n_rounds]
 
     monkeypatch.setattr(record, "Adversary", lambda *_: None)
     monkeypatch.setattr(record, "replace", lambda game, **_: game)
@@ -264,11 +270,16 @@ def test_the_agent_of_the_largest_leak_is_chosen(monkeypatch, declared, noiseles
     monkeypatch.setattr(record, "leak_by_agent", by_agent)
     monkeypatch.setattr(record, "_leaked", lambda game, H: float(H))
     monkeypatch.setattr(record, "_epsilon", lambda leak, *_: SimpleNamespace(low=leak))
-    monkeypatch.setattr(record, "_declared", lambda *_: declared)
+    monkeypatch.setattr(record, "_declared", lambda *of: batches.append(of[-1]) or declared)
     alike = agents(5)
     asked: Any = EAVESDROPPER, 1e-5, "add-remove"
     assert record._of_whole_run(alike[0], alike, *asked).victim == chosen
     assert followed == ([] if noiseless else [[0, 4, 2, 5]])
+    alike = agents(700)
+    assert record._of_whole_run(alike[0], alike, *asked).victim == chosen
+    several = [[1, 2, 3, 4, 5], [10, *range(602, 701)]]  # the loudest rounds of the loudest agents
+    assert (used, batches) == (([], []) if noiseless else (several, [5] * 3 + [100] * 3))
+    followed = followed[:1]
     for few in (agents(2), agents(5, whole=True)):
         assert record._of_whole_run(few[0], few, *asked) is few[0]
     assert followed == ([] if noiseless else [[0, 4, 2, 5]])

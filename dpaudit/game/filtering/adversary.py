@@ -421,14 +421,17 @@ def leak_by_agent(adversary: Adversary, agents: Sequence[int], rounds: Tensor) -
     record of one agent in one round. Nothing else is random, so innovations are that record alone.
     """
     every = torch.arange(adversary.n_rounds) + 1
-    return _followed(adversary, agents, (rounds[:, None] == every).double())
+    return _followed(adversary, agents, (rounds[:, None] == every).double())[0]
 
 
-def size_by_agent(adversary: Adversary, agents: Sequence[int], patterns: int) -> LeakByAgent:
+def size_by_agent(
+    adversary: Adversary, agents: Sequence[int], patterns: int
+) -> tuple[LeakByAgent, Tensor]:
     """About how much a record of each agent leaks that is used in every round.
 
     Each use has a random sign, in so many patterns. The mean of the diagonal of H is, over signs,
-    the sum of mu^2 of all uses.
+    the sum of mu^2 of all uses. With it what each round has of the sum of the diagonal,
+    [n_agents, n_rounds].
     """
     signs = torch.randint(
         0, 2, (patterns, adversary.n_rounds), generator=torch.Generator().manual_seed(0)
@@ -436,11 +439,14 @@ def size_by_agent(adversary: Adversary, agents: Sequence[int], patterns: int) ->
     return _followed(adversary, agents, 2.0 * signs.double() - 1)
 
 
-def _followed(adversary: Adversary, agents: Sequence[int], uses: Tensor) -> LeakByAgent:
+def _followed(
+    adversary: Adversary, agents: Sequence[int], uses: Tensor
+) -> tuple[LeakByAgent, Tensor]:
     """What a record of each agent leaks that is used as often in each round, [n_uses, n_rounds]."""
     game, n_uses = adversary.game, len(uses)
     H = torch.zeros(len(agents), n_uses, n_uses, dtype=torch.float64)
     noiseless: dict[int, str] = {}
+    by_round = torch.zeros(len(agents), adversary.n_rounds, dtype=torch.float64)
     victims = torch.tensor(agents).repeat_interleave(n_uses)
     state = game.start(len(victims))
     kalman, batch_size = KalmanFilter(adversary, state), game.silent().batch_size
@@ -457,9 +463,10 @@ def _followed(adversary: Adversary, agents: Sequence[int], uses: Tensor) -> Leak
             scale = torch.where(drawn[:, None] != 0, torch.maximum(scale, moved), scale)
         shifts = whitened.view(len(agents), n_uses, -1)
         H += shifts @ shifts.mT
+        by_round[:, k - 1] = shifts.square().sum(dim=(1, 2))
         U = torch.from_numpy(reading.whiten / column_norms(reading.whiten))
         shown = (raw - raw @ U @ U.mT).abs() > NOISELESS * scale
         for i in shown.any(dim=1).nonzero().flatten().tolist():
             message = reading.messages[int(shown[i].int().argmax())][0]
             noiseless.setdefault(agents[i // n_uses], message)
-    return LeakByAgent(H, noiseless)
+    return LeakByAgent(H, noiseless), by_round

@@ -54,6 +54,7 @@ from dpaudit.rng import Streams
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
 PATTERNS = 2  # of signs of a record in all rounds, by which agents are compared
 LOUDEST = 3  # agents of which each round is followed apart
+ROUNDS = 100  # in which they are loudest, of more: each is a trial, and a row of Gram matrices
 MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
 FEWEST, MOST = 32, 4000  # runs by which agents are compared
 NUMBERS = 2**22  # of all these runs in a message
@@ -114,24 +115,26 @@ def _of_whole_run(
     """This game, or that of an agent whose record leaks more in all rounds than is declared.
 
     All are compared by records that are used in every round; of the ``LOUDEST`` each use is
-    followed apart. From the agent on that shows one without noise nothing else is compared.
+    followed apart, in ``ROUNDS`` at most, and held against as many batches. From the agent on that
+    shows one without noise nothing else is compared.
     """
     n_rounds = game.defense.n_rounds
     if n_rounds <= FIRST or game.in_one_round:
         return game
     adversary = Adversary(replace(game, sampling_rate=1.0), threat_model, n_rounds)
     others = {each.victim: each for each in alike if each.victim != game.victim}
-    H, noiseless = size_by_agent(adversary, list(others), PATTERNS)
+    (H, noiseless), by_round = size_by_agent(adversary, list(others), PATTERNS)
     if noiseless:
         return others[min(noiseless)]
     sizes = dict(zip(others, H.diagonal(dim1=1, dim2=2).sum(1).tolist(), strict=True))
     loudest = sorted(others, key=lambda agent: -sizes[agent])[:LOUDEST]
-    every = torch.arange(n_rounds) + 1
-    found = leak_by_agent(adversary, [game.victim, *loudest], every).H
+    heard = by_round[[agent in loudest for agent in others]].amax(dim=0)
+    used = 1 + heard.topk(min(ROUNDS, n_rounds)).indices.sort().values
+    found = leak_by_agent(adversary, [game.victim, *loudest], used).H
     most = _epsilon(_leaked(game, found[0]), delta, adjacency).low
     for agent, H in zip(loudest, found[1:], strict=True):
         low = _epsilon(_leaked(others[agent], H), delta, adjacency).low
-        declared = _declared(others[agent], threat_model, delta, adjacency, n_rounds)
+        declared = _declared(others[agent], threat_model, delta, adjacency, len(used))
         if low > MORE * max(most, declared):
             game, most = others[agent], low
     return game

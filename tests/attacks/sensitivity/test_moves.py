@@ -107,10 +107,8 @@ def coupled_of(sizes: tuple[int, ...] = (8, 8), cyclic: bool = False, **of: Any)
         sizes=sizes, holders=[i for i, n in enumerate(sizes) if n], n_agents=len(sizes),
         network=SimpleNamespace(at=lambda k: graph),
     )  # fmt: skip
-    defense = SimpleNamespace(
-        mechanism=lambda *_: SimpleNamespace(most=most), cyclic=cyclic, n_rounds=4, batch_size=2,
-        batches_per_round=1,
-    )  # fmt: skip
+    defense = SimpleNamespace(cyclic=cyclic, n_rounds=4, batch_size=2, batches_per_round=1)
+    of["declared"] = lambda agent: most
     return SimpleNamespace(setting=setting, defense=defense, victim=0, **of)
 
 

@@ -103,12 +103,10 @@ def test_a_release_bounds_what_its_noise_is_on(
     monkeypatch, k, lag, change, protects, first, expected
 ) -> None:
     """Message x has the same noise in both worlds, y has not, and u is sent in one alone."""
-    mechanism = SimpleNamespace(most=[release(2.0)])
-    distance: float | None = None
-    defense = SimpleNamespace(
-        function_distance=lambda: distance, protects=protects, mechanism=lambda *_: mechanism
-    )
-    coupled = SimpleNamespace(defense=defense, setting=None, victim=1)
+    most, distance = [release(2.0)], None
+    defense = SimpleNamespace(function_distance=lambda: distance, protects=protects)
+    coupled: Any = SimpleNamespace(defense=defense, setting=None, victim=1)
+    coupled.declared = lambda agent: most
     here, there = (SimpleNamespace(coupled=coupled, lag=lag, k=k, i=i) for i in (0, 1))
     found: Any = [
         {"x": reach([3.0, 4.0]), "y": reach([3.0, 4.0]), "u": reach([1.0, 1.0], beside=True)},

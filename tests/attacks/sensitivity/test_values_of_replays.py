@@ -32,8 +32,7 @@ class Coupled:
     """Of one agent, whose messages have one row."""
 
     def __init__(self, most: Any = ()) -> None:
-        mechanism = SimpleNamespace(most=most)
-        self.defense = SimpleNamespace(mechanism=lambda *_: mechanism, n_rounds=9)
+        self.declared, self.defense = lambda agent: most, SimpleNamespace(n_rounds=9)
         self.setting, self.victim = None, 0
 
     def own(self, sent: Any) -> Tensor:

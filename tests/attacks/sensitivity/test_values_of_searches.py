@@ -473,11 +473,9 @@ def test_notes_say_how_a_message_moves_and_why_it_counts() -> None:
 
 def test_rounds_without_an_alignment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of them at most; the figure is of rounds that are all aligned."""
-    mechanism = SimpleNamespace(most=())
     coupled = SimpleNamespace(
-        setting=SimpleNamespace(holders=(0, 1, 2)), victim=0,
-        defense=SimpleNamespace(mechanism=lambda *_: mechanism),
-    )  # fmt: skip
+        setting=SimpleNamespace(holders=(0, 1, 2)), victim=0, declared=lambda agent: ()
+    )
     aligned: dict[Any, Any] = {("add-remove", k): f"why {k}" for k in (1, 2, 3, 4)}
     aligned["add-remove", 5] = {}
     monkeypatch.setattr(attack, "size_of_noise", lambda drawn: drawn)

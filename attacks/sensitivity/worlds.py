@@ -119,7 +119,8 @@ class Coupled:
     def declared(self, agent: int) -> Mechanism:
         """What is released of an agent at most in the run, to who reads every link."""
         if agent not in self._declared:
-            self._declared[agent] = self.defense.mechanism(self.setting, EVERY_LINK, agent).most
+            bracket = self.defense.mechanism(self.setting, EVERY_LINK, agent)
+            self._declared[agent] = tuple(bracket.most)  # a plug-in may give a list
         return self._declared[agent]
 
     def start(self) -> Any:

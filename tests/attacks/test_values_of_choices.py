@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import dpaudit.attack as da
+from dpaudit.accounting.releases import Release
 from dpaudit.attacks.canaries import bound
 from dpaudit.attacks.gradient_inversion import attack as inversion
 from dpaudit.attacks.gradient_inversion import exact, plan
@@ -356,15 +357,12 @@ def test_moves_over_what_batches_allow_are_compared_in_order(monkeypatch) -> Non
     ],
 )
 def test_a_batch_allows_its_part_of_the_releases(monkeypatch, family, n_batches, found) -> None:
-    def release(of: str, noise: float, count: int) -> Any:
-        return SimpleNamespace(family=of, count=count, noise_over=lambda records: noise)
+    def release(of: Any, noise: float, count: int) -> Release:
+        return Release(family=of, count=count, noise_multiplier=noise)
 
-    most = [release("gaussian", 2.0, 3), release("gaussian", 1.0, 1), release("laplace", 0.0, 1)]
-    mechanism = SimpleNamespace(most=most)
-    coupled: Any = SimpleNamespace(
-        setting=SimpleNamespace(holders=(0, 1)),
-        defense=SimpleNamespace(mechanism=lambda *_: mechanism),
-    )  # fmt: skip
+    most = release("gaussian", 2.0, 3), release("gaussian", 1.0, 1), release("laplace", 0.0, 1)
+    setting = SimpleNamespace(holders=(0, 1))
+    coupled: Any = SimpleNamespace(setting=setting, declared=lambda agent: most)
     monkeypatch.setattr(alignment, "batches_of", lambda coupled, agent: n_batches)
     assert alignment._allowed(coupled, 1, family, "add-remove") == pytest.approx(found)
     assert alignment._allowed(coupled, 2, family, "add-remove") == []

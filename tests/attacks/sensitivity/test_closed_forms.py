@@ -124,8 +124,7 @@ def test_batches_that_may_hold_a_record(worlds, cyclic, batches, expected) -> No
 def test_noise_is_moved_in_units_of_what_is_declared(family, adjacency, expected) -> None:
     """By (3, 4) standard deviations or scales, at twice the noise of one record's move."""
     releases = [Release(family=family, noise_multiplier=z) for z in (2.0, 9.0)]
-    defense = SimpleNamespace(mechanism=lambda *_: SimpleNamespace(most=releases))
-    coupled = SimpleNamespace(defense=defense, setting=None, victim=1)
+    coupled: Any = SimpleNamespace(declared=lambda agent: releases, victim=1)
     key, move = (1, "x"), torch.tensor([3.0, 4.0])
     draws = {key: AskedDraw("x", family, move.shape, 0.5, True)}
     watched: Any = SimpleNamespace(draws=draws)

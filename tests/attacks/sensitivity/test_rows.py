@@ -127,10 +127,9 @@ def test_noise_that_ends_counts_beyond_delta(
 
 def examined(aligned: Any, drawn: Any = None, unclear: Any = (), found: Any = ()) -> Any:
     release = Release(family="gaussian", noise_multiplier=2.0)
-    mechanism = SimpleNamespace(most=(release,))
     coupled = SimpleNamespace(
         setting=SimpleNamespace(holders=(0, 1)), victim=0,
-        defense=SimpleNamespace(mechanism=lambda *_: mechanism),
+        declared=lambda agent: (release,),
     )  # fmt: skip
     return SimpleNamespace(
         coupled=coupled, aligned=aligned, drawn=drawn or {}, unclear=dict.fromkeys(unclear),

@@ -268,7 +268,7 @@ def workers_of(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_killed_worker_is_one_line_and_the_rest_goes_on(folder) -> None:
-    (folder / "audit.toml").write_text(config_with().replace("n_rounds = 6", "n_rounds = 10_000"))
+    (folder / "audit.toml").write_text(config_with().replace("n_rounds = 6", "n_rounds = 1_000"))
     process = started("audit", "audit.toml", "--out", "run", "--workers", "2")
     wait_until((folder / "run" / "progress.json").exists, process)
     wait_until(lambda: len(workers_of(process.pid)) == 2, process)

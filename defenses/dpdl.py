@@ -63,7 +63,7 @@ class DPDL(dp.BudgetDefense):
         e = own / B  # 15
         G_own = (own + noise.gaussian("self_gradient", std, own)) / B  # 16
         G_all = torch.cat([G_cross, G_own], dim=-2)
-        K = torch.sigmoid(-_cosine(G_all, e.index_select(-2, to)))  # 19-20
+        K = torch.sigmoid(-_cosine(G_all, e, to))  # 19-20
         G = _to_agents(G_all / (w.sqrt() * N)[:, None], to, N)  # 21-22
         G = G + self.calibration * _to_agents((w * K)[..., None], to, N) * e
         V = self.momentum * V + G  # 24
@@ -268,10 +268,11 @@ def _are_known(graph: Graph, threat_model: ThreatModel, agents: tuple[int, ...])
     )
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of the angle between vectors [..., d]; 0 where one of them is zero."""
-    norms = a.norm(dim=-1) * b.norm(dim=-1)
-    return torch.where(norms > 0, (a * b).sum(-1) / norms.where(norms > 0, 1.0), 0.0)
+def _cosine(values: Tensor, e: Tensor, to: Tensor) -> Tensor:
+    """Cosines of rows [..., n, d] with those of the agents [n] they go to; 0 with a zero vector."""
+    norms = values.norm(dim=-1) * e.norm(dim=-1).index_select(-1, to)
+    products = (values * e.index_select(-2, to)).sum(-1)
+    return torch.where(norms > 0, products / norms.where(norms > 0, 1.0), 0.0)
 
 
 def _to_agents(values: Tensor, to: Tensor, n_agents: int) -> Tensor:

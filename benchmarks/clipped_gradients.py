@@ -11,7 +11,7 @@ All methods run in one process, one after the other in each repeat; the medians 
 must agree up to float32 rounding, or the run fails. "no clipping" is PyTorch's gradient of each
 batch as a whole, a loop over the models: what training without privacy costs. The share of the
 machine's floating-point peak is that of the matrix products and convolutions which our method
-computes, measured in the same run.
+computes, measured in the same run; where compiled code takes their place, of those that it spares.
 """
 
 import argparse

@@ -25,10 +25,14 @@ OTHER_NAMES = {
     "ipython": "IPython",
     "pyzmq": "zmq",
 }
-PARTS = {"pydantic_core": "pydantic"}  # pydantic asks for one exact version of it
+PARTS = {  # of packages that ask for the version which they need
+    "pydantic_core": "pydantic",
+    "llvmlite": "numba",
+}
 LOADED_LAST = {  # modules that need an extra to be imported, and what imports them
     "dpaudit.commands.pytest_plugin": "pytest, by its entry point",
     "dpaudit.information.neighbours_compiled": "neighbours, which does without numba",
+    "dpaudit.models.lockstep_compiled": "lockstep, without which gradients are computed as well",
 }
 OURS = {"dpaudit", *sys.stdlib_module_names}
 

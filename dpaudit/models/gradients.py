@@ -16,6 +16,7 @@ from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError, is_out_of_memory
 
 from .gradient_terms import Each, Records
+from .lockstep import Lockstep
 from .models import n_parameters, parameters_of
 from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
@@ -92,6 +93,8 @@ class Gradients:
         self.module, self.dtype, self.positions = module, dtype, positions
         self.d = n_parameters(module)
         self._engine = _engine(module, tried_on, dtype, positions)
+        is_stacked = isinstance(self._engine, Stacked) and not positions
+        self._lockstep = Lockstep(module) if is_stacked else None
         self._floats: dict[torch.Size, int] = {}
         self._counts: dict[tuple[object, ...], int] = {}  # bytes, by what was asked
 
@@ -122,6 +125,9 @@ class Gradients:
         C = inf if clip_norm is None else clip_norm
         if not C > 0:
             raise ConfigError("DPA071", f"clip norm must be positive, got {C}")
+        fast = None if create_graph or (norm != 2 and not isinf(C)) else self._lockstep
+        if fast is not None and fast.takes(X, inputs, labels, holders):
+            return fast.clipped_sum(X, inputs, labels, C, weights, holders)
         total = torch.empty_like(X) if inputs.shape[1] else torch.zeros_like(X)
         for p in self._passes(X, inputs, labels, holders, weights, create_graph, not isinf(C)):
             records = self._engine.records(p.X, p.inputs, p.labels, create_graph)

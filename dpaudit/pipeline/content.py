@@ -17,7 +17,7 @@ from typing import Any
 from dpaudit.files.data_folders import DATA_FOLDERS, root_folder
 from dpaudit.registry import PluginFamily, installed
 from dpaudit.source import below, hash_of
-from dpaudit.version import __version__
+from dpaudit.version import __version__, optional_versions
 
 DECIDING = ("torch", "numpy", "scipy", "scikit-learn", "scikit-image", "pydantic")
 
@@ -59,7 +59,7 @@ def content_key(
 
 @cache
 def _versions() -> dict[str, str]:
-    return {package: version(package) for package in DECIDING}
+    return {package: version(package) for package in DECIDING} | optional_versions()
 
 
 _installed = cache(installed)  # which reads the metadata of every package

@@ -13,7 +13,7 @@ import torch
 
 from dpaudit.files.result import Provenance
 from dpaudit.source import hash_of, own_source
-from dpaudit.version import __version__
+from dpaudit.version import __version__, optional_versions
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-image", "scikit-learn")
 
@@ -32,7 +32,7 @@ def provenance_of(
     return Provenance(
         dpaudit=__version__,
         python=platform.python_version(),
-        packages={package: version(package) for package in PACKAGES},
+        packages={package: version(package) for package in PACKAGES} | optional_versions(),
         platform=platform.platform(),
         device=f"{device.type} ({name})",
         seed=seed,
@@ -54,6 +54,7 @@ def code_of(*plugins: type[Any]) -> dict[str, str]:
         "plug-ins": hash_of(Path(file) for file in files if file is not None),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
+        **optional_versions(),
     }
 
 

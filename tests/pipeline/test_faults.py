@@ -348,7 +348,7 @@ def test_a_clock_that_jumps_changes_nothing(folder, often, monkeypatch) -> None:
     run(folder, "whole")
     rng = np.random.default_rng(0)
     monkeypatch.setattr(time, "time", lambda: float(rng.uniform(0, 4e9)))
-    run(folder, "run", stop="training, no-defense", at=3)
+    run(folder, "run", stop="training, no-defense", at=2)
     for path in [folder / "run", *(folder / "run").rglob("*"), folder / "images.npz"]:
         os.utime(path, (0, 4e9))
     run(folder, "run", resume=True)

@@ -322,7 +322,7 @@ def test_post_processing_is_neither_accused_nor_confirmed(how: str) -> None:
     ("defense", "verdict", "begins"),
     [
         (BoxMuller(), Verdict.UNDERPOWERED, "Accounting stays within the claim"),
-        (Louder(), Verdict.UNDERPOWERED, "Accounting would support the claim"),
+        (Louder(), Verdict.SUPPORTED, "Accounting supports the claim"),  # by moving its noise
         (SmallestEach(), Verdict.UNSUPPORTED, "Claimed epsilon 40; runs with the record"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Made) else "",
@@ -337,8 +337,6 @@ def test_the_sentence_of_an_audit_without_attacks(
     ).claims
     assert claim.verdict is verdict
     assert claim.reason.startswith(begins)
-    if "would" in begins:
-        assert 'which was not confirmed of "x" in round 1' in claim.reason
 
 
 ROW = NoisyRow("x", 0, 0, 3)

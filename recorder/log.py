@@ -30,7 +30,7 @@ _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "plats
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Packages whose lines are not the program's.
 _LIBRARIES = (
-    *("torch", "numpy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray"),
+    *("torch", "numpy", "scipy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray"),
     *("httpx", "httpcore", "anyio", "aiohttp"),
 )
 # By what the files and functions that led to a draw are called, which are no noise's.
@@ -38,6 +38,7 @@ _OF_MODELS = tuple(os.path.join("torch", "nn", name) for name in ("functional.py
 _OF_MODELS += (os.path.join("torch", "nn", "modules", "dropout.py"),)
 _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
 _OF_FILE_NAMES = tuple(folder + "tempfile.py" for folder in _LIBRARY)
+_IMPORTING = "<frozen importlib"
 _OF_SYMBOLS = os.path.join("sympy", "core", "symbol.py")  # which torch.func and others import late
 _MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
 _MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
@@ -221,16 +222,17 @@ class Sites:
             frame = frame.f_back  # type: ignore[assignment]
         return NOWHERE
 
-    def name_something(self) -> bool:
-        """Whether what is drawn becomes a name: of a temporary file, or of the symbols of sympy.
+    def is_of_libraries(self) -> bool:
+        """Whether a library draws for itself: where it is imported, or names of temporary files.
 
-        No function of the program stands between. sympy draws once, where it is imported.
+        No function of the program stands between. SciPy draws to explain its distributions, and
+        sympy the names of symbols.
         """
         frame = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             file = code.co_filename
-            if file in _OF_FILE_NAMES:
+            if file in _OF_FILE_NAMES or file.startswith(_IMPORTING):
                 return True
             if code.co_name == "Dummy" and file.endswith(_OF_SYMBOLS):
                 return any(part in file for part in _INSTALLED)

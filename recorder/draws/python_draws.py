@@ -1,8 +1,8 @@
 """What a program draws by NumPy and by Python's ``random``.
 
-NumPy's classes of generators are replaced by subclasses, and the functions of the global state by
-ones that record. A call draws the numbers that it would have drawn: only its result is read, or, at
-a line of noise in a world of an audit, replaced.
+NumPy's classes of generators are replaced by subclasses, and so is the global state, which SciPy
+draws from as well. A call draws the numbers that it would have drawn: only its result is read, or,
+at a line of noise in a world of an audit, replaced.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ NUMPY = {
     },
     **{
         name: Law(name)
-        for name in ("standard_gamma", "standard_t", "multivariate_normal", "vonmises", "wald")
+        for name in ("standard_gamma", "standard_t", "vonmises", "wald")
     },
     **{name: Law(name) for name in ("bytes", "f", "hypergeometric", "logseries", "multinomial")},
     **{name: Law(name) for name in ("multivariate_hypergeometric", "negative_binomial", "pareto")},
@@ -111,12 +111,10 @@ class PythonDraws:
         self._written: defaultdict[str, int] = defaultdict(int)
 
     def hook_numpy(self, numpy_random: Any) -> None:
-        """Replace the classes and the functions of ``numpy.random``."""
-        names = [name for name in NUMPY if hasattr(numpy_random, name)]
-        for name in names:
-            own = getattr(numpy_random, name)
-            if not isinstance(own, type):
-                setattr(numpy_random, name, self._drawing(own, NUMPY[name], "numpy", False))
+        """Replace the classes and the global state of ``numpy.random``.
+
+        ``multivariate_normal`` is made of standard normal draws, which are what is recorded of it.
+        """
         for kind in ("Generator", "RandomState"):
             own_kind = getattr(numpy_random, kind, None)
             if own_kind is None:
@@ -125,6 +123,7 @@ class PythonDraws:
             for module in (numpy_random, library("numpy.random._pickle")):
                 if module is not None and hasattr(module, kind):
                     setattr(module, kind, new)
+        _replace_state(numpy_random)
         if hasattr(numpy_random, "default_rng"):
             made, new = numpy_random.default_rng, numpy_random.Generator
 
@@ -195,7 +194,7 @@ class PythonDraws:
         self, law: Law, prefix: str, result: Any, given: Sequence[Any], named: dict[str, Any]
     ) -> Any:
         site = self._sites.here()
-        if site == NOWHERE or self._sites.name_something():  # Python's own, and names
+        if site == NOWHERE or self._sites.is_of_libraries():  # Python's own, and names
             return result
         noise = self._player is not None and self._player.is_noise(site)
         parameters = [
@@ -245,6 +244,18 @@ class PythonDraws:
             result[...] = value  # which may be the program's own, as ``out``
             return result
         return value
+
+
+def _replace_state(numpy_random: Any) -> None:
+    """Give the global state, and all functions that are its methods, the class that records."""
+    mtrand = numpy_random.mtrand
+    old, new = mtrand._rand, numpy_random.RandomState()
+    new.set_state(old.get_state())
+    mtrand._rand = new
+    for module in (numpy_random, mtrand):
+        for name, function in list(vars(module).items()):
+            if getattr(function, "__self__", None) is old:
+                setattr(module, name, getattr(new, function.__name__))
 
 
 def _crc32(drawn: Any) -> int:

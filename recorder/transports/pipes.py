@@ -1,4 +1,4 @@
-"""Pipes and queues of ``multiprocessing``.
+"""Pipes, queues and listeners of ``multiprocessing``.
 
 What is sent is read as the object that the program hands over, arrays and tensors with their own
 bytes. An object that holds no numbers is recorded as it is pickled, and never unpickled.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
+import stat
+import sys
 import threading
 import zlib
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE, Content
+from . import sockets
 from .decoding import contents_in, numbers_in
 from .raw_bytes import copied
 
@@ -38,6 +42,9 @@ def hook_connections(connection: Any, channels: Channels) -> None:
     )
 
     def sent(self: Any, value: Any) -> Any:
+        if _is_of_manager(sys._getframe(1)):
+            channels.unseen("what passes a manager of multiprocessing is not recorded")
+            return unwatched(send)(self, value)
         _sending.value = (value,)
         try:
             return send(self, value)
@@ -45,7 +52,9 @@ def hook_connections(connection: Any, channels: Channels) -> None:
             _sending.value = None
 
     def sent_bytes(self: Any, data: Any) -> Any:
-        channel = channel_of(self.fileno())
+        if getattr(_sending, "is_unwatched", False):
+            return send_bytes(self, data)
+        channel, _ = ends_of(self.fileno())
         held, site, begun = getattr(_sending, "value", None), channels.site(), None
         if held is None and site == NOWHERE and _waiting[channel]:
             *held, begun = _waiting[channel].popleft()
@@ -61,18 +70,33 @@ def hook_connections(connection: Any, channels: Channels) -> None:
     def received(self: Any, *given: Any, **named: Any) -> Any:
         with channels.within():
             result = receive(self, *given, **named)
-        channels.took(channel_of(self.fileno()), result.getbuffer())
+        of_manager = _is_of_manager(sys._getframe(2))  # behind recv()
+        if not (of_manager or getattr(_sending, "is_unwatched", False)):
+            channels.took(ends_of(self.fileno())[1], result.getbuffer())
         return result
+
+    def unwatched(own: Any) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def call(*given: Any, **named: Any) -> Any:
+            _sending.is_unwatched = True
+            try:
+                return own(*given, **named)
+            finally:
+                _sending.is_unwatched = False
+
+        return call
 
     @functools.wraps(pipe)
     def piped(duplex: bool = True) -> Any:
         ends = pipe(duplex)
         if duplex:
-            channels.paired(*(channel_of(end.fileno()) for end in ends))
+            channels.paired(*(ends_of(end.fileno())[0] for end in ends))
         return ends
 
     kind.send, kind._send_bytes, kind._recv_bytes = sent, sent_bytes, received
     connection.Pipe = piped
+    for name in ("deliver_challenge", "answer_challenge"):  # by which both ends show their key
+        setattr(connection, name, unwatched(getattr(connection, name)))
 
 
 def hook_queues(queues: Any, channels: Channels) -> None:
@@ -87,7 +111,7 @@ def hook_queues(queues: Any, channels: Channels) -> None:
                     return own(self, value, *given, **named)
                 finally:
                     _sending.value = None
-            waiting = _waiting[channel_of(self._writer.fileno())]
+            waiting = _waiting[ends_of(self._writer.fileno())[0]]
             waiting.append((value, channels.begun("pipe")))
             try:
                 return own(self, value, *given, **named)
@@ -114,6 +138,38 @@ def hook_queues(queues: Any, channels: Channels) -> None:
     queues.SimpleQueue.put = putting(queues.SimpleQueue.put, False)
 
 
-def channel_of(file: int) -> str:
-    """Both ends of a pipe have one number, in whatever process."""
-    return f"pipe:{os.fstat(file).st_ino}"
+def _is_of_manager(caller: Any) -> bool:
+    """Whether a manager serves, or is asked: most of that is no message of the program's."""
+    return str(caller.f_globals.get("__name__")) == "multiprocessing.managers"
+
+
+def ends_of(file: int) -> tuple[str, str]:
+    """The channel that is written to and the one that is read from.
+
+    Both ends of a pipe have one number, in whatever process, and both of a connection know their
+    addresses. One of a Unix socket is that of the listener; the other has the process's number.
+    """
+    found = os.fstat(file)
+    both = f"pipe:{found.st_ino}"
+    if not stat.S_ISSOCK(found.st_mode):
+        return both, both
+    link = socket.socket(fileno=file)
+    try:
+        channel = sockets.channel_of(link) or _of_unix(link)
+    finally:
+        link.detach()  # the file stays open
+    if channel is None:
+        return both, both
+    here, _, there = channel.partition(">")
+    return channel, f"{there}>{here}"
+
+
+def _of_unix(link: Any) -> str | None:
+    """As of a connection of TCP; None of the two ends of a pipe."""
+    here, there = link.getsockname(), link.getpeername()
+    if there:
+        return f"pipe:{there!r} {os.getpid()}>pipe:{there!r}"
+    if not here or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    client = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)  # of what connected
+    return f"pipe:{here!r}>pipe:{here!r} {int.from_bytes(client, sys.byteorder)}"

@@ -28,7 +28,10 @@ from .sheets import GUESTS, assert_every_message_on_its_channel
 
 @pytest.mark.parametrize(
     "how",
-    ["fork", "socket", *(pytest.param(one, marks=pytest.mark.slow) for one in ("http", "spawn"))],
+    [
+        *("fork", "socket", "unix"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("http", "spawn", "listener")),
+    ],
 )
 def test_every_message_of_a_channel_is_on_its_link(
     how: str,

@@ -1,6 +1,6 @@
 """A server and two clients that send arrays on channels, without knowing of dpaudit.
 
-    python channels.py fork|spawn|socket|http|grpc
+    python channels.py fork|spawn|socket|listener|unix|http|grpc
 
 A client sends [10 client + k, 0], and the server answers with twice as much. Each receiver prints
 what it got.
@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -66,6 +67,37 @@ def ask_socket(client, port):
             data = packed(asked(client, k))
             link.sendall(struct.pack("<I", len(data)) + data)
             said(client, receive(link))
+
+
+def listening(port):
+    """An address for ``multiprocessing.connection``; a Unix socket has a name by the port."""
+    name = os.path.join(tempfile.gettempdir(), f"channels-{port}")
+    return (name if HOW == "unix" else ("localhost", port)), b"a key"
+
+
+def serve_listener(port):
+    from multiprocessing.connection import Listener
+
+    address, key = listening(port)
+    with Listener(address, authkey=key) as listener:
+        print("up", flush=True)
+        links = [listener.accept() for _ in CLIENTS]
+        for _ in range(ROUNDS):
+            for link in links:
+                link.send(2 * said(0, link.recv()))
+
+
+def ask_listener(client, port):
+    from multiprocessing.connection import Client
+
+    address, key = listening(port)
+    with Client(address, authkey=key) as link:
+        for k in range(ROUNDS):
+            link.send(asked(client, k))
+            said(client, link.recv())
+
+
+serve_unix, ask_unix = serve_listener, ask_listener
 
 
 def serve_http(port):

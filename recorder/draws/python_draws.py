@@ -63,10 +63,7 @@ NUMPY = {
         name: Law(name)
         for name in ("beta", "chisquare", "dirichlet", "standard_cauchy", "standard_exponential")
     },
-    **{
-        name: Law(name)
-        for name in ("standard_gamma", "standard_t", "vonmises", "wald")
-    },
+    **{name: Law(name) for name in ("standard_gamma", "standard_t", "vonmises", "wald")},
     **{name: Law(name) for name in ("bytes", "f", "hypergeometric", "logseries", "multinomial")},
     **{name: Law(name) for name in ("multivariate_hypergeometric", "negative_binomial", "pareto")},
     **{name: Law(name) for name in ("noncentral_chisquare", "noncentral_f", "power", "tomaxint")},
@@ -249,7 +246,8 @@ class PythonDraws:
 def _replace_state(numpy_random: Any) -> None:
     """Give the global state, and all functions that are its methods, the class that records."""
     mtrand = numpy_random.mtrand
-    old, new = mtrand._rand, numpy_random.RandomState()
+    old = mtrand._rand
+    new = numpy_random.RandomState(getattr(old, "_bit_generator", 0))  # a new one asks for entropy
     new.set_state(old.get_state())
     mtrand._rand = new
     for module in (numpy_random, mtrand):

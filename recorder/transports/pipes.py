@@ -34,17 +34,13 @@ _waiting: defaultdict[str, deque[Any]] = defaultdict(deque)
 def hook_connections(connection: Any, channels: Channels) -> None:
     """See every ``Connection`` send and receive."""
     kind = connection.Connection
-    send, send_bytes, receive, pipe = (
-        kind.send,
-        kind._send_bytes,
-        kind._recv_bytes,
-        connection.Pipe,
-    )
+    send, send_bytes, receive = kind.send, kind._send_bytes, kind._recv_bytes
+    pipe = connection.Pipe
 
     def sent(self: Any, value: Any) -> Any:
         if _is_of_manager(sys._getframe(1)):
             channels.unseen("what passes a manager of multiprocessing is not recorded")
-            return unwatched(send)(self, value)
+            return _unwatched(send)(self, value)
         _sending.value = (value,)
         try:
             return send(self, value)
@@ -75,17 +71,6 @@ def hook_connections(connection: Any, channels: Channels) -> None:
             channels.took(ends_of(self.fileno())[1], result.getbuffer())
         return result
 
-    def unwatched(own: Any) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def call(*given: Any, **named: Any) -> Any:
-            _sending.is_unwatched = True
-            try:
-                return own(*given, **named)
-            finally:
-                _sending.is_unwatched = False
-
-        return call
-
     @functools.wraps(pipe)
     def piped(duplex: bool = True) -> Any:
         ends = pipe(duplex)
@@ -96,7 +81,21 @@ def hook_connections(connection: Any, channels: Channels) -> None:
     kind.send, kind._send_bytes, kind._recv_bytes = sent, sent_bytes, received
     connection.Pipe = piped
     for name in ("deliver_challenge", "answer_challenge"):  # by which both ends show their key
-        setattr(connection, name, unwatched(getattr(connection, name)))
+        setattr(connection, name, _unwatched(getattr(connection, name)))
+
+
+def _unwatched(own: Any) -> Callable[..., Any]:
+    """The same, but nothing that it sends or receives is a message."""
+
+    @functools.wraps(own)
+    def call(*given: Any, **named: Any) -> Any:
+        _sending.is_unwatched = True
+        try:
+            return own(*given, **named)
+        finally:
+            _sending.is_unwatched = False
+
+    return call
 
 
 def hook_queues(queues: Any, channels: Channels) -> None:

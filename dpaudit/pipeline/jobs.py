@@ -46,7 +46,7 @@ NOISE_OF_THE_RUN = "noise-of-the-run"  # the job that examines it
 EXAMINATION = "claim"  # begins the name of a job that every audit with a claim has
 FIRST = "00"  # the place of an attack that is alone, whose draws all others of its name have
 # bytes of tensors beyond which an examination is left out: matrices, and models of all agents
-MOST_BYTES = {LEAK: 5 * 10**8, DISTANCE: 3 * 10**9}
+MOST_BYTES = {LEAK: 5 * 10**8, DISTANCE: 6 * 10**9}
 
 Examination = tuple[str, Attack]  # by the name of the attack that it is a short form of
 

@@ -372,11 +372,11 @@ def attack_job(**of: Any) -> AttackJob:
 @pytest.mark.parametrize(
     ("per_threat_model", "size", "said"),
     [
-        (True, 3 * 10**9, None),
+        (True, 6 * 10**9, None),
         (
             False,
-            3 * 10**9 + 10**8,
-            "how far a record moves messages (it takes 3.1 GB of memory, more than 3 GB)",
+            6 * 10**9 + 10**8,
+            "how far a record moves messages (it takes 6.1 GB of memory, more than 6 GB)",
         ),
         (True, ValueError("no\nmore"), "how far a record moves messages (no)"),
     ],

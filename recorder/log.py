@@ -31,11 +31,14 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Packages whose lines are not the program's.
 _LIBRARIES = (
     *("torch", "numpy", "scipy", "jax", "zmq", "grpc", "requests", "urllib3", "mpi4py", "ray"),
-    *("httpx", "httpcore", "anyio", "aiohttp"),
+    *("httpx", "httpcore", "anyio", "aiohttp", "sklearn", "websockets"),
 )
 # By what the files and functions that led to a draw are called, which are no noise's.
-_OF_MODELS = tuple(os.path.join("torch", "nn", name) for name in ("functional.py", "init.py"))
-_OF_MODELS += (os.path.join("torch", "nn", "modules", "dropout.py"),)
+_OF_MODELS = tuple(
+    os.path.join("torch", "nn", name)
+    for name in ("functional.py", os.path.join("modules", "dropout.py"))
+)
+_OF_LAYERS = os.path.join("torch", "nn", "modules", "")  # which begin with torch.nn.init, as others
 _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
 _OF_FILE_NAMES = tuple(folder + "tempfile.py" for folder in _LIBRARY)
 _IMPORTING = "<frozen importlib"
@@ -293,7 +296,8 @@ def _purpose(code: CodeType) -> tuple[str | None, bool]:
     file, name = code.co_filename, code.co_name.lower()
     if file.startswith(_LIBRARY) and not any(part in file for part in _INSTALLED):
         return None, False  # such as Popen.__init__, in which a fork begins
-    of_models, of_data = file.endswith(_OF_MODELS), any(place in file for place in _OF_DATA)
+    of_models = file.endswith(_OF_MODELS) or (_OF_LAYERS in file and "reset_parameters" in name)
+    of_data = any(place in file for place in _OF_DATA)
     if of_models or any(word in name for word in _MAKING_MODELS):
         return "model", of_models
     if of_data or any(word in name for word in _MAKING_DATA):

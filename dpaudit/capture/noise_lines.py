@@ -14,7 +14,7 @@ from .recording import CaptureFolder
 _LAWS = ("normal", "laplace", "uniform", "exponential", "gamma", "geometric", "lognormal")
 CONTINUOUS = (  # operators
     *("normal_", "normal", "uniform_", "exponential_"),
-    *("cauchy_", "log_normal_", "geometric_", "_standard_gamma"),
+    *("cauchy_", "log_normal_", "geometric_", "_standard_gamma", "trunc_normal_"),
     *(f"{library}.{law}" for library in ("numpy", "random", "jax") for law in _LAWS),
 )
 REPLAYED = (  # operators of noise that an audit can replay

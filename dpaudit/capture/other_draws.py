@@ -31,8 +31,8 @@ OTHER_LAWS = frozenset(
         *("bernoulli", "bernoulli_", "beta", "binomial", "cauchy_", "dirichlet", "f", "geometric"),
         *("geometric_", "gumbel", "hypergeometric", "log_normal_", "logistic", "lognormal"),
         *("logseries", "multinomial", "negative_binomial", "noncentral_chisquare", "noncentral_f"),
-        *("pareto", "poisson", "power", "standard_cauchy", "standard_t", "triangular", "vonmises"),
-        *("wald", "weibull", "zipf"),
+        *("pareto", "poisson", "power", "standard_cauchy", "standard_t", "triangular"),
+        *("trunc_normal_", "vonmises", "wald", "weibull", "zipf"),
     )
 )
 

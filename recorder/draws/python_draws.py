@@ -254,6 +254,10 @@ def _replace_state(numpy_random: Any) -> None:
         for name, function in list(vars(module).items()):
             if getattr(function, "__self__", None) is old:
                 setattr(module, name, getattr(new, function.__name__))
+    stats = library("scipy.stats")  # whose distributions keep the state from their import on
+    for kept in [] if stats is None else list(vars(stats).values()):
+        if getattr(kept, "_random_state", None) is old:
+            kept._random_state = new
 
 
 def _crc32(drawn: Any) -> int:

@@ -4,7 +4,8 @@ Every call that fills a tensor with random numbers is recorded on its way to the
 ``torch.randn``, ``torch.normal``, distributions, dropout and initial weights all come down to the
 few operators here, whoever calls them. Parameters are those of the operator. Uniform draws are
 those that torch.distributions.Laplace makes its noise from, u on (-1, 1). They are kept as that
-noise, t = -sign(u) log(1 - |u|).
+noise, t = -sign(u) log(1 - |u|). Truncated normal numbers, which torch.nn.init makes of others, are
+a draw of a law of their own.
 
 A torch whose dispatcher cannot be asked has its Python functions replaced instead: what C++ draws,
 such as dropout, is then not seen.
@@ -12,8 +13,10 @@ such as dropout, is then not seen.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +48,7 @@ OPERATORS = (
     "binomial",
     "_standard_gamma",
 )
+TRUNCATED = "trunc_normal_"  # a function of torch.nn.init, and an operator
 NEAR = 1e-4  # a bound of a uniform draw is -1 or 1, but for what single precision leaves out
 # By Python's names: the defaults of parameters, and the operator that a function comes down to.
 FILLING: dict[str, tuple[float, ...]] = {
@@ -87,9 +91,13 @@ class TorchDraws:
 
     def __init__(self, log: Log, sites: Sites, player: Player | None) -> None:
         self._log, self._sites, self._player = log, sites, player
+        self._inside = threading.local()  # a function of torch that draws by others
 
     def hook(self) -> None:
         """Put a kernel in the place of each operator, or a function in that of each function."""
+        initial = torch.nn.init
+        if hasattr(initial, TRUNCATED):  # from torch 1.5 on
+            setattr(initial, TRUNCATED, self._whole(getattr(initial, TRUNCATED), TRUNCATED))
         if dispatches():
             library = torch.library.Library("aten", "IMPL")
             _LIBRARIES.append(library)
@@ -151,7 +159,25 @@ class TorchDraws:
 
         return drawn
 
+    def _whole(self, own: Any, operator: str) -> Callable[..., Any]:
+        """Draws as a function does that makes another law of the numbers that it draws."""
+
+        @functools.wraps(own)
+        def drawn(*given: Any, **named: Any) -> Any:
+            self._inside.is_drawing = True
+            try:
+                result = own(*given, **named)
+            finally:
+                self._inside.is_drawing = False
+            if result.device.type != "meta":
+                self._drawn(operator, result, ())
+            return result
+
+        return drawn
+
     def _drawn(self, family: str, result: Any, parameters: Sequence[Any]) -> None:
+        if getattr(self._inside, "is_drawing", False):
+            return
         site = self._sites.here()
         with self._log.lock:
             record = self._log.begun("drawn", family, site, ("drawn", site))

@@ -42,6 +42,7 @@ _OF_LAYERS = os.path.join("torch", "nn", "modules", "")  # which begin with torc
 _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
 _OF_FILE_NAMES = tuple(folder + "tempfile.py" for folder in _LIBRARY)
 _IMPORTING = "<frozen importlib"
+_OF_MASKS = os.path.join("websockets", "")
 _OF_SYMBOLS = os.path.join("sympy", "core", "symbol.py")  # which torch.func and others import late
 _MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
 _MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
@@ -228,8 +229,8 @@ class Sites:
     def is_of_libraries(self) -> bool:
         """Whether a library draws for itself: where it is imported, or names of temporary files.
 
-        No function of the program stands between. SciPy draws to explain its distributions, and
-        sympy the names of symbols.
+        No function of the program stands between. SciPy draws to explain its distributions, sympy
+        the names of symbols, and websockets the masks of its frames.
         """
         frame = sys._getframe(1)
         while frame is not None:
@@ -237,7 +238,8 @@ class Sites:
             file = code.co_filename
             if file in _OF_FILE_NAMES or file.startswith(_IMPORTING):
                 return True
-            if code.co_name == "Dummy" and file.endswith(_OF_SYMBOLS):
+            names_symbol = code.co_name == "Dummy" and file.endswith(_OF_SYMBOLS)
+            if names_symbol or _OF_MASKS in file:
                 return any(part in file for part in _INSTALLED)
             if self._named.get(code) is not None:
                 return False

@@ -29,6 +29,7 @@ from .transports import (
     pipes,
     raw_bytes,
     sockets,
+    web_sockets,
 )
 from .transports.channels import Channels
 from .transports.decoding import tell_beside
@@ -126,6 +127,10 @@ class Hooks:
             "aiohttp.client": aiohttp_streams.hook_client,
             "aiohttp.web_request": aiohttp_streams.hook_request,
             "aiohttp.web_response": aiohttp_streams.hook_server,
+            "websockets.protocol": web_sockets.hook_protocol,
+            "websockets.asyncio.connection": web_sockets.hook_asyncio,
+            "websockets.sync.connection": web_sockets.hook_threaded,
+            "websockets.legacy.protocol": web_sockets.hook_legacy,
             "grpc": grpc_calls.hook_grpc,
             "grpc.aio": grpc_calls.hook_grpc_aio,
         }

@@ -96,8 +96,8 @@ MATRIX = (
     Environment(
         "http",
         "3.12",
-        ("httpx>=0.28", "aiohttp>=3.10", "requests>=2.31", "numpy==1.26.4"),
-        carries=("requests", "httpx", "aiohttp"),
+        ("httpx>=0.28", "aiohttp>=3.10", "requests>=2.31", "websockets>=15", "numpy==1.26.4"),
+        carries=("requests", "httpx", "aiohttp", "websockets"),
     ),
     Environment(
         "http-of-3.8",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from ..log import NOWHERE
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     from .channels import Channels
 
-_STANDARD = sysconfig.get_path("stdlib")
+_FOR_ITSELF = ("asyncio", "multiprocessing", "websockets")
 
 
 def hook_sockets(socket: Any, channels: Channels) -> None:
@@ -57,7 +56,7 @@ def hook_sending(kind: Any, channels: Channels) -> None:
             outermost = outermost and not _is_of_asyncio()
             channel = channel_of(self) if outermost else None
             if channel is None:
-                if outermost and not _is_of_python():
+                if outermost and not _is_for_itself():
                     channels.unseen("what passes UDP or Unix sockets is not recorded")
                 return result
             whole = b"".join(map(copied, data)) if name == "sendmsg" else copied(data)
@@ -88,10 +87,12 @@ def _is_of_asyncio() -> bool:
     return str(sys._getframe(2).f_globals.get("__name__")) == "asyncio.selector_events"
 
 
-def _is_of_python() -> bool:
-    """Whether the caller is a module of Python, as where a loop wakes itself up."""
-    file = sys._getframe(2).f_code.co_filename
-    return file.startswith(_STANDARD) and "site-packages" not in file
+def _is_for_itself() -> bool:
+    """Whether a library sends to its own process, as where a loop wakes itself up, or hands open
+    files to another.
+    """
+    module = str(sys._getframe(2).f_globals.get("__name__"))
+    return module.partition(".")[0] in _FOR_ITSELF
 
 
 def note_end(socket: Any, channels: Channels) -> None:

@@ -53,6 +53,47 @@ def numbers_of(content: str) -> list[str]:
     return [array.tobytes().hex() for array in arrays]
 
 
+ASKING = """
+import multiprocessing as mp, socket, sys
+import numpy as np, zmq
+
+def serve(at):
+    link = zmq.Context().socket(zmq.REP)
+    link.bind(at)
+    for _ in range(2):
+        link.send_pyobj(2 * link.recv_pyobj())
+
+def ask(at):
+    link = zmq.Context().socket(zmq.REQ)
+    link.connect(at)
+    for k in range(2):
+        link.send_pyobj(np.full(3, k + 1.0))
+        link.recv_pyobj()
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        at = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    both = [mp.Process(target=one, args=(at,)) for one in (ask, serve)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+"""
+
+
+def test_replies_of_a_server_are_messages_too(tmp_path: Path) -> None:
+    pytest.importorskip("zmq")
+    (tmp_path / "asking.py").write_text(ASKING)
+    command = [sys.executable, str(tmp_path / "asking.py")]
+    recording = capture(command, tmp_path / "out", Options(seconds=60))
+    sent = {
+        (e.source, *e.destinations, e.operator): recording.content(e.tensors[0]).tolist()
+        for e in recording.events
+    }  # the last one of each
+    assert sent == {(0, 1, "zmq.REQ"): [2.0] * 3, (1, 0, "zmq.REP"): [4.0] * 3}
+    assert (len(recording.events), recording.unseen) == (4, ())
+
+
 def test_every_message_of_sockets_is_on_its_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Programs that send by sockets, HTTP, gRPC and ZeroMQ, audited by what these carry."""
+"""Programs that send by sockets, HTTP, WebSocket, gRPC and ZeroMQ, audited by what these carry."""
 
 import sys
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from dpaudit.files.verdict import Verdict
 
 WIRES = Path(__file__).parent / "programs" / "wires.py"
 NEEDS = {
-    **{how: how for how in ("zmq", "grpc", "requests", "httpx", "aiohttp", "ray")},
+    **{how: how for how in ("zmq", "grpc", "requests", "httpx", "aiohttp", "websockets", "ray")},
     "mpi": "mpi4py",
 }  # beside the standard library
 

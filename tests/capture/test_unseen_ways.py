@@ -45,6 +45,10 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         "one, other = socket.socketpair(); one.sendall(b'x')",
         "UDP or Unix sockets",
     ),
+    "a file of a pair of sockets": (
+        "one, other = socket.socketpair(); print('x', file=one.makefile('w'), flush=True)",
+        "UDP or Unix sockets",
+    ),
     "the input of a process": (
         "subprocess.run([sys.executable, '-c', 'input()'], input=b'x\\n')",
         "the input of a process",

@@ -47,7 +47,7 @@ def drawn(imports: str, calls: list[str], folder: Path) -> list:
     return recording.draws
 
 
-def test_scipy_draws_from_generators_of_numpy_at_lines_of_the_program(tmp_path: Path) -> None:
+def test_scipy_draws_at_lines_of_the_program(tmp_path: Path) -> None:
     """Each call draws once, from the global state, too; what an import draws is left out."""
     imports = "from scipy.stats import *\nfrom sklearn.utils import check_random_state"
     draws = drawn(imports, list(OF_SCIPY), tmp_path)

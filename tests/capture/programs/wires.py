@@ -1,6 +1,6 @@
 """Two processes send each other noised sums of clipped records, by a transport that others wrote.
 
-    python wires.py socket|asyncio|http|requests|httpx|aiohttp|grpc|zmq|mpi|ray [halved]
+    python wires.py socket|asyncio|http|requests|httpx|aiohttp|websockets|grpc|zmq|mpi|ray [halved]
 
 Process 0 answers each message of process 1 with one of its own. `halved` plants a fault: half of
 the noise.
@@ -219,6 +219,38 @@ def ask_aiohttp(port, agent):
                     agent.mixed(own, unpacked(await reply.read()))
 
     asyncio.run(main())
+
+
+def serve_websockets(port, answer):
+    import asyncio
+
+    from websockets.asyncio.server import serve
+
+    async def main():
+        over = asyncio.Event()
+
+        async def each(link):
+            async for data in link:
+                await link.send(answer(data))
+            over.set()
+
+        async with serve(each, "127.0.0.1", port):
+            print("up", flush=True)
+            await over.wait()
+
+    asyncio.run(main())
+
+
+def ask_websockets(port, agent):
+    from websockets.sync.client import connect
+
+    with connect(f"ws://127.0.0.1:{port}/") as link:
+
+        def ask(data):
+            link.send(data)
+            return link.recv()
+
+        asking(agent, ask)
 
 
 def serve_grpc(port, answer):

@@ -90,7 +90,7 @@ def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int
     step, d, dtype = Footprint.of(defense, setting), setting.d, torch.float64
     ways = 2 if defense.sampling == "poisson" else 1  # with the rest of the batch, and alone
     worlds = 8 * ways  # four, each with noise and without
-    kept = 5 * worlds // 2  # with its noise moved, and what was drawn and added up meanwhile
+    kept = 5 * worlds // 2  # as measured: noise is moved, and draws and sums are kept
     held = int(dtype.itemsize * d * kept * (step.state + step.sent))
     held += 2 * dtype.itemsize * d * kept * step.gradients  # models, and what they were answered
     playing = step.round(d, 1, dtype.itemsize)

@@ -164,8 +164,11 @@ def ends_of(file: int) -> tuple[str, str]:
 
 
 def _of_unix(link: Any) -> str | None:
-    """As of a connection of TCP; None of the two ends of a pipe."""
-    here, there = link.getsockname(), link.getpeername()
+    """As of a connection of TCP; None of the two ends of a pipe, and where the other has gone."""
+    try:
+        here, there = link.getsockname(), link.getpeername()
+    except OSError:
+        return None
     if there:
         return f"pipe:{there!r} {os.getpid()}>pipe:{there!r}"
     if not here or not hasattr(socket, "SO_PEERCRED"):

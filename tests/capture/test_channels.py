@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import pickle
+import socket
 import struct
 import zlib
 from pathlib import Path
@@ -20,7 +21,7 @@ from dpaudit.capture.process_logs import Process
 from dpaudit.capture.process_ranks import ranks_of
 from dpaudit.capture.run import Options, capture
 from dpaudit.errors import RunError
-from dpaudit.recorder.transports import encoders
+from dpaudit.recorder.transports import encoders, pipes
 from dpaudit.recorder.transports.decoding import contents_in
 
 from .sheets import GUESTS, assert_every_message_on_its_channel
@@ -45,6 +46,21 @@ def test_every_message_of_a_channel_is_on_its_link(
     recording = capture(["python", "channels.py", how], tmp_path / "out", options)
     assert_every_message_on_its_channel(recording, capfd.readouterr().out)
     assert recording.unseen == ()
+
+
+def test_a_connection_that_was_reset_still_has_a_name() -> None:
+    """Else the recorder would end the program."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        one = socket.create_connection(listening.getsockname())
+        other, _ = listening.accept()
+    with one:
+        written, read = pipes.ends_of(one.fileno())
+        assert pipes.ends_of(other.fileno()) == (read, written)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        with pytest.raises(ConnectionResetError):
+            one.recv(1)
+        assert pipes.ends_of(one.fileno())[0].startswith("pipe:")
 
 
 LATER = """

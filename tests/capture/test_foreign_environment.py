@@ -148,41 +148,6 @@ def test_draws_are_recorded_and_changed_in_no_bit(
     assert recording.unseen == ()
 
 
-OF_SCIPY = """
-import numpy as np
-from scipy import stats
-from dpaudit_recorder import tap
-np.random.seed(3)
-np.random.normal()  # keeps a second number of the legacy generator
-np.random.seed(3)
-drawn = [np.random.normal(size=3), stats.norm.rvs(0, 2, 3), stats.laplace(scale=2).rvs(2)]
-drawn += [stats.multivariate_normal.rvs(np.zeros(4), 4.0)]
-drawn += [np.random.default_rng(1).multivariate_normal(np.zeros(5), np.eye(5))]
-drawn += [stats.norm.rvs(size=6, random_state=np.random.default_rng(4)), np.random.sample(2)]
-print(drawn)
-tap.send(0, 1, "x", np.ones(2))
-"""
-
-
-def test_draws_of_scipy_are_recorded_at_their_lines(tmp_path: Path, capfd) -> None:
-    recording = capture([sys.executable, "-c", OF_SCIPY], tmp_path / "out", Options())
-    recorded = capfd.readouterr().out
-    alone = OF_SCIPY.replace("from dpaudit_recorder import tap", "").partition("tap.send")[0]
-    run = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
-    assert run.stdout == recorded
-    found = [(draw.operator, draw.shape, draw.call_site) for draw in recording.draws]
-    assert found == [
-        ("numpy.normal", (), "<string>:6"),
-        ("numpy.normal", (3,), "<string>:8"),
-        ("numpy.normal", (3,), "<string>:8"),
-        ("numpy.laplace", (2,), "<string>:8"),
-        ("numpy.normal", (1, 4), "<string>:9"),
-        ("numpy.normal", (5,), "<string>:10"),
-        ("numpy.normal", (6,), "<string>:11"),
-        ("numpy.uniform", (2,), "<string>:11"),
-    ]
-
-
 def test_a_draft_names_the_interpreter(
     tmp_path: Path, numpy_alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import chdtr, ndtr, ndtri, pdtrc
-from scipy.stats import binomtest
 
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily
 from dpaudit.files.finding import Finding, Metric, Name, Role
@@ -338,6 +337,8 @@ def _odd_group(group: Sequence[Drawing], step: int = 1) -> tuple[str, float]:
 
 def _of_parts(group: Sequence[Drawing], columns: Array) -> Iterator[tuple[str, float]]:
     """Sizes of agents, rounds and coordinates, means, neighbours, and the law: a p-value each."""
+    from scipy.stats import binomtest  # a second that audits of no program do not wait for
+
     n, m = columns.shape
     squares = np.square(columns)
     for what, labels in (

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.signal import correlate
 
 from dpaudit.accounting.privacy_loss import Array, Integers
 
@@ -39,6 +38,8 @@ def _in_their_order(moved: Sequence[Array], signs: Sequence[Array]) -> Integers 
     n, m = len(signs[0]), len(moved[0])
     if n == 1 or n <= m:
         return np.zeros(m, int) if n == 1 else np.arange(m) if n == m else None
+    from scipy.signal import correlate  # a second that audits of no program do not wait for
+
     alike = [
         np.rint(correlate(s, np.sign(one), mode="valid", method="fft"))
         for s, one in zip(signs, moved, strict=True)

@@ -42,7 +42,7 @@ _FINDING = partial(
 )
 
 
-class Weather(da.Attack):
+class WeatherAttack(da.Attack):
     """mu of a record under many draws of the weather, by the protocol's own algebra.
 
     With a threat model whose agents are drawn (``drawn``), each draw has other colluders.
@@ -92,7 +92,7 @@ class Weather(da.Attack):
         if nonlinear is not None and not (nonlinear.defined and nonlinear.quiet):
             return [finding(notes=(nonlinear.note,))]
         schema = Participation.of(self.participation, n_rounds)
-        learned: list[Learned] = []
+        learned: list[WeatherLeak] = []
         left_out = own = 0  # draws that disconnect the graph, and that leave no honest victim
         for setting_i, view in _drawn(context, threat_model):
             if setting_i is None:
@@ -121,7 +121,7 @@ class Weather(da.Attack):
     def _finding(
         self,
         finding: "partial[da.Finding]",
-        learned: "list[Learned]",
+        learned: "list[WeatherLeak]",
         bound: "Bound",
         n_rounds: int,
         schema: Participation,
@@ -180,7 +180,7 @@ def _drawn(
         i += 1
 
 
-class Learned(NamedTuple):
+class WeatherLeak(NamedTuple):
     """What one adversary learns under one weather."""
 
     mu: float  # the largest of the victims; infinite: a message shows it without noise
@@ -194,7 +194,7 @@ def learned_by(
     n_rounds: int,
     schema: Participation,
     victims: list[int],
-) -> Learned:
+) -> WeatherLeak:
     """mu of a record of the victim about which most is learned, from the first rounds."""
     adversary = Adversary(_game(defense, setting, victims[0]), threat_model, n_rounds)
     return _learned(adversary, schema, victims)
@@ -202,17 +202,17 @@ def learned_by(
 
 def _learned(
     adversary: Adversary, schema: Participation, victims: list[int], end: int = 0
-) -> Learned:
+) -> WeatherLeak:
     """By the lower end of mu (0), or the upper one (1), which differ in their last digits."""
     rounds = torch.arange(adversary.n_rounds)
     classes = schema.classes(adversary.n_rounds) if schema.times > 1 else [rounds]
     H, noiseless = leak_by_agent(adversary, victims, torch.cat(classes) + 1)
     if noiseless:
-        return Learned(inf, adversary.reacts)
+        return WeatherLeak(inf, adversary.reacts)
     sizes = [len(rounds) for rounds in classes]
     rows = (H * adversary.game.filled).split(sizes, dim=1)
     blocks = [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]
-    return Learned(float(mu_of(blocks, schema.times)[end].max()), adversary.reacts)
+    return WeatherLeak(float(mu_of(blocks, schema.times)[end].max()), adversary.reacts)
 
 
 def _game(defense: dp.Defense, setting: dp.Setting, victim: int) -> Game:

@@ -104,7 +104,7 @@ class WhoLearnsWhat(da.Attack):
         return [_finding(cells, tuple(noiseless), n_rounds, schema, reacts)]
 
 
-class Learned(NamedTuple):
+class AgentLeak(NamedTuple):
     """What one curious agent learns in the rounds it reads."""
 
     mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
@@ -119,7 +119,7 @@ def learned_by(
     n_rounds: int,
     schema: Participation | None = None,
     every_link: bool = False,
-) -> Learned:
+) -> AgentLeak:
     """What an agent learns of every other agent's record, all victims and uses at once.
 
     Args:
@@ -139,7 +139,7 @@ def learned_by(
     blocks = [part.split(sizes, dim=2)[i] for i, part in enumerate(rows)]  # one of each class
     found = mu_of(blocks, 1 if schema is None else schema.times)[every_link]
     mu = dict(zip(victims, found.tolist(), strict=True)) | dict.fromkeys(noiseless, inf)
-    return Learned(mu, noiseless, adversary.reacts)
+    return AgentLeak(mu, noiseless, adversary.reacts)
 
 
 def _finding(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.observed import ObservedGradients, Task
-from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
+from dpaudit.attacks.gradient_inversion.exact import ExactBatch, recover
 from dpaudit.data.datasets import load_dataset
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import initial_parameters
@@ -81,7 +81,7 @@ def attack(
     wall, cpu = time.perf_counter(), time.process_time()
     (found,) = recover(ObservedGradients(total / b, model, b, clip_norm), task, STREAMS)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    if not isinstance(found, Recovered):
+    if not isinstance(found, ExactBatch):
         return Row(math.nan, 0, wall, cpu, str(found))
     squares = (images[:, None] - found.images).double().flatten(2).square().mean(2)
     nearest = squares.min(dim=1)

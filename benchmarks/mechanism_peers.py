@@ -258,7 +258,7 @@ def recorded(folder: Path, seed: int, every: int, results: Path) -> list[Recorde
 def record(folder: Path, seed: int, index: int) -> None:
     """Write the outputs of one entry, for the pair on which a search in short ends."""
     from dpaudit.mechanism.function import FunctionHere
-    from dpaudit.mechanism.neighbours import Neighbours
+    from dpaudit.mechanism.neighbours import NeighbouringInputs
     from dpaudit.mechanism.search import Search
     from dpaudit.mechanism.source import from_python
     from dpaudit.mechanism.zoo.run import zoo
@@ -271,7 +271,7 @@ def record(folder: Path, seed: int, index: int) -> None:
              "adjacency": entry.adjacency}  # fmt: skip
     config = from_python({"seed": seed, "mechanism": options, "claim": [claim]})
     function = FunctionHere(entry.function, config.mechanism)
-    neighbours = Neighbours(config.mechanism, entry.adjacency, seed)
+    neighbours = NeighbouringInputs(config.mechanism, entry.adjacency, seed)
     search = Search(function, neighbours, entry.delta, seed)
     pair = search.played(lambda done, n: None).move.pair
     function.seed(seed + 99)

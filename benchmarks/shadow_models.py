@@ -30,7 +30,13 @@ from dpaudit.attack.contract import AttackContext
 from dpaudit.attack.membership_rates import auc
 from dpaudit.attacks.shadow_models.attack import ShadowModels
 from dpaudit.attacks.shadow_models.scores import References, rmia
-from dpaudit.attacks.shadow_models.shadows import Dealt, Seen, deal, models_seen, train_shadows
+from dpaudit.attacks.shadow_models.shadows import (
+    RecordAssignment,
+    RecordStatistics,
+    deal,
+    models_seen,
+    train_shadows,
+)
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Name
 from dpaudit.files.published import ResultTable, ResultTables
@@ -87,7 +93,9 @@ def context(
     return context_of(prepared, RunDirectory(Path()), next(jobs_of(prepared)))
 
 
-def trained(at: AttackContext, n_runs: int, seed: int = 0) -> tuple[Dealt, Seen, Trained]:
+def trained(
+    at: AttackContext, n_runs: int, seed: int = 0
+) -> tuple[RecordAssignment, RecordStatistics, Trained]:
     began = process_time()
     dealt = deal(at.problem, n_runs, (), np.random.default_rng(seed))  # type: ignore[arg-type]
 
@@ -135,7 +143,7 @@ class Compared(NamedTuple):
     theirs: float
 
 
-def beside_peer(run_rmia: Any, dealt: Dealt, seen: Seen) -> Compared:
+def beside_peer(run_rmia: Any, dealt: RecordAssignment, seen: RecordStatistics) -> Compared:
     """Offline RMIA of the last run, by as many reference runs without a record as it has.
 
     privacy_meter takes the same number of runs without each record, so records go in groups.

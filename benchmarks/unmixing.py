@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.observed import ObservedGradients, Task
-from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
+from dpaudit.attacks.gradient_inversion.exact import ExactBatch, recover
 from dpaudit.data.datasets import load_dataset
 from dpaudit.defense import Defense, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
-from dpaudit.game.estimating.estimate import Mixture, Unmixed
+from dpaudit.game.estimating.estimate import Mixture, UnmixedGradients
 from dpaudit.graphs.graph import build_graph
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.models import build_network, initial_parameters
@@ -61,7 +61,7 @@ def line(n: int, n_rounds: int, d: int, noise: float) -> tuple[Defense, Setting]
 
 def read(
     x: Tensor, y: Tensor, n_rounds: int, noise: float, dtype: torch.dtype
-) -> tuple[Unmixed, Mixture, Task, Tensor]:
+) -> tuple[UnmixedGradients, Mixture, Task, Tensor]:
     """What the agent at the end knows of all gradients, how they were mixed, and the model."""
     n, shape = len(x), tuple(x.shape[1:])
     gradients = Gradients(build_network("logistic", shape, 10))
@@ -82,13 +82,13 @@ def read(
     return mixture.unmixed(view, model), mixture, task, model
 
 
-def psnr(told: Unmixed, task: Task, model: Tensor, x: Tensor) -> list[float]:
+def psnr(told: UnmixedGradients, task: Task, model: Tensor, x: Tensor) -> list[float]:
     """Of each agent's image, by the equations of the first layer, dB."""
     values = []
     for agent in range(len(x)):
         observed = ObservedGradients(told.gradients[[agent]], model.double()[None], 1, None)
         (found,) = recover(observed, task, STREAMS)
-        image = found.images[0] if isinstance(found, Recovered) else torch.zeros_like(x[agent])
+        image = found.images[0] if isinstance(found, ExactBatch) else torch.zeros_like(x[agent])
         error = float((image - x[agent]).square().mean())
         values.append(10 * np.log10(4 / max(error, 1e-30)))
     return values

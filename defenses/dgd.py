@@ -114,12 +114,12 @@ class DPDGD(dp.GeometricDefense):
             all_rounds.append(Delta)
         return all_rounds
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """z(k) moves by Delta(k-1), given all z before. For (48) the least is (45): without
         curvature the two are the same."""
         most = [0.0, *self.sensitivities(n_rounds - 1, setting, victim)]
         flat = self.steps_before(n_rounds)
-        return {"z": dp.Moves(flat if self.variant == "true-gradient" else most, most)}
+        return {"z": dp.L1Moves(flat if self.variant == "true-gradient" else most, most)}
 
     combinations = followed_step(
         "z",

@@ -50,13 +50,13 @@ class DPOP(dp.GeometricDefense):
             X = X.clamp(-self.radius, self.radius)
         return Round(Models(X), {"z": dp.broadcast(graph, Z)}, {"gradient": G})
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """z(k) by delta alpha_(k-1), given all z before, which a linear change of f attains.
 
         A box brings models closer in L1 norm, and at its edge together: no lower end is proven.
         """
         moved = self.steps_before(n_rounds)
-        return {"z": dp.Moves(moved if self.radius is None else [0.0] * n_rounds, moved)}
+        return {"z": dp.L1Moves(moved if self.radius is None else [0.0] * n_rounds, moved)}
 
     def assumed(self) -> tuple[str, ...]:
         if self.radius is None:

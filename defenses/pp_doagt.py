@@ -65,7 +65,7 @@ class PPDOAGT(dp.GatheringDefense):
                 f"rounds for 0 < q1 < q2 < 1 only, got q1={q1:g} and q2={q2:g}",
             )
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """s(k+1) by alpha_k (delta + L |dx(k)|), and x(k+1) by that and by what s(k) moved.
 
         Gradients that are constant move s by the same in all rounds but for alpha_k, so x moves by
@@ -78,7 +78,7 @@ class PPDOAGT(dp.GatheringDefense):
             x.append(s[-1] + s[-2])
             flat_s.append(self.alpha(k) * delta)
             flat_x.append(abs(flat_s[-1] - flat_s[-2]))
-        return {"x": dp.Moves(flat_x, x), "s": dp.Moves(flat_s, s)}
+        return {"x": dp.L1Moves(flat_x, x), "s": dp.L1Moves(flat_s, s)}
 
     def assumed(self) -> tuple[str, ...]:
         return smooth(self.smoothness)

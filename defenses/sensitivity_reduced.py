@@ -109,11 +109,11 @@ class SensitivityReduced(dp.GeometricDefense):
         ),
     }
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """z(k) moves by delta alpha_(k-1) (Lemma 4.4), which a linear change of f attains.
 
         Given all z, one agent's function moves its own x(k-1) alone. z(1) covers the initial
         model, which does not depend on f.
         """
         moved = self.steps_before(n_rounds)
-        return {"z": dp.Moves(moved, moved)}
+        return {"z": dp.L1Moves(moved, moved)}

@@ -66,11 +66,11 @@ class StateDirection(dp.ScaledDefense, ABC):
         sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
         return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """At most what gradients that turn round each time make; at least y(1) and then x(2)."""
         x, y = self._moved(n_rounds, 2 * self.gradient_distance, self.smoothness)
         flat_x, flat_y = self._moved(n_rounds, 0.0, 0.0)
-        return {"x": dp.Moves(flat_x, x), "y": dp.Moves(flat_y, y)}
+        return {"x": dp.L1Moves(flat_x, x), "y": dp.L1Moves(flat_y, y)}
 
     def claimed(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, list[float]]:
         """Of functions whose gradients differ by one vector at all points."""

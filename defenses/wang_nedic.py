@@ -89,13 +89,13 @@ class WangNedic(WeakeningDefense):
         X = X + self.c(k) * pulled(graph, X, Z) - self.lam(k) * G  # 2
         return Round(Models(X), {"x": dp.broadcast(graph, Z)}, {"gradient": G})
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """D(k-1) of the class docstring, from both sides."""
         others = 1 - setting.network.at(1).own[victim].item()
         D = [0.0]
         for k in range(1, n_rounds):
             D.append((1 - self.c(k) * others) * D[-1] + self.gradient_distance * self.lam(k))
-        return {"x": dp.Moves(D, D)}
+        return {"x": dp.L1Moves(D, D)}
 
 
 class WangNedicTracking(WeakeningDefense):
@@ -154,7 +154,7 @@ class WangNedicTracking(WeakeningDefense):
         sent = {"x": dp.broadcast(graph, sent_x), "y": dp.broadcast(graph, sent_y)}
         return Round(Tracking(X_next, Y_next, G_next), sent, {"gradient": G})
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         graph, delta = setting.network.at(1), self.gradient_distance
         R, C = (1 - g.own[victim].item() for g in (graph.pull, graph.push))
@@ -167,7 +167,7 @@ class WangNedicTracking(WeakeningDefense):
             y.append(u + delta)
             flat_y.append(stays * flat_y[-1] + self.a(k) * delta)
         least_x, least_y = ([abs(move) for move in flat] for flat in (flat_x, flat_y))
-        return {"x": dp.Moves(least_x, x), "y": dp.Moves(least_y, y)}
+        return {"x": dp.L1Moves(least_x, x), "y": dp.L1Moves(least_y, y)}
 
 
 def pulled(graph: Graph, X: Tensor, received: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class XuanWang(dp.GatheringDefense):
                 f"{slowest:.4g} and below 1, got {self.noise_decay:g}",
             )
 
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, dp.L1Moves]:
         """The recursions of the class docstring; constant gradients give them with their signs."""
         delta = self.gradient_distance
         e = self.coupling * (1 - setting.network.at(1).own[victim].item())
@@ -73,7 +73,7 @@ class XuanWang(dp.GatheringDefense):
             x.append((1 - e) * x[-1] + e * s[-1] + self.alpha(k) * delta)
             flat_x.append((1 - e) * flat_x[-1] + e * s[-1] - self.alpha(k) * delta)
             s.append((1 - e) * s[-1] + self.alpha(k) * delta)
-        return {"x": dp.Moves([abs(move) for move in flat_x], x), "s": dp.Moves(s, s)}
+        return {"x": dp.L1Moves([abs(move) for move in flat_x], x), "s": dp.L1Moves(s, s)}
 
     def assumed(self) -> tuple[str, ...]:
         return bounded(self.gradient_distance)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class CodePage(NamedTuple):
     """The page of a code; a rule of `dpaudit lint` has all of it."""
 
     title: str
@@ -26,10 +26,10 @@ class Entry(NamedTuple):
 
 
 @cache
-def entries() -> Mapping[str, Entry]:
+def entries() -> Mapping[str, CodePage]:
     """Every code, such as "DPA017", in order."""
     content = tomllib.loads(Path(__file__).with_name("codes.toml").read_text("utf-8"))
-    return {code: Entry(**entry) for code, entry in content.items()}
+    return {code: CodePage(**entry) for code, entry in content.items()}
 
 
 def help_for(code: str, help: str = "") -> str:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from dpaudit.files.recorded import Draw, Event
+from dpaudit.files.recorded import RecordedDraw, RecordedEvent
 from dpaudit.files.result import GraphSummary
 from dpaudit.memory import size_text
 from dpaudit.text import lines
@@ -15,13 +15,13 @@ from .html import pages
 
 MOST_ROWS = 300  # of the table of messages
 ITEM_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # by the digits that end a dtype's name
-_Call = TypeVar("_Call", Event, Draw)
+_Call = TypeVar("_Call", RecordedEvent, RecordedDraw)
 
 
 class MessageRow(NamedTuple):
     """Messages of one line of the program that differ in nothing that the page shows."""
 
-    first: Event
+    first: RecordedEvent
     what: str
     number: int
     inconsistent: int
@@ -38,7 +38,7 @@ class CallSite(NamedTuple):
     rounds: str
 
 
-def render(command: str, events: Sequence[Event], draws: Sequence[Draw]) -> str:
+def render(command: str, events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw]) -> str:
     """A recording as one HTML page.
 
     Args:
@@ -70,7 +70,7 @@ def render(command: str, events: Sequence[Event], draws: Sequence[Draw]) -> str:
     return lines(page)
 
 
-def _messages(events: Sequence[Event]) -> list[MessageRow]:
+def _messages(events: Sequence[RecordedEvent]) -> list[MessageRow]:
     """By round, line and source; equal ones of a round once, with their number."""
     alike = defaultdict(list)
     for e in events:
@@ -107,7 +107,7 @@ def _known(numbers: Iterable[int | None]) -> list[int]:
     return sorted({number for number in numbers if number is not None})
 
 
-def _size(event: Event) -> int:
+def _size(event: RecordedEvent) -> int:
     """In bytes."""
     return sum(
         math.prod(t.shape) * next((n for end, n in ITEM_BYTES.items() if t.dtype.endswith(end)), 1)
@@ -115,11 +115,11 @@ def _size(event: Event) -> int:
     )
 
 
-def _what(event: Event) -> str:
+def _what(event: RecordedEvent) -> str:
     """float32 [3, 2], int64 []."""
     return ", ".join(f"{t.dtype} {list(t.shape)}" for t in event.tensors)
 
 
-def _drawn(draw: Draw) -> str:
+def _drawn(draw: RecordedDraw) -> str:
     parameters = ", ".join("?" if p is None else f"{p:.3g}" for p in draw.parameters)
     return f"({parameters}) {draw.dtype} {list(draw.shape)}"

@@ -20,7 +20,7 @@ from dpaudit.text import lines
 
 from . import tables
 from .figures.curves import training_by_run
-from .figures.drawing import Drawn
+from .figures.drawing import DrawnFigure
 from .figures.information import Question, by_run, information_by_round
 from .figures.privacy_utility import RunPoint, privacy_utility
 from .html import pages
@@ -324,7 +324,7 @@ def _texts(runs: Sequence[Run]) -> dict[TextKey, dict[int, TextScenario]]:
     return found
 
 
-def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, Drawn | None]]:
+def _information(runs: Sequence[Run]) -> list[tuple[Question, dict, DrawnFigure | None]]:
     asked = by_run((run.label, run.entries("mutual-information")) for run in runs)
     found = []
     for i, (question, findings) in enumerate(asked.items()):

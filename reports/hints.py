@@ -6,14 +6,14 @@ from hashlib import sha256
 from typing import Any
 
 from dpaudit.codes import entries, help_for
-from dpaudit.files.hint import Hint, Linted
+from dpaudit.files.hint import Hint, LintResult
 from dpaudit.text import one_line
 from dpaudit.version import __version__
 
 from .ci import sarif_log, sarif_place, sarif_text
 
 
-def text(linted: Linted) -> Iterator[str]:
+def text(linted: LintResult) -> Iterator[str]:
     """A line for each hint, one for each rule with what would confirm it, and the number."""
     for hint in linted.hints:
         yield f"{hint.place}: {hint.code} {hint.message}"
@@ -25,7 +25,7 @@ def text(linted: Linted) -> Iterator[str]:
     yield f"{n} hint{'s' * (n != 1)} in {files}; a hint is no verdict"
 
 
-def to_json(linted: Linted) -> str:
+def to_json(linted: LintResult) -> str:
     """The hints with their titles and what would confirm each, and what was not examined."""
     content = {
         "schema_version": 1,
@@ -41,7 +41,7 @@ def to_json(linted: Linted) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def sarif(linted: Linted, exit_code: int) -> str:
+def sarif(linted: LintResult, exit_code: int) -> str:
     """SARIF 2.1.0: a result of level "note" for each hint."""
     codes = sorted({hint.code for hint in linted.hints})
     results = [_result(hint, codes.index(hint.code)) for hint in linted.hints]

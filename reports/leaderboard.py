@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.benchmark_result import BenchmarkResult
 from dpaudit.files.finding import Metric
 from dpaudit.files.published import ResultTable, ResultTables
 from dpaudit.files.verdict import SEVERITY
-from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
 from .equal_epsilon import equal_epsilon_table
-from .figures.drawing import Drawn, as_file, drawn_figures
+from .figures.drawing import DrawnFigure, as_file, drawn_figures
 from .figures.privacy_utility import RunPoint, common_scale, pareto
 from .html import pages
 from .standings import FIGURES, Gap, Standing, as_markdown, as_rows, as_table, gaps_of, standings
@@ -34,8 +34,8 @@ class Panels(NamedTuple):
     """All rows of one adversary in one figure, and those of each graph in a small one."""
 
     adversary: str
-    whole: Drawn
-    by_graph: list[tuple[str, Drawn]]
+    whole: DrawnFigure
+    by_graph: list[tuple[str, DrawnFigure]]
 
 
 class Leaderboard:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.errors import ConfigError, nearest
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.finding import Column, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import write_whole
 from dpaudit.text import lines
 
 from .comparison import compared_runs
-from .figures.drawing import FORMATS, Drawn, as_file, drawn_figures, on_light
+from .figures.drawing import FORMATS, DrawnFigure, as_file, drawn_figures, on_light
 from .figures.evidence import accounting_figures
 from .html import pages
 from .run import Run
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ReportFigure:
     """A figure of the report: shown by a notebook, saved as a file, and its numbers."""
 
-    def __init__(self, name: str, drawn: Drawn, figure: "Figure") -> None:
+    def __init__(self, name: str, drawn: DrawnFigure, figure: "Figure") -> None:
         self.name = name
         self.caption = drawn.caption
         self._drawn, self._figure = drawn, figure
@@ -145,17 +145,17 @@ def notebook(result: AuditResult, run_directory: Path) -> ReportNotebook:
     return ReportNotebook(result, run_directory)
 
 
-def _leaks(run: Run, is_matrix: bool) -> list[Drawn]:
+def _leaks(run: Run, is_matrix: bool) -> list[DrawnFigure]:
     found = [f for f in run.result.findings if (f.role is Role.WHO_LEARNS_WHAT) is is_matrix]
     return accounting_figures(found, "run0-matrix" if is_matrix else "run0-exact")
 
 
-def _information(run: Run) -> list[Drawn]:
+def _information(run: Run) -> list[DrawnFigure]:
     return [drawn for leak in run.leaks for drawn in run.drawings_of(leak)]
 
 
 # What a figure is called, a part of its identity on the page, and what draws it among others.
-_SOURCES: Mapping[str, tuple[str, Callable[[Run], list[Drawn]]]] = {
+_SOURCES: Mapping[str, tuple[str, Callable[[Run], list[DrawnFigure]]]] = {
     "bounds": ("-bounds", lambda run: run.figures_of("empirical-epsilon")),
     "trade-off": ("-tradeoff", lambda run: run.figures_of("empirical-epsilon")),
     "exact leak": ("-exact", lambda run: _leaks(run, is_matrix=False)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.published import (
     ExperimentLine,
     ExperimentResult,
@@ -11,7 +12,6 @@ from dpaudit.files.published import (
     TableEntry,
     limits,
 )
-from dpaudit.files.whole import write_whole
 from dpaudit.text import duration, lines
 
 from .ci import markdown_cell, table_lines

@@ -9,8 +9,8 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from dpaudit.files.atomic_files import STRIP_GAP, artifact_file
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
-from dpaudit.files.whole import STRIP_GAP, artifact_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WORLDS = ("no-defense", "defense", "blind")
@@ -138,7 +138,7 @@ class NumberedFinding(NamedTuple):
     finding: Finding
 
 
-class Shown(NamedTuple):
+class ImageCell(NamedTuple):
     """What stands in one cell of an image grid: a picture, or why there is none."""
 
     entry: NumberedFinding
@@ -152,7 +152,7 @@ class GridRow(NamedTuple):
     label: str
     world: str | None  # None: the truth
     variant: str  # which of a world's findings, where it has several
-    cells: list[list[Shown]]
+    cells: list[list[ImageCell]]
 
 
 class GroupKey(NamedTuple):
@@ -236,9 +236,9 @@ class ReconstructionGroup:
             agent: whose images are shown; None: those of the targets that are picked in each round.
         """
         rows: list[GridRow] = []
-        truths: dict[int, Shown] = {}
+        truths: dict[int, ImageCell] = {}
         for world in self.worlds:
-            new: dict[int, Shown] = {}
+            new: dict[int, ImageCell] = {}
             for k in self.rounds:
                 named = (e for e in self.at(world, k) if "truth" in e.finding.artifacts)
                 picked = self._shown_of(k, agent)
@@ -378,14 +378,14 @@ def _value(finding: Finding, name: str) -> float:
 
 def _shown(
     entry: NumberedFinding, artifact: str, pictures: Mapping[str, Picture], picked: list[Pick]
-) -> Shown:
+) -> ImageCell:
     path = entry.finding.artifacts.get(artifact)
     if path is None:
-        return Shown(entry, None, [])
-    return Shown(entry, pictures[path], target_cells(entry.finding, picked, pictures[path]))
+        return ImageCell(entry, None, [])
+    return ImageCell(entry, pictures[path], target_cells(entry.finding, picked, pictures[path]))
 
 
-def _same(a: Shown, b: Shown | None) -> bool:
+def _same(a: ImageCell, b: ImageCell | None) -> bool:
     if a.picture is None or b is None or b.picture is None:
         return False
     return a.picture.path == b.picture.path or "" != a.picture.uri == b.picture.uri

@@ -19,7 +19,7 @@ from dpaudit.files.result import AuditResult, JudgedClaim, ThreatModelSummary
 from . import reconstructions
 from .claims import claimed_epsilon
 from .figures.curves import AXIS, training_curve
-from .figures.drawing import Drawn
+from .figures.drawing import DrawnFigure
 from .figures.evidence import accounting_figures, empirical_figures, sensitivity_figures
 from .figures.information import MessageInformation, estimates, information_by_round, leaks
 from .figures.range import RangeDrawing, range_drawing
@@ -137,7 +137,7 @@ class Run:
         """What tells a finding from others of its name: adversary and message."""
         return [part for part in (finding.threat_model, finding.message) if part]
 
-    def decisive_figures(self, claim: JudgedClaim) -> list[Drawn]:
+    def decisive_figures(self, claim: JudgedClaim) -> list[DrawnFigure]:
         """What there is to draw of the finding that decided on a claim."""
         findings, name = self.result.findings, f"run{self.number}-decisive"
         if claim.decisive is None:
@@ -260,7 +260,7 @@ class Run:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
-    def curves(self) -> list[Drawn]:
+    def curves(self) -> list[DrawnFigure]:
         """What there is to draw of training, each with all of its numbers."""
         is_crowded = self.result.graph.n_agents > CROWD
         rows = list((training_of_many if is_crowded else training)(self.result))
@@ -268,7 +268,7 @@ class Run:
         drawn = (training_curve(self.result.utility, q, f"{name}-{q}", rows) for q in AXIS)
         return [figure for figure in drawn if figure is not None]
 
-    def figures_of(self, kind: str) -> list[Drawn]:
+    def figures_of(self, kind: str) -> list[DrawnFigure]:
         """What there is to draw of one kind of finding, each with its caption."""
         findings, name = self.result.findings, f"run{self.number}-{kind}"
         if kind == "accounting":
@@ -287,7 +287,7 @@ class Run:
         """Findings on mutual information by adversary and message."""
         return leaks(self.entries("mutual-information"))
 
-    def drawings_of(self, leak: MessageInformation) -> list[Drawn]:
+    def drawings_of(self, leak: MessageInformation) -> list[DrawnFigure]:
         """What there is to draw of a message's information."""
         name = f"run{self.number}-leak{self.leaks.index(leak)}"
         about = f"{leak.message or 'a message'} read by {leak.threat_model or 'an adversary'}"
@@ -303,7 +303,7 @@ class Run:
         ]
         return [figure for figure in figures if figure is not None]
 
-    def ssim_figures(self, adversary: str | None) -> list[Drawn]:
+    def ssim_figures(self, adversary: str | None) -> list[DrawnFigure]:
         """SSIM by round of each message and batch size that one adversary reconstructed."""
         name = f"run{self.number}-ssim{self.adversaries.index(adversary)}"
         shown = [s for s in self.scenarios if s.key.threat_model == adversary and s.scored]
@@ -312,7 +312,7 @@ class Run:
         return ssim_intervals(labelled, name, f"SSIM of reconstructions by {adversary}")
 
     @cached_property
-    def ssim_of_all(self) -> list[tuple[str | None, Drawn]]:
+    def ssim_of_all(self) -> list[tuple[str | None, DrawnFigure]]:
         """The figures of ``ssim_figures`` of every adversary, each captioned with its name."""
         return [
             (who, figure._replace(caption=f"{figure.caption}, by {who or 'an unnamed adversary'}"))
@@ -336,7 +336,7 @@ class Run:
         best = reconstructions.most_revealing([scenario])
         return None if best is None else best.entry.finding.metrics.get(Name.SSIM_OVER_BLIND)
 
-    def search_figures(self, scenario: ReconstructionGroup) -> list[Drawn]:
+    def search_figures(self, scenario: ReconstructionGroup) -> list[DrawnFigure]:
         """How the searches of a scenario went, by iteration, a figure for each round."""
         name = f"run{self.number}-search{self.scenarios.index(scenario)}"
         found = [entry.finding for entry in scenario.by_round]
@@ -352,7 +352,7 @@ class Run:
             and reconstructions.group_key(entry.finding) == scenario.key
         ]
 
-    def share_figures(self, entry: NumberedFinding) -> list[Drawn]:
+    def share_figures(self, entry: NumberedFinding) -> list[DrawnFigure]:
         """How many targets were reconstructed how well."""
         name = f"run{self.number}-share{entry.number}"
         return share_figures(entry.finding, name, self.claim_texts)

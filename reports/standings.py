@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpaudit.errors import RunError, shortened
+from dpaudit.files.atomic_files import artifact_file
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, claim_column
 from dpaudit.files.published import ResultTable, TableEntry
 from dpaudit.files.result import AuditResult, JudgedClaim
 from dpaudit.files.verdict import Verdict, worst
-from dpaudit.files.whole import artifact_file
 
 from . import tables
 from .ci import markdown_table

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpaudit.errors import RunError
+from dpaudit.files.atomic_files import artifact_file
 from dpaudit.files.finding import Finding, Metric, Name, Role
-from dpaudit.files.whole import artifact_file
 
 WORLDS = ("no-defense", "defense", "blind")
 METRICS = (

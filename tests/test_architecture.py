@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
@@ -165,6 +166,17 @@ def test_a_neighbour_is_imported_relatively() -> None:
         or (level == 0 and len(name) > 2 and target[:-2] == name[:-1])
     ]
     assert wrong == []
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    """But for the state of each defense, and what the recorder, which imports nothing, has anew."""
+    files = [path for path, parts in sources() if not {"defenses", "recorder"} & {*parts}]
+    where = defaultdict(list)
+    for path in files:
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
 def too_long(path: Path) -> Iterator[str]:

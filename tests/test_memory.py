@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpaudit.counted import Counted, counted
 from dpaudit.errors import ConfigError, is_out_of_memory
 from dpaudit.memory import _of_groups, available, bytes_of, resident, size_text
+from dpaudit.tensor_memory import TensorBytes, counted
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_machine_tells_what_is_free_and_what_is_held() -> None:
 
 def test_the_most_that_lives_at_once_is_counted() -> None:
     x = torch.zeros(1000)
-    with Counted() as count:
+    with TensorBytes() as count:
         y = x + 1  # 4 kB
         z = y.view(10, 100)[2:].mul_(2)
         del y, z

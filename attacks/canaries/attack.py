@@ -18,7 +18,7 @@ from dpaudit.training.costs import seconds_of
 from dpaudit.training.sensor_fusion import SensorFusion
 
 from .bound import (
-    Guessing,
+    GuessPlan,
     claim_finding,
     guess_test,
     noise_bound,
@@ -246,6 +246,6 @@ class Canaries(da.Attack):
         return of_most_moved_agent(game, threat_model, context.streams.child("agents of canaries"))
 
     @property
-    def _guessing(self) -> Guessing:
+    def _guessing(self) -> GuessPlan:
         guesses = min(self.guesses or max(1, self.canaries // 10), self.canaries)
-        return Guessing(self.canaries, guesses, self.alpha)
+        return GuessPlan(self.canaries, guesses, self.alpha)

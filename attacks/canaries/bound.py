@@ -72,7 +72,7 @@ def not_separate(adversary: Adversary) -> str | None:
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumStatistic:
     """The statistic of one run's canaries."""
 
     law: CanarySum
@@ -82,7 +82,7 @@ class Summed:
     note: str
 
     @classmethod
-    def of(cls, evidence: CanaryEvidence, rate: float) -> "Summed | str":
+    def of(cls, evidence: CanaryEvidence, rate: float) -> "SumStatistic | str":
         """The statistic, or why there is none: what the channels' noise is not."""
         assert evidence.channels is not None
         (seen, sizes), included = evidence.channels, np.asarray(evidence.included, bool)
@@ -99,7 +99,7 @@ class Summed:
         return cls(law, sizes, value, mean_square, note)
 
     @classmethod
-    def expected(cls, sizes: Array, rate: float, n_canaries: int) -> "Summed":
+    def expected(cls, sizes: Array, rate: float, n_canaries: int) -> "SumStatistic":
         """What is to be expected of a run with the declared noise."""
         half = n_canaries // 2
         scale = noise_scale(np.ones((half, len(sizes))), CHECKED / 4)
@@ -165,14 +165,14 @@ def power_metrics(
     There is no ceiling: the less noise there really is, the more any number of canaries proves. So
     it is not their number that a refutation needs.
     """
-    expected = Summed.expected(sizes, rate, n_canaries)
+    expected = SumStatistic.expected(sizes, rate, n_canaries)
     return {
         da.Name.CEILING: da.Metric(value=inf, n=n_canaries),
         da.Name.EXPECTED_BOUND: da.Metric(value=expected.epsilon(expected.factor(alpha), delta)),
     }
 
 
-class Guessing(NamedTuple):
+class GuessPlan(NamedTuple):
     """How many of the canaries are guessed on, fixed before any is seen."""
 
     canaries: int
@@ -213,7 +213,7 @@ def sum_test(
     adversary: Adversary,
     evidence: CanaryEvidence,
     why: str | None,
-    guessing: Guessing,
+    guessing: GuessPlan,
     common: str,
 ) -> da.Finding:
     """The test of a claim by the sum of channels; by guesses where these are not Gaussian.
@@ -230,7 +230,7 @@ def sum_test(
         why = "the claim has no delta, without which Gaussian noise has no epsilon"
     elif alpha <= CHECKED:
         why = f"alpha is {CHECKED:g} or less, which testing the noise takes"
-    found = Summed.of(evidence, rate) if why is None else why
+    found = SumStatistic.of(evidence, rate) if why is None else why
     view, n_rounds = adversary.threat_model, adversary.n_rounds
     if isinstance(found, str):
         notes = (common, f"by guesses, for {found}")
@@ -249,7 +249,7 @@ def guess_test(
     threat_model: da.ThreatModel,
     n_rounds: int,
     evidence: CanaryEvidence,
-    guessing: Guessing,
+    guessing: GuessPlan,
     notes: Sequence[str],
 ) -> da.Finding:
     """The bound that assumes nothing about the mechanism."""
@@ -292,11 +292,15 @@ def claim_finding(
 
 
 def noise_bound(
-    adversary: Adversary, evidence: CanaryEvidence, why: str | None, guessing: Guessing, common: str
+    adversary: Adversary,
+    evidence: CanaryEvidence,
+    why: str | None,
+    guessing: GuessPlan,
+    common: str,
 ) -> da.Finding:
     """How much noise there is at most, from canaries in every batch."""
     (m, r, alpha), right = guessing, guessing.right(evidence)
-    found = Summed.of(evidence, 1.0) if why is None else why
+    found = SumStatistic.of(evidence, 1.0) if why is None else why
     if isinstance(found, str):
         how = f"bound of Xiang et al. (order statistics of Gaussian channels), for {found}"
         mu = mu_from_ranked_guesses(m, r, right, alpha)

@@ -30,7 +30,7 @@ from dpaudit.game.runs.play import LogRatios
 from dpaudit.game.step_inputs import RecordedNoise
 
 
-class Channels(NamedTuple):
+class CanaryChannels(NamedTuple):
     """What each canary's channel showed of it, in standard deviations of the declared noise."""
 
     seen: Array  # [n_canaries, T], by use: of mean ``size`` if the canary was in the batch, else 0
@@ -42,7 +42,7 @@ class CanaryEvidence(NamedTuple):
 
     log_ratios: Array  # [n_canaries]
     included: Array  # [n_canaries] bool, the secret
-    channels: Channels | None = None  # None: the canaries share the model
+    channels: CanaryChannels | None = None  # None: the canaries share the model
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +184,9 @@ class _CanaryReader:
         self._tally.resume(*tally)
         self._seen, self._sizes = [each.cpu() for each in seen], sizes
 
-    def channels(self) -> Channels:
+    def channels(self) -> CanaryChannels:
         seen = torch.stack(self._seen) if self._seen else torch.zeros(0, self._n).double()
-        return Channels(seen.numpy().T, np.array(self._sizes))
+        return CanaryChannels(seen.numpy().T, np.array(self._sizes))
 
     def log_ratios(self) -> Array:
         return self._tally.scores(None).numpy()

@@ -14,7 +14,7 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.attack.reconstruction import Join
 
-from .exact import Recovered, recover
+from .exact import ExactBatch, recover
 from .labels import infer_labels, last_parameters
 from .local import (
     at_once,
@@ -340,7 +340,7 @@ def _trace(objective: Objective, found: list[Attempt], n_steps: int, labels: Ten
 
 
 def _scored(
-    batches: list[Recovered | da.NotObservable],
+    batches: list[ExactBatch | da.NotObservable],
     observed: da.ObservedGradients,
     task: da.Task,
     chosen: Plan,
@@ -351,7 +351,7 @@ def _scored(
     labels = torch.zeros((m, B), dtype=torch.long, device=images.device)
     losses = images.new_full((m, 1), torch.inf)
     for i, batch in enumerate(batches):
-        if isinstance(batch, Recovered):
+        if isinstance(batch, ExactBatch):
             images[i], labels[i] = batch
             objective = _objective(observed, task, chosen, labels)
             victim = torch.tensor([i], device=images.device)

@@ -13,7 +13,7 @@ from dpaudit.models.models import parameters_of
 from dpaudit.models.networks import call, logits_of
 
 from .patches import image_of_patches, label_of
-from .recursion import Front, front, image_before, input_of_linear
+from .recursion import LeadingLayers, front, image_before, input_of_linear
 
 _GAP = 3.0  # singular value b over the next: the batch's rank stands out of the noise
 _DRAWS = 256  # searches side by side
@@ -32,7 +32,7 @@ _OFF = 0.1  # least share of units that a random image leaves off, where there i
 _AGREEMENT = 0.98  # share of units at which zeros must be where the image's ReLU are off
 
 
-class Recovered(NamedTuple):
+class ExactBatch(NamedTuple):
     """One victim's batch."""
 
     images: Tensor  # [batch_size, *shape], within the value range
@@ -41,7 +41,7 @@ class Recovered(NamedTuple):
 
 def recover(
     observed: da.ObservedGradients, task: da.Task, streams: da.Streams
-) -> list[Recovered | da.NotObservable]:
+) -> list[ExactBatch | da.NotObservable]:
     """Each victim's batch, or why it does not follow from the gradient.
 
     One record is read off the patches of a vision transformer (`patches`), or off the first linear
@@ -50,7 +50,7 @@ def recover(
     the factor of the message. Noise is not refused where equations can still be solved: whether the
     images fit is for the attacker's loss to say.
     """
-    batches: list[Recovered | da.NotObservable] = []
+    batches: list[ExactBatch | da.NotObservable] = []
     for gradient, model in zip(observed.gradients, observed.models, strict=True):
         try:
             batches.append(_recover(observed.batch_size, task, gradient, model, streams))
@@ -61,10 +61,10 @@ def recover(
 
 def _recover(
     b: int, task: da.Task, gradient: Tensor, model: Tensor, streams: da.Streams
-) -> Recovered:
+) -> ExactBatch:
     if b == 1 and (found := image_of_patches(task, gradient)) is not None:
         image = found.clamp(*task.value_range).to(gradient)
-        return Recovered(image, label_of(task, gradient, model, image))
+        return ExactBatch(image, label_of(task, gradient, model, image))
     ahead = front(task, gradient, model)
     if b == 1:
         signal = input_of_linear(ahead)
@@ -73,16 +73,18 @@ def _recover(
         _require_first_with_relu(task, model, ahead)
         images, slopes = separate(ahead, b, streams("attack", "exact"))
     images = images.view(b, *task.shape).clamp(*task.value_range).to(gradient)
-    return Recovered(images, _labels(task, model, ahead, images, slopes))
+    return ExactBatch(images, _labels(task, model, ahead, images, slopes))
 
 
-def _labels(task: da.Task, model: Tensor, ahead: Front, images: Tensor, slopes: Tensor) -> Tensor:
+def _labels(
+    task: da.Task, model: Tensor, ahead: LeadingLayers, images: Tensor, slopes: Tensor
+) -> Tensor:
     """The class with which each image answers most like the slopes seen of it, [b]."""
     answers = _answers(task, model, ahead, images).to(slopes)
     return F.cosine_similarity(answers, slopes.T[:, None], dim=2).argmax(1)
 
 
-def _answers(task: da.Task, model: Tensor, ahead: Front, images: Tensor) -> Tensor:
+def _answers(task: da.Task, model: Tensor, ahead: LeadingLayers, images: Tensor) -> Tensor:
     """The slopes that the first linear layer's units have at images, by their label, [b, c, m]."""
     outputs: list[Tensor] = []
 
@@ -102,7 +104,7 @@ def _answers(task: da.Task, model: Tensor, ahead: Front, images: Tensor) -> Tens
     return torch.stack(slopes, dim=1)
 
 
-def _require_first_with_relu(task: da.Task, model: Tensor, ahead: Front) -> None:
+def _require_first_with_relu(task: da.Task, model: Tensor, ahead: LeadingLayers) -> None:
     if not ahead.is_first:
         raise da.NotObservable(
             "DPA055",
@@ -121,7 +123,7 @@ def _require_first_with_relu(task: da.Task, model: Tensor, ahead: Front) -> None
         )
 
 
-class Separated(NamedTuple):
+class SeparatedRecords(NamedTuple):
     """The records of a batch, separated."""
 
     inputs: Tensor  # [b, n] of the linear layer
@@ -151,7 +153,7 @@ class _Pool(NamedTuple):
     zeros: Tensor  # [k], share of the rows
 
 
-def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separated:
+def separate(front: LeadingLayers, batch_size: int, generator: torch.Generator) -> SeparatedRecords:
     """What each record of a batch fed to the first linear layer, exactly.
 
     With Z = X W' + c, the gradient G = [dL/dW, dL/dc] is D [X, 1] for D = dL/dZ' [m, b]: of rank b.
@@ -193,7 +195,7 @@ def separate(front: Front, batch_size: int, generator: torch.Generator) -> Separ
     )
 
 
-def _problem(front: Front, b: int) -> _Problem:
+def _problem(front: LeadingLayers, b: int) -> _Problem:
     """Step 1. Raises NotObservable."""
     G = front.augmented
     if b >= min(G.shape):
@@ -315,7 +317,7 @@ def _sparsest(*pools: _Pool) -> _Pool:
     return _Pool(q[chosen], zeros[chosen])
 
 
-def _completed(front: Front, problem: _Problem, pool: _Pool) -> _Pool:
+def _completed(front: LeadingLayers, problem: _Problem, pool: _Pool) -> _Pool:
     """The pool with its last direction found: the others reveal its record, that its ReLU.
 
     Row j of Q^-1 is orthogonal to all columns but column j, so it needs no column j.
@@ -334,13 +336,13 @@ def _inputs(problem: _Problem, q: Tensor) -> Tensor:
     return X[:, :-1] / X[:, -1:]
 
 
-def _off(front: Front, problem: _Problem, inputs: Tensor) -> Tensor:
+def _off(front: LeadingLayers, problem: _Problem, inputs: Tensor) -> Tensor:
     """Which units these inputs leave off, [b, m]."""
     W, c = front.linear.parameters["weight"], front.linear.parameters["bias"]
     return (inputs @ W.T + c <= 0)[:, problem.units]
 
 
-def _separated(front: Front, problem: _Problem, pool: _Pool) -> Separated | None:
+def _separated(front: LeadingLayers, problem: _Problem, pool: _Pool) -> SeparatedRecords | None:
     """Steps 4 and 5; None while directions are missing, or fit no batch."""
     if len(pool.q) < len(problem.R):
         return None
@@ -350,4 +352,4 @@ def _separated(front: Front, problem: _Problem, pool: _Pool) -> Separated | None
     if not agreement.min() >= _AGREEMENT:
         return None
     extended = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
-    return Separated(inputs, torch.linalg.lstsq(extended.T, front.augmented.T).solution.T)
+    return SeparatedRecords(inputs, torch.linalg.lstsq(extended.T, front.augmented.T).solution.T)

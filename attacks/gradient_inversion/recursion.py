@@ -25,7 +25,7 @@ Pair = tuple[int, ...]
 Geometry = tuple[Pair, Pair, Pair]  # stride, padding, dilation
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One layer at work on two images, with its parameters and their observed gradient."""
 
     layer: nn.Module
@@ -35,11 +35,11 @@ class Call(NamedTuple):
     gradient: dict[str, Tensor]
 
 
-class Front(NamedTuple):
+class LeadingLayers(NamedTuple):
     """The layers before the first linear layer, in order, and that layer."""
 
-    before: list[Call]
-    linear: Call
+    before: list[LayerCall]
+    linear: LayerCall
     is_first: bool  # nothing but reshaping comes before it
 
     @property
@@ -52,7 +52,7 @@ class Front(NamedTuple):
         return torch.cat([g["weight"], g["bias"][:, None]], dim=1)
 
 
-def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
+def front(task: da.Task, gradient: Tensor, model: Tensor) -> LeadingLayers:
     """The front of the network, in float64.
 
     Args:
@@ -67,7 +67,7 @@ def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
             "DPA046", "an exact attack needs a finite gradient, got NaN or infinity"
         )
     images, calls = _run(task, gradient.double(), model.double())
-    before: list[Call] = []
+    before: list[LayerCall] = []
     fed = images
     for one in calls:
         if not _same(fed, one.input):
@@ -77,7 +77,7 @@ def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
                 f"the {type(one.layer).__name__} here is not the output of the layer before it",
             )
         if isinstance(one.layer, nn.Linear) and "bias" in one.parameters and one.input.ndim == 2:
-            return Front(before, one, _same(images, one.input))
+            return LeadingLayers(before, one, _same(images, one.input))
         before.append(one)
         fed = one.output
     raise da.NotObservable(
@@ -85,16 +85,16 @@ def front(task: da.Task, gradient: Tensor, model: Tensor) -> Front:
     )
 
 
-def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[Call]]:
+def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[LayerCall]]:
     """Two random images (batch normalisation needs two), and every layer at work, in order."""
     module = task.gradients.module
     values, slopes = parameters_of(module, model), parameters_of(module, gradient)
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
     fed: list[Tensor] = []  # by which layer in turn, before it can overwrite it
 
     def note(path: str, layer: nn.Module, output: object) -> None:
         mine = (_own(layer, path, flat) for flat in (values, slopes))
-        calls.append(Call(layer, fed.pop(), _tensor(output), *mine))
+        calls.append(LayerCall(layer, fed.pop(), _tensor(output), *mine))
 
     leaves = [(p, m) for p, m in module.named_modules() if not any(True for _ in m.children())]
     hooks = [
@@ -152,7 +152,7 @@ class Equations(NamedTuple):
     geometry: Geometry
 
     @classmethod
-    def of(cls, call: Call, slope: Tensor, D: Tensor) -> "Equations":
+    def of(cls, call: LayerCall, slope: Tensor, D: Tensor) -> "Equations":
         """For the loss's slope in the output, of its shape as D.
 
         Raises:
@@ -279,7 +279,7 @@ class Signal(NamedTuple):
     known: Tensor  # weight of each value: 0 where it is not known, 1 where it is as the others
 
 
-def input_of_linear(front: Front) -> Signal:
+def input_of_linear(front: LeadingLayers) -> Signal:
     """What one record fed to the first linear layer, [n], and the slope in that.
 
     dL/dW = d x' and dL/dc = d with d = dL/dz, so that the rows of [dL/dW, dL/dc] are all multiples
@@ -302,7 +302,7 @@ def input_of_linear(front: Front) -> Signal:
     return Signal(value, slope, torch.ones_like(value))
 
 
-def image_before(front: Front, signal: Signal) -> Tensor:
+def image_before(front: LeadingLayers, signal: Signal) -> Tensor:
     """The image that the layers before the linear one turned into ``signal``.
 
     From the last layer to the first, with z = W x + c and a = s(z):
@@ -327,7 +327,7 @@ def image_before(front: Front, signal: Signal) -> Tensor:
     return signal.value
 
 
-def _before_activation(call: Call, after: Signal) -> Signal:
+def _before_activation(call: LayerCall, after: Signal) -> Signal:
     layer, a = call.layer, after.value
     one, zero = torch.ones_like(a), torch.zeros_like(a)
     match layer:
@@ -352,7 +352,7 @@ def _before_activation(call: Call, after: Signal) -> Signal:
     return Signal(z.nan_to_num(0.0, 0.0, 0.0), after.slope * derivative, after.known * derivative)
 
 
-def _before_weights(call: Call, after: Signal) -> Signal:
+def _before_weights(call: LayerCall, after: Signal) -> Signal:
     """Steps 2 and 3 for a layer with weights."""
     shape, gradient = call.input.shape[1:], call.gradient["weight"]
     z, slope, known = (t.reshape(call.output.shape[1:]) for t in after)

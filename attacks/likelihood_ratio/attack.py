@@ -24,8 +24,16 @@ from . import bound
 from .agents import as_asked, queries
 from .exact import exact_leak, with_matrices
 from .plan import USUAL, planned
-from .question import WORK, Asking, Question
-from .runs import NOISE_RUNS, TRAINING, PlayedRuns, Player, Score, no_noise_test, noise_findings
+from .question import WORK, Question, QuestionContext
+from .runs import (
+    NOISE_RUNS,
+    TRAINING,
+    GamePlayer,
+    PlayedRuns,
+    RunScore,
+    no_noise_test,
+    noise_findings,
+)
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 FEWEST = 40  # runs of each world that can be counted
@@ -117,7 +125,7 @@ class LikelihoodRatio(da.Attack):
             if question is not None and not question.guesses:
                 yield index, bound.power_of(question, asked.trials)
 
-    def _is_derived(self, asking: Asking, patience: float) -> bool:
+    def _is_derived(self, asking: QuestionContext, patience: float) -> bool:
         """Whether following its rounds takes no more seconds than this, about."""
         game, threat_model = _largest_game(asking), asking.threat_model
         if game is None:
@@ -151,7 +159,7 @@ class LikelihoodRatio(da.Attack):
             asked = [replace(first, index=j, claim=claims[j]) for j in indices]
             stage, trials = context.checkpoint.stage(i), 0 if self.trials == 0 else own.trials
             choosing = TRAINING if self.stop_early else max(TRAINING, trials // 5)
-            player = Player(first, asking.streams, on_round, stage, trials, choosing)
+            player = GamePlayer(first, asking.streams, on_round, stage, trials, choosing)
             runs = self._runs(asked, own, player)
             for question in asked:
                 findings = self._findings(question, runs, player, context.run)
@@ -159,7 +167,7 @@ class LikelihoodRatio(da.Attack):
         return sorted(found, key=lambda finding: finding.claim or 0)
 
     def _findings(
-        self, question: Question, runs: PlayedRuns | str, player: Player, run: RunDirectory
+        self, question: Question, runs: PlayedRuns | str, player: GamePlayer, run: RunDirectory
     ) -> Iterator[da.Finding]:
         yield with_matrices(exact_leak(question), question, run)
         if isinstance(runs, str):
@@ -175,7 +183,9 @@ class LikelihoodRatio(da.Attack):
         if counted is not None:
             yield from bound.controls(question, counted, player.streams)
 
-    def _runs(self, asked: Sequence[Question], asking: Asking, player: Player) -> PlayedRuns | str:
+    def _runs(
+        self, asked: Sequence[Question], asking: QuestionContext, player: GamePlayer
+    ) -> PlayedRuns | str:
         """The runs, or why there are none."""
         question = asked[0]
         if question.guesses:
@@ -191,21 +201,23 @@ class LikelihoodRatio(da.Attack):
                     f"{LONG * WORK:g}"
                 )
 
-        def decided(score: Score, so_far: Worlds) -> bool:
+        def decided(score: RunScore, so_far: Worlds) -> bool:
             return all(bound.is_decided(each, score, so_far) for each in asked)
 
         return player.runs(decided if self.stop_early else None)
 
-    def _question(self, asking: Asking, claim: da.Claim) -> tuple[Asking, Question | None]:
+    def _question(
+        self, asking: QuestionContext, claim: da.Claim
+    ) -> tuple[QuestionContext, Question | None]:
         """With the runs that were asked for, or those that can be expected to certify most."""
         if self.trials is None:
             return planned(asking, claim, self._least)
         return asking, asking.question(claim)
 
-    def _asking(self, context: da.AttackContext, threat_model: da.ThreatModel) -> Asking:
+    def _asking(self, context: da.AttackContext, threat_model: da.ThreatModel) -> QuestionContext:
         trials, first = NOISE_RUNS if self.trials == 0 else self.trials or USUAL, self.n_rounds
         context = replace(context, defense=as_seen_by(threat_model, context.defense))
-        asking = Asking(context, threat_model, trials, first, self.alpha, self.stop_early)
+        asking = QuestionContext(context, threat_model, trials, first, self.alpha, self.stop_early)
         if self.trials != 0 or first is not None or (game := _largest_game(asking)) is None:
             return asking
         followed = GameShape.of(game, threat_model).followed(context.defense.n_rounds)
@@ -217,7 +229,7 @@ class LikelihoodRatio(da.Attack):
         return 0 if self.candidates is None else MATCHINGS * (self.candidates - 1)
 
 
-def _claimed(asking: Asking) -> dict[int, da.Claim]:
+def _claimed(asking: QuestionContext) -> dict[int, da.Claim]:
     """What is claimed against this adversary, by its index."""
     return {
         index: claim
@@ -226,7 +238,7 @@ def _claimed(asking: Asking) -> dict[int, da.Claim]:
     }
 
 
-def _largest_game(asking: Asking) -> Game | None:
+def _largest_game(asking: QuestionContext) -> Game | None:
     """That of any honest agent, if something is claimed of one."""
     context = asking.context
     honest = [i for i in context.setting.holders if i not in asking.threat_model.agents]
@@ -239,7 +251,7 @@ def _largest_game(asking: Asking) -> Game | None:
     return replace(game, spread=min(coordinates(game), PLAYED))
 
 
-def _is_tested(asking: Asking, claim: da.Claim) -> bool:
+def _is_tested(asking: QuestionContext, claim: da.Claim) -> bool:
     """Whether runs would test it, judged by little: they leave aside what they would know too much
     of, and what is claimed of agents whom no message is said to hide.
     """

@@ -22,7 +22,7 @@ from dpaudit.statistics.successes import EpsilonPromise, MuPromise, Successes, n
 
 from .exact import is_pure
 from .question import Question
-from .runs import CountedScores, Score
+from .runs import CountedScores, RunScore
 
 TITLE = "runs with and without one record"
 LARGE = 700.0  # an epsilon whose exponential is finite
@@ -153,7 +153,7 @@ def _control(
 
 
 def _notes(
-    question: Question, score: Score, n_runs: int, metrics: dict[str, Metric]
+    question: Question, score: RunScore, n_runs: int, metrics: dict[str, Metric]
 ) -> Iterator[str]:
     """What was played, and how it was read."""
     game = question.game
@@ -195,7 +195,7 @@ def _notes(
         yield "mu is of the Gaussian family"
 
 
-def is_decided(question: Question, score: Score, so_far: Worlds) -> bool:
+def is_decided(question: Question, score: RunScore, so_far: Worlds) -> bool:
     """Whether bets on these runs refute the claim, among some dozens of statements too."""
     path = betting.log_wealth(_bets(question, score.choosing), score(so_far))
     return betting.anytime_p_value(path) <= DECIDED

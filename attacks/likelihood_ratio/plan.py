@@ -13,14 +13,16 @@ from dpaudit.attack import Claim, Name
 from dpaudit.game.runs.round_shape import GameShape
 
 from .bound import power_of
-from .question import WORK, Asking, Question
+from .question import WORK, Question, QuestionContext
 
 USUAL = 2000  # runs of each world, where it is not known what they can be expected to certify
 FEWEST_PLANNED = 200  # runs of each world
 MOST_PLANNED = 50_000  # likewise; so many take 500 MB of memory
 
 
-def planned(asking: Asking, claim: Claim, least: int) -> tuple[Asking, Question | None]:
+def planned(
+    asking: QuestionContext, claim: Claim, least: int
+) -> tuple[QuestionContext, Question | None]:
     """The question whose runs can be expected to certify most, and how it is asked.
 
     Args:
@@ -46,7 +48,7 @@ def planned(asking: Asking, claim: Claim, least: int) -> tuple[Asking, Question 
     return best[1:]
 
 
-def _numbers_of_rounds(asking: Asking, usual: Question) -> Iterator[int]:
+def _numbers_of_rounds(asking: QuestionContext, usual: Question) -> Iterator[int]:
     """All that the algebra follows in moderate time, and by halves fewer of them."""
     n_rounds = asking.context.defense.n_rounds
     if asking.threat_model.has_final_model:
@@ -62,7 +64,7 @@ def _numbers_of_rounds(asking: Asking, usual: Question) -> Iterator[int]:
         yield rounds
 
 
-def _work_of_a_run(asking: Asking, question: Question) -> int:
+def _work_of_a_run(asking: QuestionContext, question: Question) -> int:
     """Messages of a run of each world."""
     return asking.numbers(question.game.played) // asking.trials * question.n_rounds
 

@@ -136,7 +136,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Asking:
+class QuestionContext:
     """What all questions about one audit and one adversary have in common."""
 
     context: AttackContext

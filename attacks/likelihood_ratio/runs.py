@@ -42,14 +42,14 @@ LESS = 0.99  # times the noise of the first round, from which on it is less
 
 
 @dataclass(frozen=True)
-class Score:
+class RunScore:
     """How runs are scored, chosen by runs that are not counted."""
 
     choosing: tuple[Array, Array]  # scores of those runs, without and with the record
     learned: LearnedScore | None  # None: by the likelihood ratio
 
     @classmethod
-    def of(cls, delta: float, training: Worlds, streams: da.Streams) -> "Score":
+    def of(cls, delta: float, training: Worlds, streams: da.Streams) -> "RunScore":
         """The likelihood ratio, or the learned score where that does better or no ratio is known.
 
         A score that is learned from the very runs that choose its threshold would look too good
@@ -75,7 +75,7 @@ class Score:
 class CountedScores(NamedTuple):
     """Scores of runs without and with the record."""
 
-    score: Score
+    score: RunScore
     scores: tuple[Array, Array]
     silent: tuple[Array, Array]  # of runs without noise: by the ratio, if one is known
 
@@ -98,7 +98,7 @@ class PlayedRuns(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Player:
+class GamePlayer:
     """Plays runs of the game of a question, each kind by a name of its own."""
 
     question: Question
@@ -108,7 +108,7 @@ class Player:
     trials: int  # of each world that are counted; 0: none, but some of the noise
     choosing: int  # of each world that choose a score and its threshold
 
-    def runs(self, decided: Callable[[Score, Worlds], bool] | None) -> PlayedRuns | str:
+    def runs(self, decided: Callable[[RunScore, Worlds], bool] | None) -> PlayedRuns | str:
         """All that are played, or why there are none.
 
         Args:
@@ -161,9 +161,9 @@ class Player:
             enough=enough,
         )
 
-    def _score(self, name: str, game: Game | None = None, in_round: int | None = None) -> Score:
+    def _score(self, name: str, game: Game | None = None, in_round: int | None = None) -> RunScore:
         training = self.play(name, self.choosing, game, in_round)
-        return Score.of(self.question.delta, training, self.streams)
+        return RunScore.of(self.question.delta, training, self.streams)
 
     def _with_drawn(self, noiseless: Array, counted: CountedScores | None = None) -> PlayedRuns:
         """With the record in one batch for certain, where no algebra covers the noise."""
@@ -233,7 +233,9 @@ def _is_gaussian(question: Question) -> bool:
     return isinstance(adversary, Adversary) and not any(r.has_laplace for r in adversary.rounds)
 
 
-def noise_findings(question: Question, runs: PlayedRuns, player: Player) -> Iterator[da.Finding]:
+def noise_findings(
+    question: Question, runs: PlayedRuns, player: GamePlayer
+) -> Iterator[da.Finding]:
     """The test that the step allows, if there is one."""
     if runs.declared is not None and runs.drawn:
         yield noise_by_runs(question, runs.declared, runs.drawn)
@@ -313,7 +315,7 @@ def _tested(
 
 
 def _without_further_noise(
-    question: Question, trials: int, player: Player, alarm: da.Finding
+    question: Question, trials: int, player: GamePlayer, alarm: da.Finding
 ) -> da.Finding | None:
     """The same test of the defense without draws that come on top of enough noise.
 

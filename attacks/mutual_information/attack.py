@@ -23,7 +23,7 @@ from dpaudit.information.mnmi import MaximumInformation, maximum_information, wi
 from dpaudit.information.reduction import Reduction
 
 from .samples import (
-    AskedQuantity,
+    RevealedQuantity,
     Samples,
     blocks,
     first_heard,
@@ -158,9 +158,11 @@ class MutualInformation(da.Attack):
             )
         return findings
 
-    def _question(self, context: da.AttackContext, threat_model: da.ThreatModel) -> AskedQuantity:
+    def _question(
+        self, context: da.AttackContext, threat_model: da.ThreatModel
+    ) -> RevealedQuantity:
         every = tuple(range(1, context.defense.n_rounds + 1))
-        return AskedQuantity(
+        return RevealedQuantity(
             message=self.message,
             private=self.private,
             victim=first_heard(context.setting, threat_model)
@@ -176,7 +178,7 @@ class MutualInformation(da.Attack):
     def _findings(
         self,
         context: da.AttackContext,
-        question: AskedQuantity,
+        question: RevealedQuantity,
         world: da.World,
         found: Samples,
         noiseless: bool,
@@ -249,7 +251,7 @@ class MutualInformation(da.Attack):
     def _guess(
         self,
         context: da.AttackContext,
-        question: AskedQuantity,
+        question: RevealedQuantity,
         world: da.World,
         found: MaximumInformation,
         samples: Samples,
@@ -277,7 +279,7 @@ class MutualInformation(da.Attack):
 
     def _empty(
         self,
-        question: AskedQuantity,
+        question: RevealedQuantity,
         world: da.World,
         notes: tuple[str, ...],
         metrics: dict[str, da.Metric] | None = None,
@@ -287,7 +289,7 @@ class MutualInformation(da.Attack):
 
     def _finding(
         self,
-        question: AskedQuantity,
+        question: RevealedQuantity,
         world: da.World,
         title: str,
         metrics: dict[str, da.Metric],
@@ -309,7 +311,7 @@ class MutualInformation(da.Attack):
         )
 
 
-def _of_view(question: AskedQuantity, defense: dp.Defense) -> Iterator[str]:
+def _of_view(question: RevealedQuantity, defense: dp.Defense) -> Iterator[str]:
     """What was asked of a defense beside what it names itself."""
     if question.message == VIEW:
         yield (
@@ -336,7 +338,7 @@ def _rounds(ks: list[int]) -> str:
 
 
 def limits(
-    question: AskedQuantity, defense: dp.Defense, setting: dp.Setting, n_heard: int
+    question: RevealedQuantity, defense: dp.Defense, setting: dp.Setting, n_heard: int
 ) -> Limits | str:
     """Of as many rounds as are heard of one batch; or why no limit is known.
 

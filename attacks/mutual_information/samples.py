@@ -20,7 +20,7 @@ import dpaudit.defense as dp
 from dpaudit.attack.victims import VIEW, window_of
 from dpaudit.defense.transcript import messages_of, tensors_of
 from dpaudit.defense.view import seen_links
-from dpaudit.game.estimating.estimate import Window
+from dpaudit.game.estimating.estimate import LinearWindow
 from dpaudit.information.estimators import varying
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ ROUNDINGS = 4  # a column that varies by no more than so many of them is constan
 
 
 @dataclass(frozen=True)
-class AskedQuantity:
+class RevealedQuantity:
     """Which message reveals what about whom."""
 
     message: str  # one of the defense's messages, observables or combinations; or "view"
@@ -67,7 +67,7 @@ class Samples(NamedTuple):
 
 
 def samples(
-    question: AskedQuantity,
+    question: RevealedQuantity,
     defense: dp.Defense,
     problem: da.TrialProblem,
     setting: dp.Setting,
@@ -87,10 +87,10 @@ def samples(
         own = streams.child("block", i)
         block = problem.for_trials(streams, own, size, question.victim)
         if question.overhears(defense):
-            block = Overheard(block, question.victim)
+            block = GradientListener(block, question.victim)
 
         def watch(k: int, round: dp.Round, i: int = i, block: da.TrialProblem = block) -> None:
-            recorder(k, round, block.answer if isinstance(block, Overheard) else None)
+            recorder(k, round, block.answer if isinstance(block, GradientListener) else None)
             checkpoint.keep(lambda: recorder.progress(i, k, round.state._asdict()))
             on_round()
 
@@ -120,7 +120,7 @@ def read_of(name: str, defense: dp.Defense) -> Collection[str]:
     return defense.combinations[name].messages
 
 
-def heard_rounds(question: AskedQuantity, defense: dp.Defense) -> int:
+def heard_rounds(question: RevealedQuantity, defense: dp.Defense) -> int:
     """How many rounds are heard of what a victim does in round 1."""
     return span_of(question.message, defense, 1)[-1]
 
@@ -136,7 +136,7 @@ def span_of(name: str, defense: dp.Defense, k: int) -> range:
     return range(1, k + defense.combinations[name].delay + 1)
 
 
-def last_round(question: AskedQuantity, defense: dp.Defense) -> int:
+def last_round(question: RevealedQuantity, defense: dp.Defense) -> int:
     """The last round that must be played: some messages come after the round that they show."""
     last = max(question.rounds)
     return min(span_of(question.message, defense, last)[-1], defense.n_rounds)
@@ -209,7 +209,7 @@ class _Column:
 class _Recorder:
     """Watches rounds and keeps the columns of those asked for."""
 
-    question: AskedQuantity
+    question: RevealedQuantity
     defense: dp.Defense
     setting: dp.Setting
     _messages: dict[int, dp.Messages] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class _Recorder:
     _found: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
     _unseen: dict[int, str] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
-    _windows: dict[int, Window] = field(default_factory=dict)
+    _windows: dict[int, LinearWindow] = field(default_factory=dict)
 
     def progress(self, block: int, done: int, state: Any) -> da.Progress:
         """All that it has after so many rounds of a block, and the state that they left."""
@@ -287,7 +287,7 @@ class _Recorder:
         if q.message == VIEW:
             if k not in self._windows:
                 rounds = span_of(VIEW, defense, k)
-                self._windows[k] = Window(defense, self.setting, q.threat_model, rounds)
+                self._windows[k] = LinearWindow(defense, self.setting, q.threat_model, rounds)
             return self._windows[k].gradients(view, k, q.victim)
         if q.message in defense.messages:
             return view.all_sent_by(q.message, k, q.victim)
@@ -355,7 +355,7 @@ def _named(before: str, column: _Column) -> str:
 
 
 @dataclass(eq=False)
-class Overheard(da.TrialProblem):
+class GradientListener(da.TrialProblem):
     """A problem that notes the first gradient of an agent in the latest round.
 
     It is the private quantity "gradient" of a defense that names none: the mean over the agent's

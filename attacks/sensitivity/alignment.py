@@ -23,12 +23,12 @@ from dpaudit.game.probing.linearity import nonlinearity
 from dpaudit.game.probing.observer import is_of_links
 from dpaudit.statistics.noise_tests import size_of_draws
 
-from .beside_values import same_draws
 from .declared import batches_of
-from .opposed import Scaled
+from .noise_log import DrawSizes
 from .replay import Replay, is_same, left, replay
-from .witness import Drawn
-from .worlds import EVERY_LINK, Coupled, Key, Played, PlayedWorld, WorldPair
+from .side_channels import same_draws
+from .synthetic_records import ScaledGradients
+from .worlds import EVERY_LINK, CoupledWorlds, Key, PlayedRound, PlayedWorld, WorldPair
 
 Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
 ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
@@ -93,13 +93,15 @@ def is_carried_alike(worlds: Sequence[WorldPair]) -> bool:
         return True
     for one, other in worlds:
         one, other = replace(one, lag=1), replace(other, lag=1)
-        tiny = (replace(world, oracle=Scaled(world.oracle, TINY)) for world in (one, other))
+        tiny = (
+            replace(world, oracle=ScaledGradients(world.oracle, TINY)) for world in (one, other)
+        )
         if abs(_carried(one, other) - _carried(*tiny)) > CARRIED:
             return False
     return True
 
 
-def _is_linear(coupled: Coupled) -> bool:
+def _is_linear(coupled: CoupledWorlds) -> bool:
     """Whether the first rounds are linear on the game's model, as far as it can play them."""
     try:
         game = Game.of(coupled.defense, coupled.setting, coupled.victim, "add-remove")
@@ -128,7 +130,9 @@ def _is_constant(here: PlayedWorld, there: PlayedWorld, key: Key, found: Replay)
     return bool(units.abs().max() <= ROUNDING)
 
 
-def _owners(world: PlayedWorld, played: Sequence[Played], key: Key, rows: int) -> list[int] | None:
+def _owners(
+    world: PlayedWorld, played: Sequence[PlayedRound], key: Key, rows: int
+) -> list[int] | None:
     """The agent of each row of a draw: one for each agent, or the sender of each link.
 
     On a graph with as many links as agents it is what the rows move that tells. None: nobody's, or
@@ -149,7 +153,9 @@ def _owners(world: PlayedWorld, played: Sequence[Played], key: Key, rows: int) -
     return {True: senders, False: agents, None: None}[of_links]
 
 
-def over_declared(coupled: Coupled, moves: Mapping[int, Moved], adjacency: Adjacency) -> float:
+def over_declared(
+    coupled: CoupledWorlds, moves: Mapping[int, Moved], adjacency: Adjacency
+) -> float:
     """The largest move of noise over what the declared releases of as many batches allow.
 
     Rounds are compared in the order of their moves: the largest with the batch whose releases have
@@ -176,7 +182,7 @@ def ratio(pair: WorldPair, lag: int, adjacency: Adjacency) -> float | None:
 
 
 def _allowed(
-    coupled: Coupled, agent: int, family: NoiseFamily, adjacency: Adjacency
+    coupled: CoupledWorlds, agent: int, family: NoiseFamily, adjacency: Adjacency
 ) -> list[float]:
     """What each batch may move noise of a family by, in units of it, the largest first.
 
@@ -206,7 +212,7 @@ def _by_batch(
     return [sum(some) if family == "laplace" else hypot(*some) for some in batches]
 
 
-def size_of_noise(drawn: Mapping[NoiseFamily, Drawn]) -> Metric:
+def size_of_noise(drawn: Mapping[NoiseFamily, DrawSizes]) -> Metric:
     """Draws over the scale that was asked, of the family whose interval begins lowest."""
     every = []
     for family, (total, n) in drawn.items():

@@ -18,17 +18,17 @@ from dpaudit.game.game import Game
 from dpaudit.game.probing.linearity import fewest_coordinates
 from dpaudit.game.worst_case.record import of_most_moved_agent
 
-from .agents import between_agents
 from .alignment import over_declared, size_of_noise
-from .edges import beyond_the_noise
-from .examination import Examination
-from .few import few_with_gradients
-from .others import LONG, UNLIKE, Others
-from .reach import ALL_SENT
-from .row import Row
+from .bounded_noise import beyond_the_noise
+from .examination import RoundExamination
+from .message_move import Row
+from .noise_reach import ALL_SENT
+from .other_agents import LONG, UNLIKE, OtherAgents
+from .rare_noise import unlikely_draws
 from .stand_in import MOST_NUMBERS, MOST_ROUNDS, examine_every_round, far_from_the_run
-from .unlikely import unlikely_draws
-from .worlds import EVERY_LINK, Coupled
+from .substituted_agents import between_agents
+from .unseen_inputs import few_with_gradients
+from .worlds import EVERY_LINK, CoupledWorlds
 
 CHANGED: dict[Adjacency, str] = {
     "add-remove": "one record is added",
@@ -108,8 +108,8 @@ class Sensitivity(da.Attack):
                 "claim add-remove or replace-one",
             )
         victim = self._victim(context)
-        coupled = Coupled(defense, context.problem, context.setting, context.streams, victim)
-        examination = Examination(coupled, self.restarts, self.steps)
+        coupled = CoupledWorlds(defense, context.problem, context.setting, context.streams, victim)
+        examination = RoundExamination(coupled, self.restarts, self.steps)
         ahead = self._ahead(coupled, claimed or ["add-remove"], on_step)
         found = self._rows(examination, claimed or ["add-remove"], ahead, context.checkpoint)
         findings, constant = list[da.Finding](), dict[str, None]()
@@ -165,7 +165,7 @@ class Sensitivity(da.Attack):
 
     def _rows(
         self,
-        examination: Examination,
+        examination: RoundExamination,
         adjacencies: list[Adjacency],
         ahead: "_Ahead",
         checkpoint: da.Checkpoint,
@@ -175,7 +175,7 @@ class Sensitivity(da.Attack):
         rounds, state = self._rounds(coupled.defense.n_rounds), coupled.start()
         slopes = _slopes(coupled) if "function" in adjacencies else {}
         done, own, last = 0, dict.fromkeys(slopes, state), self._last(coupled, adjacencies)
-        others = Others(examination)
+        others = OtherAgents(examination)
         rows: Rows = {(adjacency, False): [] for adjacency in adjacencies}
         if (saved := checkpoint.last()) is not None:
             done, values, own_values, found, *rest = saved.parts
@@ -273,14 +273,14 @@ class Sensitivity(da.Attack):
             beyond = worst.most - worst.stated
             yield f"a bound counts as exceeded by more than {beyond:.1g}, from rounding"
 
-    def _last(self, coupled: Coupled, adjacencies: Sequence[Adjacency]) -> int:
+    def _last(self, coupled: CoupledWorlds, adjacencies: Sequence[Adjacency]) -> int:
         """The round up to which the run is played."""
         n_rounds = coupled.defense.n_rounds
         cheap = {*CHEAP} & {*adjacencies} and _is_small(coupled)
         return n_rounds if cheap else max(self._rounds(n_rounds))
 
     def _ahead(
-        self, coupled: Coupled, adjacencies: Sequence[Adjacency], on_step: da.OnStep
+        self, coupled: CoupledWorlds, adjacencies: Sequence[Adjacency], on_step: da.OnStep
     ) -> "_Ahead":
         """Rounds of the run, then those on a small model, then the rest."""
         n_rounds, rounds = coupled.defense.n_rounds, self._rounds(coupled.defense.n_rounds)
@@ -310,7 +310,7 @@ class _Ahead:
         self(self._total)
 
 
-def _is_small(coupled: Coupled) -> bool:
+def _is_small(coupled: CoupledWorlds) -> bool:
     """Whether a run is small enough for what is cheap to be examined in every round of it."""
     defense, setting = coupled.defense, coupled.setting
     one = setting.n_agents * setting.d * defense.batch_size
@@ -338,7 +338,7 @@ def _most_moved(context: da.AttackContext) -> int:
         return first
 
 
-def _slopes(coupled: Coupled) -> dict[str, Tensor]:
+def _slopes(coupled: CoupledWorlds) -> dict[str, Tensor]:
     """Functions whose gradient [d] has the stated L1 length: on one coordinate, on all.
 
     They are linear, or their gradient turns around from one round's models to those of the next.
@@ -389,7 +389,7 @@ def _series(rows: list[Row]) -> dict[str, tuple[float, ...]]:
     return series
 
 
-def _beyond(coupled: Coupled, adjacency: Adjacency, delta: float) -> Iterator[da.Finding]:
+def _beyond(coupled: CoupledWorlds, adjacency: Adjacency, delta: float) -> Iterator[da.Finding]:
     """Where noise ends, if a record is seen for certain beyond it with more than ``delta``."""
     found = beyond_the_noise(coupled)
     if found is None:
@@ -417,7 +417,7 @@ def _beyond(coupled: Coupled, adjacency: Adjacency, delta: float) -> Iterator[da
 
 
 def _alignment(
-    examination: Examination, adjacency: Adjacency, rounds: Mapping[str, da.Metric]
+    examination: RoundExamination, adjacency: Adjacency, rounds: Mapping[str, da.Metric]
 ) -> da.Finding:
     """How far noise was moved, beside what declared releases say; no figure where that hides less.
 
@@ -461,7 +461,7 @@ def _alignment(
 
 
 def _dependence(
-    examination: Examination,
+    examination: RoundExamination,
     constant: Mapping[str, None],
     rounds: Mapping[str, da.Metric],
     notes: Sequence[str],

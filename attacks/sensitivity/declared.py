@@ -25,15 +25,15 @@ from torch import Tensor
 
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Mechanism, Stated, steps_of
 
-from .laws import redrawn
-from .reach import ALL_SENT, SAME, Reach, reaching
-from .worlds import Coupled, PlayedWorld, WorldPair
+from .message_laws import redrawn
+from .noise_reach import ALL_SENT, SAME, Reach, reaching
+from .worlds import CoupledWorlds, PlayedWorld, WorldPair
 
 REDRAWN = 8  # further draws of what moves data alone: a coin is the same in all with p = 2^-8
 ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
 
 
-class Declared(NamedTuple):
+class DeclaredBounds(NamedTuple):
     """What the noise of the first round says of the victim's messages."""
 
     bounds: Mapping[str, Stated]  # by message
@@ -45,7 +45,7 @@ class Declared(NamedTuple):
 
 def declared_of_pairs(
     pairs: Mapping[str, list[WorldPair]], adjacency: Adjacency, first: Mapping[str, Reach]
-) -> tuple[Declared, Mapping[str, list[WorldPair]]]:
+) -> tuple[DeclaredBounds, Mapping[str, list[WorldPair]]]:
     """What the noise of the first pair says; and all pairs, of which the record is to be measured.
 
     Where draws move data alone, each pair is there under several of them. Noise that is not the
@@ -75,7 +75,7 @@ def declared_of_pairs(
 
 def declared_bounds(
     here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency, first: Mapping[str, Reach]
-) -> Declared:
+) -> DeclaredBounds:
     """Of messages whose noise adds up; a bound where it is the same in both worlds.
 
     Args:
@@ -85,7 +85,7 @@ def declared_bounds(
     defense = coupled.defense
     of_functions = defense.function_distance() is not None  # as releases are then, not of records
     if here.lag or adjacency not in CHANGED_RECORDS or of_functions:
-        return Declared({}, ())
+        return DeclaredBounds({}, ())
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]
     releases = coupled.declared(coupled.victim)
     one, other = reaching(here), reaching(there)
@@ -101,7 +101,7 @@ def declared_bounds(
             bounds[name] = Stated(bound.norm, ROUNDING * bound.value)
             if (factors := _weights(one[name])) is not None:
                 weights[name] = factors
-    return Declared(bounds, tuple(sorted(unlike)), beside, weights)
+    return DeclaredBounds(bounds, tuple(sorted(unlike)), beside, weights)
 
 
 def _is_as_much(one: Reach, other: Reach) -> bool:
@@ -163,7 +163,7 @@ def _weights(reach: Reach) -> Tensor | None:
     return (least / noise).repeat_interleave(torch.tensor(sizes, device=noise.device))
 
 
-def batches_of(coupled: Coupled, agent: int) -> int:
+def batches_of(coupled: CoupledWorlds, agent: int) -> int:
     """How many batches of the run may hold one record of an agent."""
     defense, setting = coupled.defense, coupled.setting
     rounds = int(steps_of(setting.network.at, defense.n_rounds, agent).sum())

@@ -15,21 +15,20 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Messages, Stated
 from dpaudit.training.classification import BatchGradient, in_double
 
 from .alignment import CARRIES, WHICH_DRAWS, Moved, alignment, is_carried_alike
-from .beside_values import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
-from .declared import Declared, declared_of_pairs
-from .kept import KeptAnswers
-from .lengths import longest_moving
-from .opposed import Opposed, Vacant
-from .order import examine_order
-from .reach import ALL_SENT, Reach, reaching
+from .declared import DeclaredBounds, declared_of_pairs
+from .message_move import Row, lesser
+from .noise_log import DrawSizes
+from .noise_reach import ALL_SENT, Reach, reaching
+from .record_order import examine_order
 from .replay import explained
-from .row import Row, lesser
 from .search import Candidates, ascent, stacked, starts, wrong_labels
-from .witness import Drawn
+from .side_channels import MAY_SPREAD, OTHER_DRAWS, compare, spreads_alike, with_same_draws
+from .synthetic_records import Outweighing, VacantPlace
+from .world_cache import KeptAnswers
 from .worlds import (
-    Coupled,
+    CoupledWorlds,
     FunctionChange,
-    Played,
+    PlayedRound,
     PlayedWorld,
     Record,
     WorldPair,
@@ -40,20 +39,21 @@ from .worlds import (
     placed,
     rounding,
 )
+from .worst_length import longest_moving
 
 AT_ONCE = 2**26  # numbers that the messages of one stack of restarts may have
 LATER = 3  # rounds within which what a record moved is noised, or an alignment is not looked for
 
 
 @dataclass
-class Examination:
+class RoundExamination:
     """Measures rounds of one run at one victim.
 
     Args:
         restarts, steps: of the search for a record by gradient ascent; no steps: no such search.
     """
 
-    coupled: Coupled
+    coupled: CoupledWorlds
     restarts: int
     steps: int
     briefly: bool = False  # one record in one way, held against stated bounds alone
@@ -64,8 +64,10 @@ class Examination:
     silent: bool = False  # the scale of some noise differs between worlds: measure without it
     # by adjacency and round: the longest moves of noise that align two worlds; or what none aligns
     aligned: dict[tuple[Adjacency, int], Moved | str] = field(default_factory=dict)
-    _first_played: Played | None = None
-    drawn: dict[NoiseFamily, Drawn] = field(default_factory=dict)  # noise of the rounds, together
+    _first_played: PlayedRound | None = None
+    drawn: dict[NoiseFamily, DrawSizes] = field(
+        default_factory=dict
+    )  # noise of the rounds, together
 
     @cached_property
     def _first(self) -> dict[str, Reach]:
@@ -84,7 +86,9 @@ class Examination:
         oracle = self.coupled.kept_batches(k)
         if not self.briefly:
             self._check(state, k, oracle)
-        pair = Pair(self, state, k, oracle, stated_for or adjacency, *self.asked(state, k, oracle))
+        pair = RoundPair(
+            self, state, k, oracle, stated_for or adjacency, *self.asked(state, k, oracle)
+        )
         natural = longest = pair.natural()
         if adjacency == "replace-one":
             pair.present, natural = longest, pair.natural(unlike=longest)
@@ -128,7 +132,7 @@ class Examination:
         if any(not torch.equal(m.payload, sent[name].payload) for name, m in first.sent.items()):
             self.unclear["what a round keeps: it is another one when it is played again"] = None
 
-    def join(self, small: "Examination") -> None:
+    def join(self, small: "RoundExamination") -> None:
         """Add what was found in all rounds on a small model."""
         self.found |= dict.fromkeys(f"{what}, on a small model" for what in small.found)
         self.unclear |= small.unclear
@@ -148,7 +152,7 @@ class Examination:
     ) -> None:
         """What ``saved`` gave."""
         self.found, self.unclear = dict.fromkeys(found), dict.fromkeys(unclear)
-        self.silent, self.drawn = silent, {family: Drawn(*sizes) for family, *sizes in drawn}
+        self.silent, self.drawn = silent, {family: DrawSizes(*sizes) for family, *sizes in drawn}
         self.aligned = {
             (change, k): moved if isinstance(moved, str) else {(i, f): x for i, f, x in moved}
             for change, k, moved in aligned
@@ -162,8 +166,8 @@ class Examination:
         if k == 1:
             self._first_played = played
         for family, (total, n) in played.drawn.items():
-            before = self.drawn.get(family, Drawn(0.0, 0))
-            self.drawn[family] = Drawn(before.total + total, before.n + n)
+            before = self.drawn.get(family, DrawSizes(0.0, 0))
+            self.drawn[family] = DrawSizes(before.total + total, before.n + n)
         return played.state
 
     def function(
@@ -211,7 +215,7 @@ class Examination:
         coupled, silent = self.coupled, self.silent
         here, _ = next(iter(pairs.values()))[0]
         first = self._first if here.k > 1 and adjacency in CHANGED_RECORDS else {}
-        declared = Declared({}, ())
+        declared = DeclaredBounds({}, ())
         if not self.briefly:
             declared, pairs = declared_of_pairs(pairs, adjacency, first)
         worlds = [pair for several in pairs.values() for pair in several]
@@ -271,10 +275,10 @@ class Examination:
 
 
 @dataclass
-class Pair:
+class RoundPair:
     """The worlds that differ in the first place of the victim's batch of round k."""
 
-    examination: Examination
+    examination: RoundExamination
     state: Any
     k: int
     oracle: KeptAnswers
@@ -386,8 +390,8 @@ class Pair:
             most = self._lengths(longest.input[None], longest.label[None]).max().item()
         others = self._world(record, alone=sampled)
         norms = most, clip_norm or 0.0
-        opposed = Opposed(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, *norms)
-        vacant = Vacant(others.oracle, coupled.victim)
+        opposed = Outweighing(others.oracle, coupled.victim, 1 if self.norm == 1 else 2, *norms)
+        vacant = VacantPlace(others.oracle, coupled.victim)
         return replace(others, oracle=vacant), replace(others, oracle=opposed)
 
     def failure(self, found: Mapping[str, Record]) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 
-from .worlds import Coupled, Key, Moves, Played, PlayedWorld, Watched, lengths
+from .worlds import CoupledWorlds, Key, Moves, PlayedRound, PlayedWorld, WatchedRound, lengths
 
 SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
@@ -27,8 +27,8 @@ NO_MOVES: Moves = {}
 class Replay(NamedTuple):
     """The first world, and the other with its noise moved so that noisy values are the same."""
 
-    here: Watched
-    there: Watched
+    here: WatchedRound
+    there: WatchedRound
     moves: Moves
     same: frozenset[str]  # messages of the victim that are then the same
     moved: float  # the largest move of one draw's noise, as a part of what is declared
@@ -57,14 +57,14 @@ def replay(
 def _with_sums(
     n: int,
     here: PlayedWorld,
-    first: Watched,
+    first: WatchedRound,
     there: PlayedWorld,
     adjacency: Adjacency,
     shift: Moves,
 ) -> Replay:
     """The same by sum ``n`` of each draw, from 0, or its last."""
 
-    def moved(moves: Moves) -> Watched:
+    def moved(moves: Moves) -> WatchedRound:
         return there.watched({**shift, **{k: m + shift.get(k, 0.0) for k, m in moves.items()}})
 
     values, moves = _values(first, n), dict[Key, Tensor]()
@@ -88,18 +88,18 @@ def _with_sums(
     return Replay(first, second, moves, same, _moved(coupled, moves, second, adjacency))
 
 
-def _values(watched: Watched, n: int) -> dict[Key, Tensor]:
+def _values(watched: WatchedRound, n: int) -> dict[Key, Tensor]:
     """What each draw was added to in its sum ``n``, from 0, or in its last."""
     return {key: sums[min(n, len(sums) - 1)] for key, sums in watched.values.items()}
 
 
-def is_all_the_same(one: Watched, other: Watched) -> bool:
+def is_all_the_same(one: WatchedRound, other: WatchedRound) -> bool:
     """Whether all that the rounds of two worlds leave is the same."""
     rounds = [(left(a), left(b)) for a, b in zip(one.rounds, other.rounds, strict=True)]
     return all(a.keys() == b.keys() and all(is_same(a[n], b[n]) for n in a) for a, b in rounds)
 
 
-def left(played: Played) -> dict[str, Tensor]:
+def left(played: PlayedRound) -> dict[str, Tensor]:
     """All that a round leaves, by what it is called."""
     sent = {f'"{name}"': message.payload for name, message in played.sent.items()}
     return {**sent, **{f"{name} of the state": x for name, x in played.state._asdict().items()}}
@@ -115,7 +115,9 @@ def is_same(one: Scale, other: Scale) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
 
 
-def _moved(coupled: Coupled, moves: Moves, watched: Watched, adjacency: Adjacency) -> float:
+def _moved(
+    coupled: CoupledWorlds, moves: Moves, watched: WatchedRound, adjacency: Adjacency
+) -> float:
     """The largest move, in units of the noise, over what a record may move a declared release."""
     declared = coupled.declared(coupled.victim)
     records = CHANGED_RECORDS.get(adjacency, 1)

@@ -17,10 +17,10 @@ from dpaudit.data.datasets import Dataset
 from dpaudit.data.partition import Partition
 from dpaudit.defense import CHANGED_RECORDS, Adjacency
 
-from .examination import Examination
-from .others import Others
-from .row import Row
-from .worlds import Coupled
+from .examination import RoundExamination
+from .message_move import Row
+from .other_agents import OtherAgents
+from .worlds import CoupledWorlds
 
 FEATURES, CLASSES = 5, 3
 MOST_NUMBERS = 10**8  # of the gradients of records in all rounds
@@ -30,15 +30,15 @@ FAR = (10, 1000)  # standard deviation of models that no run is said to reach
 
 
 def examine_every_round(
-    real: Examination, adjacency: Adjacency, on_round: Callable[[], None] = lambda: None
-) -> tuple[Examination, list[Row]]:
+    real: RoundExamination, adjacency: Adjacency, on_round: Callable[[], None] = lambda: None
+) -> tuple[RoundExamination, list[Row]]:
     """What is found in all rounds of a run on a small model; no rows if one cannot be played.
 
     Args:
         real: what was found on the real problem.
     """
     small = small_problem(real.coupled)
-    examination = Examination(small or real.coupled, 0, 0, briefly=True, aligns=real.aligns)
+    examination = RoundExamination(small or real.coupled, 0, 0, briefly=True, aligns=real.aligns)
     if small is None or adjacency not in CHANGED_RECORDS:
         return examination, []
     try:
@@ -48,9 +48,9 @@ def examine_every_round(
 
 
 def _rows(
-    examination: Examination, adjacency: Adjacency, on_round: Callable[[], None]
+    examination: RoundExamination, adjacency: Adjacency, on_round: Callable[[], None]
 ) -> Iterator[Row]:
-    coupled, others = examination.coupled, Others(examination)
+    coupled, others = examination.coupled, OtherAgents(examination)
     state = coupled.start()
     for k in range(1, coupled.defense.n_rounds + 1):
         yield from examination.record(state, k, adjacency)
@@ -59,7 +59,9 @@ def _rows(
         on_round()
 
 
-def far_from_the_run(real: Examination, adjacency: Adjacency) -> tuple[str | None, tuple[str, ...]]:
+def far_from_the_run(
+    real: RoundExamination, adjacency: Adjacency
+) -> tuple[str | None, tuple[str, ...]]:
     """A message that a record moves too far where models are far from those of the run, and notes.
 
     A step may clip, or add noise, as long as models are small alone. It accuses nobody, as no run
@@ -69,7 +71,7 @@ def far_from_the_run(real: Examination, adjacency: Adjacency) -> tuple[str | Non
     small = small_problem(real.coupled)
     if small is None or adjacency not in CHANGED_RECORDS:
         return None, ("no round was played from models far from those of the run",)
-    examination = Examination(small, 0, 0, aligns=False)
+    examination = RoundExamination(small, 0, 0, aligns=False)
     normal = torch.randn(
         small.problem.initial(small.streams).shape, generator=torch.Generator().manual_seed(1)
     )
@@ -93,7 +95,7 @@ def _is_clear(row: Row) -> bool:
     return row.stated is not None and row.measured > CLEAR * row.stated
 
 
-def small_problem(coupled: Coupled) -> Coupled | None:
+def small_problem(coupled: CoupledWorlds) -> CoupledWorlds | None:
     """The same defense on few coordinates; None where its rounds would take too long."""
     defense, setting = coupled.defense, coupled.setting
     if not isinstance(coupled.problem, Classification):

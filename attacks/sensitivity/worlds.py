@@ -39,9 +39,9 @@ from dpaudit.game.step_inputs import WrappedGradient, refuse_further_batches
 from dpaudit.training.classification import Batch, BatchGradient, in_double
 from dpaudit.training.sensor_fusion import SensorFusion
 
-from .beside import watched as watched_beside
-from .kept import KeptAnswers, NoiseKept
-from .witness import AskedDraw, Drawn, Witness, plain
+from .noise_log import DrawSizes, NoiseLog, RequestedDraw, plain
+from .side_effects import watched as watched_beside
+from .world_cache import KeptAnswers, UnsentNoise
 
 EVERY_LINK = ThreatModel(name="every link")
 LATER_ROUNDS = 4  # whose oracles are kept, beside that of the first
@@ -58,14 +58,14 @@ class Record(NamedTuple):
     label: Tensor  # []
 
 
-class Played(NamedTuple):
+class PlayedRound(NamedTuple):
     """A round of one world."""
 
     state: Any
     sent: Messages
-    draws: list[AskedDraw]
+    draws: list[RequestedDraw]
     values: dict[str, list[Tensor]]  # that its noise was added to, by stream, if it was watched
-    drawn: dict[NoiseFamily, Drawn] = {}
+    drawn: dict[NoiseFamily, DrawSizes] = {}
     beside: tuple[str, ...] = ()  # what it printed, logged, wrote to files and opened
 
 
@@ -96,7 +96,7 @@ class FunctionChange(WrappedGradient):
 
 
 @dataclass(frozen=True)
-class Coupled:
+class CoupledWorlds:
     """Plays rounds of a defense in worlds that differ at one agent, the victim."""
 
     defense: Defense
@@ -105,10 +105,10 @@ class Coupled:
     streams: Streams
     victim: int
     _oracles: dict[int, Gradient] = field(default_factory=dict, init=False, compare=False)
-    _noise_kept: list[NoiseKept] = field(default_factory=list, init=False, compare=False)
+    _noise_kept: list[UnsentNoise] = field(default_factory=list, init=False, compare=False)
     _declared: dict[int, Mechanism] = field(default_factory=dict, init=False, compare=False)
 
-    def looking_at(self, victim: int) -> "Coupled":
+    def looking_at(self, victim: int) -> "CoupledWorlds":
         """The same run with another victim. What was played of it is shared."""
         other = replace(self, victim=victim)
         object.__setattr__(other, "_oracles", self._oracles)
@@ -187,17 +187,17 @@ class Coupled:
         flipped: Mapping[str, int] | None = None,
         streams: Streams | None = None,
         levels: Mapping[str, float | Tensor] | None = None,
-    ) -> Played:
+    ) -> PlayedRound:
         """Round k; ``streams``: of its noise, if they are not those of the run."""
         own = {stream: move for (of, stream), move in (moves or {}).items() if of == k}
         trials, graph = self.defense.models(state).shape[:-2], self.setting.network.at(k)
-        noise = Witness(streams or self.streams, k, silent, own, watched, flipped, trials, levels)
+        noise = NoiseLog(streams or self.streams, k, silent, own, watched, flipped, trials, levels)
         with watched_beside() as beside:
             state, sent, _ = self.defense.step(state, k, graph, oracle, noise)
         if watched:
             state = type(state)(*map(plain, state))
             sent = {name: replace(m, payload=plain(m.payload)) for name, m in sent.items()}
-        return Played(state, sent, noise.draws, noise.values, noise.drawn, beside.texts())
+        return PlayedRound(state, sent, noise.draws, noise.values, noise.drawn, beside.texts())
 
     def own(self, sent: Message) -> Tensor:
         """The rows [..., n_rows, d] of a message that the victim sends."""
@@ -222,16 +222,16 @@ class Coupled:
             self.note_noise(k, self.play(run.state, k, self.oracle(k)))
         return before > 1 and bool(run.kept[before - 2][self.victim])
 
-    def note_noise(self, k: int, played: Played) -> None:
+    def note_noise(self, k: int, played: PlayedRound) -> None:
         """A round of the run, so that ``keeps_noise`` need not play it again."""
         run = self._run()
         if len(run.kept) == k - 1:
             run.note(played.state, sum(d.shape[-1] for d in played.draws), played.sent)
 
-    def _run(self) -> NoiseKept:
+    def _run(self) -> UnsentNoise:
         if not self._noise_kept:
             none = torch.zeros(self.setting.n_agents, dtype=torch.long)
-            self._noise_kept.append(NoiseKept(self.start(), none))
+            self._noise_kept.append(UnsentNoise(self.start(), none))
         return self._noise_kept[0]
 
     def replayed(self, state: Any, k: int, oracle: Gradient, observed: Messages) -> Any | None:
@@ -255,15 +255,15 @@ class Coupled:
         return played.state if same else None
 
 
-class Watched(NamedTuple):
+class WatchedRound(NamedTuple):
     """A world as it was played, and the values that its noise was added to."""
 
-    rounds: tuple[Played, ...]
+    rounds: tuple[PlayedRound, ...]
     values: dict[Key, list[Tensor]]  # of each draw: what it was added to, sum after sum
-    draws: dict[Key, AskedDraw]
+    draws: dict[Key, RequestedDraw]
 
     @property
-    def played(self) -> Played:
+    def played(self) -> PlayedRound:
         """The last round."""
         return self.rounds[-1]
 
@@ -272,7 +272,7 @@ class Watched(NamedTuple):
 class PlayedWorld:
     """A round from a state of its own, and ``lag`` rounds after it, whose last messages count."""
 
-    coupled: Coupled
+    coupled: CoupledWorlds
     state: Any
     k: int
     oracle: Gradient
@@ -288,39 +288,39 @@ class PlayedWorld:
         return world
 
     @cached_property
-    def noisy(self) -> Played:
+    def noisy(self) -> PlayedRound:
         return self._last(silent=False)
 
     @cached_property
-    def quiet(self) -> Played:
+    def quiet(self) -> PlayedRound:
         """Before noise."""
         return self._last(silent=True)
 
-    def _last(self, silent: bool) -> Played:
+    def _last(self, silent: bool) -> PlayedRound:
         if self._before is None:
             return self._rounds(silent=silent)[-1]
         coupled, state, k = self.coupled, self._before.play(silent).state, self.k + self.lag
         noise: dict[str, Any] = {"streams": self.streams, "levels": self.levels}
         return coupled.play(state, k, coupled.kept_oracle(k), silent, **noise)
 
-    def play(self, silent: bool) -> Played:
+    def play(self, silent: bool) -> PlayedRound:
         return self.quiet if silent else self.noisy
 
-    def flipped(self, flipped: Mapping[str, int]) -> Played:
+    def flipped(self, flipped: Mapping[str, int]) -> PlayedRound:
         """With the numbers of some draws in the opposite order along an axis, by stream."""
         return self._rounds(flipped=flipped)[-1]
 
-    def watched(self, moves: Moves) -> Watched:
+    def watched(self, moves: Moves) -> WatchedRound:
         """With its noise moved, and watched."""
         rounds = self._rounds(moves=moves, watched=True)
-        values, draws = dict[Key, list[Tensor]](), dict[Key, AskedDraw]()
+        values, draws = dict[Key, list[Tensor]](), dict[Key, RequestedDraw]()
         for k, played in enumerate(rounds, start=self.k):
             values |= {(k, stream): value for stream, value in played.values.items()}
             draws |= {(k, draw.stream): draw for draw in played.draws}
-        return Watched(tuple(rounds), values, draws)
+        return WatchedRound(tuple(rounds), values, draws)
 
-    def _rounds(self, **noise: Any) -> list[Played]:
-        """Those that are played; ``noise``: how, as ``Witness`` has it."""
+    def _rounds(self, **noise: Any) -> list[PlayedRound]:
+        """Those that are played; ``noise``: how, as ``NoiseLog`` has it."""
         coupled, k = self.coupled, self.k
         noise = {**noise, "streams": self.streams, "levels": self.levels}
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]
@@ -376,7 +376,9 @@ def reordered(oracle: BatchGradient) -> BatchGradient:
     return replace(oracle, batch=flipped)
 
 
-def moves(coupled: Coupled, pairs: Sequence[WorldPair], silent: bool) -> list[dict[str, Tensor]]:
+def moves(
+    coupled: CoupledWorlds, pairs: Sequence[WorldPair], silent: bool
+) -> list[dict[str, Tensor]]:
     """How each message of the victim differs in each pair, by name; ``silent``: without noise."""
     return [
         coupled.differences(one.play(silent).sent, other.play(silent).sent) for one, other in pairs

@@ -23,7 +23,7 @@ from .scores import (
     rmia,
     tuned_offline_a,
 )
-from .shadows import Dealt, Seen, deal, models_seen, train_shadows
+from .shadows import RecordAssignment, RecordStatistics, deal, models_seen, train_shadows
 
 SEQUENCE = 8  # rounds of a sequence, if none are named
 FEWEST_RECORDS = 40  # of the test set
@@ -130,7 +130,9 @@ class ShadowModels(da.Attack):
             "others; expected more shadows and targets, or more test records"
         )
 
-    def _scored(self, dealt: Dealt, seen: Seen) -> Iterator[tuple[str, "_Scored"]]:
+    def _scored(
+        self, dealt: RecordAssignment, seen: RecordStatistics
+    ) -> Iterator[tuple[str, "_Scored"]]:
         """The scores of each method, with its name."""
         n, fit = self.shadows, is_scored(dealt.included[: self.shadows])
         some, truth = seen.records[:, fit], dealt.included[:, fit]

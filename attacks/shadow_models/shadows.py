@@ -27,7 +27,7 @@ Indices = NDArray[np.int64]
 AT_ONCE = 2**28  # bytes of the models of runs that are trained together, at most
 
 
-class Dealt(NamedTuple):
+class RecordAssignment(NamedTuple):
     """Which records the agents of each run hold."""
 
     held: Tensor  # [n_runs, n_agents, most], places as ``Classification.held`` has them
@@ -35,11 +35,11 @@ class Dealt(NamedTuple):
     included: Mask  # [n_runs, n_records]
     public: Indices  # [n_public], records that are in no run
 
-    def part(self, runs: slice) -> "Dealt":
+    def part(self, runs: slice) -> "RecordAssignment":
         return self._replace(held=self.held[runs], included=self.included[runs])
 
 
-class Seen(NamedTuple):
+class RecordStatistics(NamedTuple):
     """What an adversary sees of records in each run: F statistics after each round."""
 
     records: Array  # [n_runs, n_records, n_rounds, F]
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
 def deal(
     problem: da.Classification, n_runs: int, own: tuple[int, ...], rng: np.random.Generator
-) -> Dealt:
+) -> RecordAssignment:
     """Records for each run; those of the agents ``own`` stay where they are."""
     data, (held, there) = problem.dataset, problem.held
     n, m = len(data.x), len(data.x_test)
@@ -71,7 +71,7 @@ def deal(
         come[by_class] = order
         included[t, come[:n_held]] = True
         runs[t][torch.from_numpy(dealt_out)] = torch.from_numpy(places[come[:n_held]])
-    return Dealt(runs, places, included, public)
+    return RecordAssignment(runs, places, included, public)
 
 
 def models_seen(
@@ -122,12 +122,12 @@ def statistics(
 def train_shadows(
     context: da.AttackContext,
     defense: dp.Defense,
-    dealt: Dealt,
+    dealt: RecordAssignment,
     rounds: tuple[int, ...],
     watched: Callable[[int, dp.Round], Tensor | None],
     with_gradients: bool,
     on_step: da.OnStep,
-) -> Seen | None:
+) -> RecordStatistics | None:
     """Train all runs from the real initial model, which is public; None: no model is seen.
 
     Args:
@@ -138,14 +138,14 @@ def train_shadows(
     of_run = da.Streams(context.seed, streams.device)
     n_runs, size = len(dealt.held), _runs_at_once(setting)
     blocks = [slice(start, start + size) for start in range(0, n_runs, size)]
-    parts: list[Seen] = []
+    parts: list[RecordStatistics] = []
     for b, block in enumerate(blocks):
         own, some = streams.child("shadows", b), dealt.part(block)
         fixed = problem.for_trials(of_run, own, len(some.held), 0).holding(some.held)
         seen, after = _so_far(saved := context.checkpoint.stage(b))
 
         def watch(
-            k: int, played: dp.Round, b: int = b, seen: list[Seen] = seen,
+            k: int, played: dp.Round, b: int = b, seen: list[RecordStatistics] = seen,
             saved: da.Checkpoint = saved,
         ) -> None:  # fmt: skip
             X = watched(k, played) if k in rounds else None
@@ -154,7 +154,7 @@ def train_shadows(
                     statistics(problem, X.float(), which, with_gradients)
                     for which in (dealt.records, dealt.public)
                 )
-                seen.append(Seen(*each))
+                seen.append(RecordStatistics(*each))
             now = partial(_progress, k, played.state, seen)
             (saved.done(now()) if k == defense.n_rounds else saved.keep(now))
             on_step(b * defense.n_rounds + k, len(blocks) * defense.n_rounds)
@@ -162,22 +162,26 @@ def train_shadows(
         da.run_trials(defense, fixed, setting, own, len(some.held), watch, after=after)
         if not seen:
             return None
-        parts.append(Seen(*(np.stack(each, axis=2) for each in zip(*seen, strict=True))))
-    return Seen(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        parts.append(
+            RecordStatistics(*(np.stack(each, axis=2) for each in zip(*seen, strict=True)))
+        )
+    return RecordStatistics(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def _progress(k: int, state: NamedTuple, seen: list[Seen]) -> da.Progress:
+def _progress(k: int, state: NamedTuple, seen: list[RecordStatistics]) -> da.Progress:
     """Of runs that have played k rounds."""
     tensors = [[torch.from_numpy(each) for each in one] for one in seen]
     return da.Progress.of(k, state._asdict(), tensors)
 
 
-def _so_far(saved: da.Checkpoint) -> tuple[list[Seen], tuple[int, dict[str, Tensor]] | None]:
+def _so_far(
+    saved: da.Checkpoint,
+) -> tuple[list[RecordStatistics], tuple[int, dict[str, Tensor]] | None]:
     """What was seen of runs that were interrupted, and after which round with which state."""
     if (last := saved.last()) is None:
         return [], None
     k, state, seen = last.parts
-    return [Seen(*(each.numpy() for each in one)) for one in seen], (k, state)
+    return [RecordStatistics(*(each.numpy() for each in one)) for one in seen], (k, state)
 
 
 def _runs_at_once(setting: dp.Setting) -> int:

@@ -20,7 +20,7 @@ from dpaudit.memory import available, size_text
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import step_of_part
 
-from .front import Front
+from .front import TransformerFront
 from .peeling import peeled
 from .sequences import choices, decoded, exchanged
 from .span import Span, members, span_of
@@ -87,7 +87,7 @@ class Dager(da.ReconstructionAttack):
         n_tokens = int(task.value_range[1]) + 1
         found = [
             recovered(
-                Front(task.gradients.module, x, task.shape[0], n_tokens),
+                TransformerFront(task.gradients.module, x, task.shape[0], n_tokens),
                 observed,
                 i,
                 task.gradients,
@@ -131,12 +131,14 @@ class Dager(da.ReconstructionAttack):
             if why:
                 findings.append(_finding(scenario, (k,), scenario.world, (_unseen(why),)))
                 continue
-            findings += Scored(scenario, problem, context, k, streams).findings(ids, found, targets)
+            findings += ScoredText(scenario, problem, context, k, streams).findings(
+                ids, found, targets
+            )
         return findings
 
 
 def recovered(
-    front: Front,
+    front: TransformerFront,
     observed: da.ObservedGradients,
     i: int,
     gradients: Gradients,
@@ -180,7 +182,7 @@ def recovered(
     return RecoveredBatch(rows, found.any(1), float(distances.mean()), spans[0])
 
 
-class Scored(NamedTuple):
+class ScoredText(NamedTuple):
     """Recovered text of one round beside the truth."""
 
     scenario: Scenario
@@ -282,9 +284,9 @@ def _rates(truth: Tensor, found: Tensor) -> tuple[float, float]:
     return float(found[true].double().mean()), float(found[~true].double().mean())
 
 
-def _front(problem: da.Classification, model: Tensor) -> Front:
+def _front(problem: da.Classification, model: Tensor) -> TransformerFront:
     dataset = problem.dataset
-    return Front(problem.gradients.module, model, dataset.x.shape[1], dataset.n_tokens)
+    return TransformerFront(problem.gradients.module, model, dataset.x.shape[1], dataset.n_tokens)
 
 
 def _unseen(why: str) -> str:

@@ -24,14 +24,14 @@ class _Stop(Exception):
     """A forward has come far enough."""
 
 
-class Block(NamedTuple):
+class LayersOfOneInput(NamedTuple):
     """Linear layers that read the same, [b, t, width]."""
 
     layers: tuple[str, ...]
     width: int
 
 
-class Front:
+class TransformerFront:
     """A network with its numbers, up to its second block of attention.
 
     Args:
@@ -60,15 +60,15 @@ class Front:
                 "one, as the first attention layer of a transformer does; this network has none",
             )
 
-    def after(self, block: Block) -> Block | None:
+    def after(self, block: LayersOfOneInput) -> LayersOfOneInput | None:
         """The block like this of the next layer of the transformer; None: there is none."""
         named = [re.sub(r"(?<![^.])0(?![^.])", "1", path, count=1) for path in block.layers]
         known = [path for path in named if path in self._weights]
         if known == list(block.layers) or len(known) != len(named):
             return None
-        return Block(tuple(known), block.width)
+        return LayersOfOneInput(tuple(known), block.width)
 
-    def is_causal(self, block: Block) -> bool:
+    def is_causal(self, block: LayersOfOneInput) -> bool:
         """Whether what a block reads of a token depends on no later token."""
         ids = torch.zeros(2, self.length, dtype=torch.long)
         ids[1, -1] = 1
@@ -76,7 +76,7 @@ class Front:
         return bool((one - other).norm() <= _SAME * one.norm())
 
     @torch.no_grad()
-    def inputs(self, ids: Tensor, block: Block) -> Tensor:
+    def inputs(self, ids: Tensor, block: LayersOfOneInput) -> Tensor:
         """What a block reads of token ids [b, t]: [b, t, width]."""
         found: list[Tensor] = []
         size = max(1, _AT_ONCE // (ids.shape[1] * block.width))
@@ -100,7 +100,7 @@ class Front:
         fit = [one for one in every if one.num_embeddings == self.n_tokens]
         return fit[0] if len(fit) == 1 else None
 
-    def mixed_inputs(self, mixtures: Tensor, tokens: Tensor, block: Block) -> Tensor:
+    def mixed_inputs(self, mixtures: Tensor, tokens: Tensor, block: LayersOfOneInput) -> Tensor:
         """What a block reads of mixtures [b, t, n] of n tokens: [b, t, width], differentiable."""
         found: list[Tensor] = []
 
@@ -126,7 +126,7 @@ class Front:
                 hook.remove()
         return found[0]
 
-    def n_heads(self, block: Block) -> int | None:
+    def n_heads(self, block: LayersOfOneInput) -> int | None:
         """How many heads the attention has that a block belongs to; None: it does not say."""
         path = block.layers[0]
         while path:
@@ -147,7 +147,7 @@ class Front:
         """The parameters' gradients in a gradient [d], by name."""
         return parameters_of(self.module, vector)
 
-    def last_inputs(self, prefixes: Tensor, block: Block) -> Tensor:
+    def last_inputs(self, prefixes: Tensor, block: LayersOfOneInput) -> Tensor:
         """What a block reads of the last token of prefixes [b, p], if it is causal: [b, width].
 
         Networks that take full records alone are given prefixes with token 0 behind them.
@@ -159,11 +159,11 @@ class Front:
             padded = torch.nn.functional.pad(prefixes, (0, self.length - p))
             return self.inputs(padded, block)[:, p - 1]
 
-    def candidates(self, block: Block, tokens: Tensor) -> Tensor:
+    def candidates(self, block: LayersOfOneInput, tokens: Tensor) -> Tensor:
         """What a first block reads of each of some tokens at each position, [n, length, width]."""
         return self.inputs(tokens[:, None].expand(-1, self.length), block)
 
-    def gradient(self, vector: Tensor, block: Block) -> Tensor:
+    def gradient(self, vector: Tensor, block: LayersOfOneInput) -> Tensor:
         """The gradient of a block's weights in a gradient [d], [width, outputs of all layers]."""
         parts = parameters_of(self.module, vector)
         found = [parts[self._weights[path]] for path in block.layers]
@@ -171,7 +171,7 @@ class Front:
         pairs = zip(found, kinds, strict=True)
         return torch.cat([g if kind == "Conv1D" else g.mT for g, kind in pairs], dim=1)
 
-    def _blocks(self) -> Iterable[Block]:
+    def _blocks(self) -> Iterable[LayersOfOneInput]:
         """All that read, by what they read, in the order of a forward."""
         calls: list[tuple[str, Tensor]] = []
 
@@ -191,9 +191,9 @@ class Front:
         for path, x in calls:
             if x.ndim == 3 and x.shape[1] == self.length:
                 groups.setdefault((x.data_ptr(), x.shape[-1]), []).append(path)
-        return [Block(tuple(paths), width) for (_, width), paths in groups.items()]
+        return [LayersOfOneInput(tuple(paths), width) for (_, width), paths in groups.items()]
 
-    def _mixes(self, block: Block) -> bool:
+    def _mixes(self, block: LayersOfOneInput) -> bool:
         """Whether what it reads of the last token depends on the others."""
         ids = torch.zeros(2, self.length, dtype=torch.long)
         ids[1, :-1] = 1

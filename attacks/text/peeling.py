@@ -25,7 +25,7 @@ from torch import Tensor
 import dpaudit.attack as da
 from dpaudit.models.gradients import Gradients
 
-from .front import Block, Front
+from .front import LayersOfOneInput, TransformerFront
 from .sequences import Choice, choices
 from .slopes import sequences_of_slopes
 from .span import Span, members, span_of
@@ -38,7 +38,7 @@ _IDENTITY = 0.1  # largest entry by which D G+ P' may differ from the identity: 
 _LABELS = 2  # times the batch size: labels that are tried
 
 
-class Found(NamedTuple):
+class FoundSequence(NamedTuple):
     """A sequence of the batch, and the gradient of its record."""
 
     ids: Tensor  # [length]
@@ -48,17 +48,17 @@ class Found(NamedTuple):
 class Peeling(NamedTuple):
     """What is known of one gradient of an encoder."""
 
-    front: Front
+    front: TransformerFront
     gradients: Gradients
     clip_norm: float | None
-    first: tuple[Block, Span]
-    block: Block  # the second one
+    first: tuple[LayersOfOneInput, Span]
+    block: LayersOfOneInput  # the second one
     span: Span  # of this block
     given: list[Choice]  # tokens of each position
     vector: Tensor  # [d], a sum over the n records that are left
     n: int
 
-    def found(self, on_step: Callable[[int], None]) -> list[Found]:
+    def found(self, on_step: Callable[[int], None]) -> list[FoundSequence]:
         """Sequences that are in the batch for certain: by slopes, or from starts at a position."""
         test = self.test()
         tokens = torch.cat([choice.tokens for choice in self.given]).unique()
@@ -114,14 +114,14 @@ class Peeling(NamedTuple):
         """How far the rows of sequences [b, length] are outside of the span on average, [b]."""
         return self.span.outside(self.front.inputs(ids, self.block)).mean(1).cpu()
 
-    def test(self) -> Callable[[Tensor], Found | None]:
+    def test(self) -> Callable[[Tensor], FoundSequence | None]:
         """Whether a sequence is in the batch, and what its record's gradient is."""
         G = self.front.gradient(self.vector, self.block).double()
         U = self.span.basis.double()
         inverse = torch.linalg.pinv(U.mT @ G)  # [m, r]
         labels = self._labels()
 
-        def test(ids: Tensor) -> Found | None:
+        def test(ids: Tensor) -> FoundSequence | None:
             X = self.front.inputs(ids[None], self.block)[0].double()  # [k, width]
             Z, left = inverse @ (U.mT @ X.mT), torch.linalg.pinv(X.mT)
             identity = torch.eye(len(X)).to(X)
@@ -132,7 +132,7 @@ class Peeling(NamedTuple):
                 )[0]  # fmt: skip
                 product = left @ (self.front.gradient(g, self.block).double() @ Z)
                 if (product - identity).abs().max() <= _IDENTITY:
-                    return Found(ids, g)
+                    return FoundSequence(ids, g)
             return None
 
         return test
@@ -145,7 +145,7 @@ class Peeling(NamedTuple):
         return torch.arange(n_classes, device=self.vector.device)
 
 
-class Peeled(NamedTuple):
+class PeeledSequences(NamedTuple):
     """Sequences that were taken off a gradient, and what is left of it."""
 
     found: Tensor  # [k, length]
@@ -154,13 +154,13 @@ class Peeled(NamedTuple):
 
 
 def peeled(
-    front: Front,
+    front: TransformerFront,
     gradients: Gradients,
     observed: da.ObservedGradients,
     i: int,
-    blocks: tuple[Block, Block],
+    blocks: tuple[LayersOfOneInput, LayersOfOneInput],
     on_step: Callable[[int], None],
-) -> Peeled:
+) -> PeeledSequences:
     """The sequences of gradient i that are in its batch for certain, taken off one after another.
 
     Args:
@@ -177,7 +177,7 @@ def peeled(
         spans = span_of(front, blocks[0], vector, None)
         given = choices(*members(front, blocks[0], spans), n, True)
         span, _ = span_of(front, blocks[1], vector, None)
-        rest = Peeled(found, given, span)
+        rest = PeeledSequences(found, given, span)
         if not (spans[0].is_exact and span.is_exact and front.embedding):
             return rest
         about = front, gradients, observed.clip_norm, (blocks[0], spans[0]), blocks[1], span, given

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .front import Block, Front
+from .front import LayersOfOneInput, TransformerFront
 from .span import EXACT, Span
 
 _SWEEPS = 8  # over all positions of an encoder's sequence
@@ -37,8 +37,8 @@ def choices(outside: Tensor, found: Tensor, most: int, is_exact: bool) -> list[C
 
 
 def decoded(
-    front: Front,
-    block: Block,
+    front: TransformerFront,
+    block: LayersOfOneInput,
     span: Span,
     given: list[Choice],
     n: int,
@@ -63,7 +63,9 @@ def decoded(
     return _distinct(prefixes, far, n)
 
 
-def _covering(front: Front, block: Block, span: Span, ids: Tensor, n: int) -> Tensor:
+def _covering(
+    front: TransformerFront, block: LayersOfOneInput, span: Span, ids: Tensor, n: int
+) -> Tensor:
     """Which n of the sequences [m, length] in a span cover most of its directions, greedily, [n].
 
     All rows of the batch's sequences lie in the span, and together they are all of it. Others lie
@@ -85,8 +87,8 @@ def _covering(front: Front, block: Block, span: Span, ids: Tensor, n: int) -> Te
 
 
 def exchanged(
-    front: Front,
-    block: Block,
+    front: TransformerFront,
+    block: LayersOfOneInput,
     span: Span,
     given: list[Choice],
     n: int,
@@ -118,7 +120,9 @@ def exchanged(
     return _distinct(torch.stack(rows), torch.tensor(far), n)
 
 
-def _far(front: Front, block: Block, span: Span, ids: Tensor, p: int) -> Tensor:
+def _far(
+    front: TransformerFront, block: LayersOfOneInput, span: Span, ids: Tensor, p: int
+) -> Tensor:
     """How far the row of one position of sequences [b, length] is outside of the span, [b]."""
     return span.outside(front.inputs(ids, block)[:, p]).cpu()
 

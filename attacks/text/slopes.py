@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .front import Block, Front
+from .front import LayersOfOneInput, TransformerFront
 from .span import Span
 
 _ALONE = 1e-6  # from 1: the eigenvalue of a direction that is orthogonal to all other tokens
@@ -52,7 +52,7 @@ class Keys(NamedTuple):
 
 
 def sequences_of_slopes(
-    front: Front, block: Block, span: Span, vector: Tensor, tokens: Tensor
+    front: TransformerFront, block: LayersOfOneInput, span: Span, vector: Tensor, tokens: Tensor
 ) -> Tensor:
     """Sequences [n, length] that explain slopes of tokens; none if it is no attention layer.
 

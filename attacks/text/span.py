@@ -26,7 +26,7 @@ from torch import Tensor
 
 import dpaudit.attack as da
 
-from .front import Block, Front
+from .front import LayersOfOneInput, TransformerFront
 
 LEVEL = 0.05  # with which any token at all is found by chance, at most
 EXACT = 0.02  # of a row's length, outside of the span: of a message without noise
@@ -69,7 +69,9 @@ class Span(NamedTuple):
         return torch.as_tensor(law.sf(share), dtype=outside.dtype)
 
 
-def span_of(front: Front, block: Block, gradient: Tensor, std: float | None) -> tuple[Span, Span]:
+def span_of(
+    front: TransformerFront, block: LayersOfOneInput, gradient: Tensor, std: float | None
+) -> tuple[Span, Span]:
     """Of one block, in a gradient [d] with noise of this standard deviation (None: not known).
 
     Returns:
@@ -105,7 +107,9 @@ def _span(G: Tensor, rows: Tensor, common: Tensor, std: float | None) -> Span:
     return Span(U[:, :rank], common, d, exact is not None)
 
 
-def members(front: Front, block: Block, spans: tuple[Span, Span]) -> tuple[Tensor, Tensor]:
+def members(
+    front: TransformerFront, block: LayersOfOneInput, spans: tuple[Span, Span]
+) -> tuple[Tensor, Tensor]:
     """How far each token at each position is outside of a span, and which tokens are in the batch.
 
     Returns:

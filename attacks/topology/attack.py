@@ -10,7 +10,7 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.accounting.privacy_loss import Array
 
-from .overheard import Overheard, known, linked, overhear
+from .observer_view import ObservedModels, known, linked, overhear
 from .ranking import RELABELLED, edge_metrics
 from .scores import by_cosine, by_regression, by_simplex, by_times, fitted
 
@@ -152,7 +152,7 @@ class Topology(da.Attack):
         )
 
 
-def _scored(heard: Overheard) -> Iterator[tuple[str, Array, tuple[str, ...]]]:
+def _scored(heard: ObservedModels) -> Iterator[tuple[str, Array, tuple[str, ...]]]:
     """The scores of each method, with its name and notes; nothing of models that are all alike."""
     times = by_times(heard.sends.cpu().numpy())
     if times is not None:

@@ -7,7 +7,7 @@ import dpaudit.attack as da
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.statistics.bounds import clopper_pearson
 
-from .overheard import Pairs
+from .observer_view import Pairs
 
 RELABELLED = 999  # random relabellings of the agents
 AT_ONCE = 10**7  # pairs of all relabellings that are ranked together

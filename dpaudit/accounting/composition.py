@@ -56,27 +56,27 @@ ADDED_VARIANCE = 1e-5  # of the total loss, relative, that the default grid may 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bounded:
+class BoundedTransform:
     """A function on the frequencies of a real transform, and by how much each value may be off."""
 
     value: Complex  # [n // 2 + 1]
     error: Array | float
 
-    def __mul__(self, other: "Bounded") -> "Bounded":
+    def __mul__(self, other: "BoundedTransform") -> "BoundedTransform":
         value = self.value * other.value
         a = np.abs(self.value)
         b = a if other is self else np.abs(other.value)
         error = a * other.error + b * self.error + self.error * other.error
-        return Bounded(value, error + 8 * ROUNDING * a * b)
+        return BoundedTransform(value, error + 8 * ROUNDING * a * b)
 
-    def __pow__(self, count: int) -> "Bounded":
+    def __pow__(self, count: int) -> "BoundedTransform":
         square, power = self, None
         while count:
             if count & 1:
                 power = square if power is None else power * square
             count >>= 1
             square = square * square if count else square
-        return power if power is not None else Bounded(np.ones_like(self.value), 0.0)
+        return power if power is not None else BoundedTransform(np.ones_like(self.value), 0.0)
 
 
 class Product:
@@ -131,8 +131,8 @@ class Product:
     def _multiply(self, factor: Complex, error: float, count: int = 1) -> None:
         for start in range(0, len(factor), BLOCK):
             part = slice(start, start + BLOCK)
-            done = Bounded(self._value[part], self._error[part])
-            done = done * Bounded(factor[part], error) ** count
+            done = BoundedTransform(self._value[part], self._error[part])
+            done = done * BoundedTransform(factor[part], error) ** count
             self._value[part], self._error[part] = done.value, done.error
 
 
@@ -150,7 +150,7 @@ class Rounds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Composed:
+class ComposedLoss:
     """The distribution of a total privacy loss on a grid, and how far it may be off."""
 
     losses: Array  # [n], increasing, positive
@@ -280,7 +280,7 @@ class _Window(NamedTuple):
 
 def compose(
     rounds: Sequence[Rounds], bound: Bound, tail: float, grid: float | None = None
-) -> Composed:
+) -> ComposedLoss:
     """The total loss of all rounds: one that dominates it ("upper") or is dominated ("lower").
 
     Args:
@@ -312,7 +312,7 @@ def compose(
     slack = rounding + _outside(moments, extremes, reached - moved) - np.expm1(log_finite)
     kept = losses > 0
     low = losses[~kept], total[~kept]
-    return Composed(losses[kept], total[kept], bound, float(slack), blur, *low)
+    return ComposedLoss(losses[kept], total[kept], bound, float(slack), blur, *low)
 
 
 def _pieces(part: Rounds) -> Iterator[Rounds]:

@@ -20,7 +20,15 @@ from pydantic import Field
 from dpaudit.errors import DpauditError
 from dpaudit.release import Release
 
-from .composition import Bound, Composed, Rounds, compose, least_epsilon, most_epsilon, on_levels
+from .composition import (
+    Bound,
+    ComposedLoss,
+    Rounds,
+    compose,
+    least_epsilon,
+    most_epsilon,
+    on_levels,
+)
 from .families import GAUSSIAN, TradeoffFamily, gaussian_delta, gaussian_epsilon
 from .privacy_loss import MAX_LOSS, Array, NoiseFamily, PairKind, Pairs, largest_loss
 
@@ -295,7 +303,7 @@ def _pure_epsilon(mechanism: Mechanism, adjacency: RecordAdjacency) -> float:
 
 def _composed(
     mechanism: Mechanism, adjacency: RecordAdjacency, bound: Bound, tail: float
-) -> list[Composed]:
+) -> list[ComposedLoss]:
     """The total loss, once for each direction that may be the worse one.
 
     The record is in the first world of "remove" and in the second of "add", in every round. One

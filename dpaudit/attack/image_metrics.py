@@ -49,7 +49,7 @@ class Estimate(NamedTuple):
     standard_error: float | None = None  # None: a single case, or one that is infinite
 
 
-class Blind(NamedTuple):
+class BlindGuesses(NamedTuple):
     """What attackers guess who saw no message, [m, batch_size, channels, height, width] each."""
 
     mean_image: Tensor  # the mean of the public images
@@ -146,7 +146,7 @@ def paired(values: ArrayLike, baseline: ArrayLike) -> Estimate:
 
 def blind(
     labels: Tensor, public_images: Tensor, public_labels: Tensor, generator: torch.Generator
-) -> Blind:
+) -> BlindGuesses:
     """Guesses at m batches from public data alone, to be scored like any reconstruction.
 
     The true labels are used only to keep the random image from being of the same class.
@@ -168,7 +168,7 @@ def blind(
     other = (labels[..., None] != public_labels).flatten(0, 1).to(public_images.dtype)
     drawn = torch.multinomial(other.to(generator.device), 1, generator=generator)
     random = public_images[drawn.view(labels.shape).to(public_images.device)]
-    return Blind(public_images.mean(0).expand_as(random), random)
+    return BlindGuesses(public_images.mean(0).expand_as(random), random)
 
 
 def refuse_small(shape: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ SIMILARITIES = np.linspace(0, 1, len(DECIBELS))  # of the SSIM
 RECORD = ("add-remove", "replace-one")
 
 
-class Reached(NamedTuple):
+class ReachedScores(NamedTuple):
     """What a scenario attacked in some rounds, and how near each image came."""
 
     targets: list[Target]  # [m]
@@ -59,7 +59,7 @@ class Reached(NamedTuple):
 
 
 def reconstructed_share(
-    scenario: Scenario, context: AttackContext, dataset: Dataset, reached: Sequence[Reached]
+    scenario: Scenario, context: AttackContext, dataset: Dataset, reached: Sequence[ReachedScores]
 ) -> list[Finding]:
     """The share beside its bounds, and a test of every claim that it can refute."""
     curve = _Curve.of(scenario, context, dataset, reached)
@@ -123,7 +123,7 @@ class _Curve(NamedTuple):
         scenario: Scenario,
         context: AttackContext,
         dataset: Dataset,
-        reached: Sequence[Reached],
+        reached: Sequence[ReachedScores],
     ) -> "_Curve":
         low, high = dataset.value_range
         mse = (high - low) ** 2 * 10 ** (-DECIBELS / 10)

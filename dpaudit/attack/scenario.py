@@ -15,8 +15,8 @@ import dpaudit.defense as dp
 from dpaudit.checkpoint import Checkpoint
 from dpaudit.data.datasets import Dataset
 from dpaudit.errors import DpauditError
+from dpaudit.files.atomic_files import STRIP_GAP
 from dpaudit.files.finding import Column, Finding, Metric, Name, Role, restart_column
-from dpaudit.files.whole import STRIP_GAP
 from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep, silent, step_of_part
 from dpaudit.rng import Streams
@@ -43,7 +43,7 @@ from .image_metrics import (
     score_each,
 )
 from .observed import ObservedGradients, Reconstruction, Task, Trace
-from .reconstructed_share import Reached, reconstructed_share
+from .reconstructed_share import ReachedScores, reconstructed_share
 from .victims import Scenario, TargetGradient, derived_targets
 
 Notes = tuple[str, ...]
@@ -70,7 +70,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
         key = defense.clip_norm_in(k), 0 if one.local is None else k
         together.setdefault(key, []).append(one)
     findings: dict[tuple[int, ...], list[Finding]] = {}
-    reached: list[Reached] = []
+    reached: list[ReachedScores] = []
     for i, ((clip_norm, _), some) in enumerate(together.items()):
         observed, targets = observed_gradients(scenario, some, clip_norm)
         reconstruction = scenario.reconstruct(
@@ -92,7 +92,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
         if scenario.world == "defense":
             found = _of(reconstruction, list(range(n)), ())
             each = score_each(images, found.images, dataset.value_range)
-            reached.append(Reached(targets, images, labels, each, apart))
+            reached.append(ReachedScores(targets, images, labels, each, apart))
         for rounds in apart:
             rows = [i for i, target in enumerate(targets) if target.round in rounds]
             truth = Truth(rounds, [targets[i] for i in rows], images[rows], labels[rows])

@@ -16,7 +16,7 @@ import dpaudit.defense as dp
 from dpaudit.errors import ConfigError, NotObservable
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.estimating import estimate, window
-from dpaudit.game.estimating.estimate import GradientEstimate, Mixture, Window
+from dpaudit.game.estimating.estimate import GradientEstimate, LinearWindow, Mixture
 from dpaudit.game.estimating.window import WindowShape
 from dpaudit.rng import Streams
 from dpaudit.training.run_directory import RunDirectory
@@ -98,7 +98,7 @@ def gradients_of_window(
     found: dict[int, list[GradientEstimate]] = {}
     refusals = []
     try:
-        window = Window(defense, setting, view.threat_model, rounds)
+        window = LinearWindow(defense, setting, view.threat_model, rounds)
     except NotObservable as reason:
         return found, [str(reason)]
     for victim in victims:

@@ -15,7 +15,7 @@ from dpaudit.pipeline.caller_objects import NOTHING
 from dpaudit.pipeline.costs import AuditCosts, costs_ahead
 from dpaudit.pipeline.jobs import Power, powers_of
 from dpaudit.pipeline.run import Runtime, prepare
-from dpaudit.unforeseen import problems_of
+from dpaudit.unexpected_errors import problems_of
 
 from .grid import SEED, BenchmarkPlan, InvalidCells, PlannedCell
 

@@ -21,10 +21,10 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 from dpaudit.errors import ConfigError, Problem, RunError
-from dpaudit.files.whole import PARTIAL
+from dpaudit.files.atomic_files import PARTIAL
 from dpaudit.pipeline.processes import EndedAudit, Waiting
-from dpaudit.training.held_folder import LOCK, Folder
-from dpaudit.unforeseen import problems_of
+from dpaudit.training.locked_folder import LOCK, Folder
+from dpaudit.unexpected_errors import problems_of
 
 from .local import CellJob
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpaudit.errors import DpauditError, RunError
+from dpaudit.files.atomic_files import writing
 from dpaudit.files.benchmark_result import BenchmarkResult, Cell
 from dpaudit.files.documents import toml_text
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import writing
 from dpaudit.inputs.inputs import Inputs
 from dpaudit.pipeline.content import content_key
 from dpaudit.pipeline.processes import EndedAudit, Waiting
 from dpaudit.registry import load_plugin
 from dpaudit.source import hash_of, own_source
-from dpaudit.training.held_folder import LOCK, Folder
+from dpaudit.training.locked_folder import LOCK, Folder
 from dpaudit.version import __version__
 
 from . import tuning

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.errors import DpauditError, RunError
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.benchmark_file import BenchmarkFile, Tuning
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.documents import read_json
-from dpaudit.files.whole import write_whole
 from dpaudit.source import hash_of, own_source
 
 from .drafts import SEED, put, value_at
@@ -41,7 +41,7 @@ OnTrained = Callable[[int, int], None]  # trainings that are over, trainings in 
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedChoice:
     """Cells that share one choice, and the candidates for it, the listed values first."""
 
     key: str  # of all that decides the choice
@@ -49,7 +49,7 @@ class Shared:
     candidates: tuple[Chosen, ...]
 
 
-def shared_choices(plan: BenchmarkPlan, tuning: Tuning) -> list[Shared]:
+def shared_choices(plan: BenchmarkPlan, tuning: Tuning) -> list[SharedChoice]:
     """Cells that differ in their seed, or in keys that ``tuning.shared`` names, together."""
     groups: dict[str, list[PlannedCell]] = {}
     for cell in plan.cells:
@@ -62,7 +62,7 @@ def shared_choices(plan: BenchmarkPlan, tuning: Tuning) -> list[Shared]:
     for cells in groups.values():
         decides = [cells[0].content, tuning.model_dump(mode="json"), code]
         key = sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
-        found.append(Shared(key, tuple(cells), tuple(_candidates(cells[0], tuning))))
+        found.append(SharedChoice(key, tuple(cells), tuple(_candidates(cells[0], tuning))))
     return found
 
 
@@ -167,11 +167,11 @@ def _earlier(out: Path) -> dict[str, Any]:
     return records
 
 
-def _worker(tuning: Tuning, parts: Path, runtime: "Runtime") -> Callable[[Shared, Any], None]:
+def _worker(tuning: Tuning, parts: Path, runtime: "Runtime") -> Callable[[SharedChoice, Any], None]:
     """What makes a choice in one process, which reads and splits data once."""
     held = HeldOut(tuning)
 
-    def work(one: Shared, on_progress: Any) -> None:
+    def work(one: SharedChoice, on_progress: Any) -> None:
         record = _record(one, held, runtime, partial(on_progress, one.key))
         write_whole(parts / f"{one.key}.json", _json({"choices": {one.key: record}}))
 
@@ -183,7 +183,7 @@ def _json(content: Any) -> bytes:
 
 
 def _record(
-    one: Shared, held: "HeldOut", runtime: "Runtime", on_trained: OnTrained
+    one: SharedChoice, held: "HeldOut", runtime: "Runtime", on_trained: OnTrained
 ) -> dict[str, Any]:
     """The candidates of one choice with the utility of each, and the best."""
     rows: list[dict[str, Any]] = []

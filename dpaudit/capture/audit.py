@@ -20,7 +20,7 @@ from dpaudit.files.result import AuditResult, GraphSummary, Note
 from dpaudit.graphs.mixing import positions
 from dpaudit.inputs.recorder import recording
 from dpaudit.mechanism.source import run_mechanism
-from dpaudit.pipeline.judge import Evidence, audited, bearing_on
+from dpaudit.pipeline.judge import AuditEvidence, audited, bearing_on
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.pipeline.rules import Judging
 from dpaudit.pipeline.run import Runtime, run_audit
@@ -29,19 +29,19 @@ from dpaudit.source import below, hash_of, own_source
 from dpaudit.training.checkpoints import StoredCheckpoint
 from dpaudit.training.run_directory import RunDirectory
 
-from .accounted import Ends, measured_accounting
-from .coupled import (
+from .composition import Ends, measured_accounting
+from .coupled_draws import (
     with_noise_left_behind,
     with_noise_made_of_several,
     with_other_draws,
 )
-from .examined import Examination
-from .inverted import Inversion, KnownModel, known_models
+from .file_times import FileState, files_below, unedited
+from .gradient_inversion import Inversion, KnownModel, known_models
+from .premises import PremiseExamination
 from .program import KEPT, KeptRuns, Program
 from .short_runs import ClaimAgainst, findings_of_short_runs
 from .sizes import with_sizes
 from .worlds import MeasuredRuns, measured_worlds
-from .written import FileState, files_below, unedited
 
 SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
 NOTE = Note(
@@ -122,12 +122,12 @@ class ProgramSource:
         folder = self.config.program.folder
         return hash_of(below(folder, ".py"), folder)
 
-    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
+    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> AuditEvidence:
         """Raises RunError also where the program's code was changed meanwhile."""
         with unedited(self.config.program.folder, lambda: run.forget(f"{KEPT}/*")):
             return self._evidence(on_progress, run)
 
-    def _evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
+    def _evidence(self, on_progress: OnProgress, run: RunDirectory) -> AuditEvidence:
         began, config = time.perf_counter(), self.config
         ignored, on_progress = config.messages.ignore, run.noted(on_progress)
         for what in ("worlds", "alignments", "short runs", "the report"):
@@ -147,7 +147,7 @@ class ProgramSource:
         where = ", or name its line in noise.sites" if config.program.ranks else ""
         left_out += [UNNAMED.format(hiding, where)] if (hiding := worlds.hiding()) else []
         notes = [Note("DPA130", text) for text in (*left_out, *worlds.plain.left_out)]
-        return Evidence(
+        return AuditEvidence(
             judgings,
             findings,
             _graph(worlds),
@@ -173,7 +173,7 @@ class ProgramSource:
             if claim.threat_model in (None, model.name)
         ]
         before = [measured_accounting(worlds, *one)[0] for one in asked]
-        examination = Examination(worlds, self.program, counter("alignments", 0), files)
+        examination = PremiseExamination(worlds, self.program, counter("alignments", 0), files)
         examination.examine(asked, all(finding.verdict is not None for finding in before))
         findings = list(examination.findings(asked))
         ends = [examination.ends(claim, model) for _, claim, model in asked]
@@ -214,7 +214,7 @@ def _measured(config: CapturedConfig, runs: KeptRuns) -> MeasuredRuns:
         return measured_worlds(config, runs, leaves_out=False)
 
 
-def assumed(ends: Ends, examination: Examination) -> str:
+def assumed(ends: Ends, examination: PremiseExamination) -> str:
     """What a bound of a record rests on that no run can show, as a sentence; "" without one."""
     if ends.most is None:
         return ""

@@ -18,7 +18,7 @@ from .program import refuse_missing_script, torchrun
 from .recording import CaptureFolder
 from .rounds import is_small, start_site
 from .run import Options
-from .simulated import is_simulation
+from .simulation import is_simulation
 from .weights import lines_of
 
 AUDITED_ROUNDS = 3  # the first ones

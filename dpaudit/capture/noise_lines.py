@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple, get_args
 
-from dpaudit.files.recorded import Draw
+from dpaudit.files.recorded import RecordedDraw
 from dpaudit.files.world import Noise
 from dpaudit.recorder.draws.torch_draws import is_laplace
 
@@ -42,7 +42,7 @@ def noise_lines(recording: CaptureFolder) -> list[NoiseLine]:
     They count from the first message of round 1 on, where there are rounds: what is drawn before
     it alone is of data and of initial weights.
     """
-    by_site: defaultdict[str, list[Draw]] = defaultdict(list)
+    by_site: defaultdict[str, list[RecordedDraw]] = defaultdict(list)
     for draw in _between(recording):
         by_site[draw.call_site].append(draw)
     sizes = _sizes(recording)
@@ -74,7 +74,7 @@ def noise_of_tap(recording: CaptureFolder) -> list[str] | None:
     return list(found) if was_called else None
 
 
-def _between(recording: CaptureFolder) -> list[Draw]:
+def _between(recording: CaptureFolder) -> list[RecordedDraw]:
     span: dict[int, list[int]] = {}
     rounds = any(event.round is not None for event in recording.events)
     for event in recording.events:
@@ -89,7 +89,7 @@ def _between(recording: CaptureFolder) -> list[Draw]:
     ]
 
 
-def _line(site: str, drawn: Sequence[Draw], sizes: frozenset[int]) -> NoiseLine:
+def _line(site: str, drawn: Sequence[RecordedDraw], sizes: frozenset[int]) -> NoiseLine:
     purposes = {draw.purpose for draw in drawn} - {None}
     if purposes:
         return NoiseLine(
@@ -109,7 +109,7 @@ def _line(site: str, drawn: Sequence[Draw], sizes: frozenset[int]) -> NoiseLine:
     return NoiseLine(site, None, f"draws {n} numbers, and no message has as many: is it noise?")
 
 
-def _is_replayed(draw: Draw) -> bool:
+def _is_replayed(draw: RecordedDraw) -> bool:
     return draw.operator in REPLAYED or is_laplace(draw.operator, draw.parameters)
 
 

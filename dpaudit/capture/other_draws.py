@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from math import inf, prod
 
-from dpaudit.files.recorded import Draw
+from dpaudit.files.recorded import RecordedDraw
 
 from .runs import FAMILIES, ProgramRun
 
@@ -78,9 +78,9 @@ def draws_beside(run: ProgramRun, sites: tuple[str, ...]) -> bool:
 
 def not_shown(
     run: ProgramRun, sites: tuple[str, ...], process: int
-) -> tuple[list[tuple[Draw, int]], str]:
+) -> tuple[list[tuple[RecordedDraw, int]], str]:
     """What a process draws, with how many numbers of it are not shown as noise; and the reverse."""
-    left, said = list[tuple[Draw, int]](), ""
+    left, said = list[tuple[RecordedDraw, int]](), ""
     draws = [draw for draw in run.all_draws if draw.process == process]
     ordered = sorted(draws, key=lambda one: one.sequence)
     for i, draw in enumerate(ordered):
@@ -103,7 +103,7 @@ def not_shown(
     return left, said
 
 
-def _made_of(left: list[tuple[Draw, int]], shown: Iterable[Draw]) -> int:
+def _made_of(left: list[tuple[RecordedDraw, int]], shown: Iterable[RecordedDraw]) -> int:
     """Of how many numbers each one is made that is shown.
 
     Laplace noise is the difference of two exponential numbers, or one of these with a sign.
@@ -130,7 +130,7 @@ def before_batches(run: ProgramRun, process: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def may_be_seed(draw: Draw) -> bool:
+def may_be_seed(draw: RecordedDraw) -> bool:
     """Whether it is whole numbers, or bytes, of so many values that noise may be made of one."""
     given = [value for value in draw.parameters if value is not None]
     match kind_of(draw):
@@ -143,17 +143,17 @@ def may_be_seed(draw: Draw) -> bool:
     return False
 
 
-def kind_of(draw: Draw) -> str:
+def kind_of(draw: RecordedDraw) -> str:
     """What is drawn, without the library's name before it or the name of torch's overload."""
     library, _, kind = draw.operator.partition(".")
     return kind if library in LIBRARIES else library
 
 
-def said_of(draw: Draw) -> str:
+def said_of(draw: RecordedDraw) -> str:
     return f"{draw.call_site} draws numbers that are not shown as noise ({draw.operator})"
 
 
-def _is_of_batches(draw: Draw) -> bool:
+def _is_of_batches(draw: RecordedDraw) -> bool:
     """Whether it makes batches, or what a model does to its inputs."""
     several = draw.operator.endswith(CHOICE) and prod(draw.shape) > 1
     return draw.purpose is not None or draw.operator.endswith(ORDER) or several

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpaudit.files.recorded import Batch, Draw, Event
+from dpaudit.files.recorded import RecordedBatch, RecordedDraw, RecordedEvent
 from dpaudit.recorder.start import LEFT, OVER
 from dpaudit.text import one_line
 
 from .log_lines import lines_of
 
 Record = dict[str, Any]
-Line = TypeVar("Line", Draw, Event)
+Line = TypeVar("Line", RecordedDraw, RecordedEvent)
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 LEAST_DIGITS = 4  # of a number that can be told as the system's
@@ -148,7 +148,7 @@ def all_over(processes: Sequence[Process]) -> bool:
 
 def events_of(
     processes: Sequence[Process], about: Callable[[int, Record], Mapping[str, Any]]
-) -> list[Event]:
+) -> list[RecordedEvent]:
     """All messages, by time, each process's in their order; threads may log them in another.
 
     Args:
@@ -157,7 +157,7 @@ def events_of(
     """
     return _by_time(
         [
-            Event(
+            RecordedEvent(
                 process=number,
                 rank=record["source"],
                 call_site=record["site"],
@@ -172,11 +172,11 @@ def events_of(
     )
 
 
-def draws_of(processes: Sequence[Process]) -> list[Draw]:
+def draws_of(processes: Sequence[Process]) -> list[RecordedDraw]:
     """All draws, by time, each process's in their order."""
     return _by_time(
         [
-            Draw(
+            RecordedDraw(
                 process=number,
                 rank=record.get("rank", process.only_rank),
                 round=None,
@@ -191,11 +191,11 @@ def draws_of(processes: Sequence[Process]) -> list[Draw]:
     )
 
 
-def batches_of(processes: Sequence[Process]) -> list[Batch]:
+def batches_of(processes: Sequence[Process]) -> list[RecordedBatch]:
     """All batches, each process's in their order."""
     keys = "agent", "number", "sequence", "records"
     return [
-        Batch(process=number, **{key: record[key] for key in keys})
+        RecordedBatch(process=number, **{key: record[key] for key in keys})
         for number, process in enumerate(processes)
         for record in process.of_kind("batch")
     ]

@@ -28,10 +28,10 @@ from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import sealed, unsealed
 
 from .channels import routed
-from .played import write_world
 from .process_logs import Process, all_over, first_failure, processes_in
 from .run import LOST, MOST_BYTES, coded, hooked, port_hint, status_of, too_large
 from .runs import ProgramRun, RoundNumbers
+from .world_files import write_world
 
 Found = TypeVar("Found")
 LAST_LINES = 5  # of what a program printed before it failed

@@ -23,19 +23,19 @@ import safetensors
 from torch import Tensor
 
 from dpaudit.errors import RunError
+from dpaudit.files.atomic_files import writing
 from dpaudit.files.recorded import (
     BATCHES,
     DRAWS,
     EVENTS,
     TRANSCRIPT,
     UNSEEN,
-    Batch,
-    Draw,
-    Event,
+    RecordedBatch,
+    RecordedDraw,
+    RecordedEvent,
     SentTensor,
     read_lines,
 )
-from dpaudit.files.whole import writing
 
 from .log_lines import dtype_called
 from .process_logs import Process, Record, events_of
@@ -59,19 +59,19 @@ class CaptureFolder:
         self.children = children  # processes that others of it have started
 
     @cached_property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[RecordedEvent, ...]:
         """All messages, in the order of ``time``, each process's in the order of ``sequence``."""
-        return tuple(read_lines(self.path / EVENTS, Event))
+        return tuple(read_lines(self.path / EVENTS, RecordedEvent))
 
     @cached_property
-    def draws(self) -> tuple[Draw, ...]:
+    def draws(self) -> tuple[RecordedDraw, ...]:
         """All draws, in the same order."""
-        return tuple(read_lines(self.path / DRAWS, Draw))
+        return tuple(read_lines(self.path / DRAWS, RecordedDraw))
 
     @cached_property
-    def batches(self) -> tuple[Batch, ...]:
+    def batches(self) -> tuple[RecordedBatch, ...]:
         """All batches that agents took, each process's in the order of ``sequence``."""
-        return tuple(read_lines(self.path / BATCHES, Batch))
+        return tuple(read_lines(self.path / BATCHES, RecordedBatch))
 
     @cached_property
     def unseen(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class CaptureFolder:
             ) from None
 
 
-def write_transcript(processes: Sequence[Process], folder: Path) -> list[Event]:
+def write_transcript(processes: Sequence[Process], folder: Path) -> list[RecordedEvent]:
     """All messages, by time, with their contents in the transcript. Raises RunError."""
     receipts = Receipts(processes)
     with writing(folder / TRANSCRIPT):

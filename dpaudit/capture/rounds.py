@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from dpaudit.files.recorded import Draw, Event
+from dpaudit.files.recorded import RecordedDraw, RecordedEvent
 
-from .simulated import TAP
+from .simulation import TAP
 
-Line = TypeVar("Line", Event, Draw)
+Line = TypeVar("Line", RecordedEvent, RecordedDraw)
 RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
 LONGEST_PERIOD = 1000  # calls of one process in one round
 FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
@@ -34,7 +34,7 @@ class ProgramCall(NamedTuple):
 
 
 def rounds_of(
-    events: Sequence[Event], draws: Sequence[Draw], starts_at: str | None = None
+    events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw], starts_at: str | None = None
 ) -> RoundsFound:
     """The round of each event and draw; a draw has the round of the next message.
 
@@ -79,9 +79,9 @@ def numbered(lines: Sequence[Line], rounds: RoundsFound) -> list[Line]:
     ]
 
 
-def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
+def start_site(events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw]) -> str | None:
     """The call site that gives every message the round it has, if a single one does."""
-    first: dict[int, Event] = {}
+    first: dict[int, RecordedEvent] = {}
     for event in events:
         if event.round == 1:
             first.setdefault(event.process, event)
@@ -94,14 +94,16 @@ def start_site(events: Sequence[Event], draws: Sequence[Draw]) -> str | None:
     return site if same else None
 
 
-def _call(event: Event) -> tuple[int, str, str, int]:
+def _call(event: RecordedEvent) -> tuple[int, str, str, int]:
     return event.process, event.operator, event.call_site, event.occurrence
 
 
-def _by_process(events: Sequence[Event], draws: Sequence[Draw]) -> list[list[ProgramCall]]:
+def _by_process(
+    events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw]
+) -> list[list[ProgramCall]]:
     """The calls of each process in their order."""
     calls: defaultdict[int, list[ProgramCall]] = defaultdict(list)
-    together: defaultdict[tuple[int, str, str, int], list[Event]] = defaultdict(list)
+    together: defaultdict[tuple[int, str, str, int], list[RecordedEvent]] = defaultdict(list)
     for event in events:
         together[_call(event)].append(event)
     for (process, operator, site, _), sent in together.items():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import dpaudit.recorder
 from dpaudit.codes import entries
 from dpaudit.errors import RunError, shortened
+from dpaudit.files.atomic_files import write_whole, writing
 from dpaudit.files.documents import reason, text_of
 from dpaudit.files.interpreter import in_environment, with_python
 from dpaudit.files.recorded import (
@@ -28,7 +29,6 @@ from dpaudit.files.recorded import (
     UNSEEN,
     write_lines,
 )
-from dpaudit.files.whole import write_whole, writing
 from dpaudit.inputs.recorder import INSIDE
 from dpaudit.memory import size_text
 from dpaudit.recorder.player import RAW
@@ -37,7 +37,6 @@ from dpaudit.recorder.transports.ray_objects import WORKER
 from dpaudit.text import one_line
 
 from .channels import routed
-from .ended import guarded, left_running
 from .process_logs import (
     Process,
     all_over,
@@ -48,9 +47,10 @@ from .process_logs import (
     processes_in,
     unseen_by,
 )
+from .process_tree import guarded, left_running
 from .recording import CaptureFolder, write_transcript
 from .rounds import numbered, rounds_of
-from .simulated import Counting, is_simulation, with_counted_rounds
+from .simulation import Counting, is_simulation, with_counted_rounds
 
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
@@ -136,7 +136,7 @@ def _children(processes: Sequence[Process]) -> tuple[int, ...]:
     )
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended."""
 
     code: int  # negative: by that signal
@@ -224,7 +224,7 @@ def _raw_folder(out: Path) -> Iterator[Path]:
 
 def _run(
     command: Sequence[str], environment: Mapping[str, str], raw: Path, options: Options
-) -> Ended:
+) -> CommandEnd:
     """How a command ended, and with it all that it started."""
     too_much, left = [], list[int]()
 
@@ -238,19 +238,19 @@ def _run(
             command, environment, options.seconds, is_too_much, _PAUSE, on_end=left.extend
         )
     except KeyboardInterrupt as interrupted:
-        return Ended(0, interrupted)
+        return CommandEnd(0, interrupted)
     if code is None:
         late = RunError(
             "DPA058",
             f"{command[0]}: still running after {options.seconds:g} seconds, and was ended",
             "give --seconds if it needs longer",
         )
-        return Ended(0, too_much[0] if too_much else late)
+        return CommandEnd(0, too_much[0] if too_much else late)
     lost = [f"{one_line(path.read_text())}: {LOST}" for path in sorted(raw.glob("*.lost"))]
     if left:
         n = "1 process" if len(left) == 1 else f"{len(left)} processes"
         lost.append(LEFT_RUNNING.format(n))
-    return Ended(code, None, tuple(lost))
+    return CommandEnd(code, None, tuple(lost))
 
 
 def status_of(
@@ -301,7 +301,7 @@ def too_large(most_bytes: int, remedy: str = "") -> RunError:
 
 
 def _failure(
-    command: Sequence[str], ended: Ended, processes: Sequence[Process], most_bytes: int
+    command: Sequence[str], ended: CommandEnd, processes: Sequence[Process], most_bytes: int
 ) -> RunError | None:
     """Why a command gave no recording, or not all of one."""
     noted = {

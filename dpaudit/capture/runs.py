@@ -14,7 +14,7 @@ from torch import Tensor, view_as_real
 from dpaudit.accounting.privacy_loss import Array, Integers, NoiseFamily
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
-from dpaudit.files.recorded import Batch, Draw, Event, SentTensor
+from dpaudit.files.recorded import RecordedBatch, RecordedDraw, RecordedEvent, SentTensor
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import TAPE, Change, How, World, draw_key
 from dpaudit.recorder.player import RAW
@@ -32,7 +32,7 @@ from .process_logs import (
     without_given,
 )
 from .rounds import RoundsFound, numbered, rounds_of
-from .simulated import Counting, with_counted_rounds
+from .simulation import Counting, with_counted_rounds
 
 SINGLE = {"float32"}
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
@@ -94,12 +94,12 @@ class RoundNumbers:
 
     def numbered(
         self,
-        events: Sequence[Event],
-        draws: Sequence[Draw],
-        batches: Sequence[Batch],
+        events: Sequence[RecordedEvent],
+        draws: Sequence[RecordedDraw],
+        batches: Sequence[RecordedBatch],
         first: bool,
         threads: bool,
-    ) -> tuple[list[Event], list[Draw]]:
+    ) -> tuple[list[RecordedEvent], list[RecordedDraw]]:
         """Those of a run with their rounds."""
         if self._counted:
             if first or self._counting is None:
@@ -108,9 +108,11 @@ class RoundNumbers:
         found = self._found(events, draws, first)
         return numbered(events, found), numbered(draws, found)
 
-    def _found(self, events: Sequence[Event], draws: Sequence[Draw], first: bool) -> RoundsFound:
+    def _found(
+        self, events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw], first: bool
+    ) -> RoundsFound:
         """The rounds of a run; those of the first one are for all others."""
-        both: list[Event | Draw] = [*events, *draws]
+        both: list[RecordedEvent | RecordedDraw] = [*events, *draws]
         places = [(one.process, one.sequence) for one in both]
         named = list(zip(_names(both), places, strict=True))
         if first and not self._of:
@@ -120,11 +122,11 @@ class RoundNumbers:
         return {place: self._of.get(name) for name, place in named}
 
 
-def _names(both: Sequence[Event | Draw]) -> Iterator[Hashable]:
+def _names(both: Sequence[RecordedEvent | RecordedDraw]) -> Iterator[Hashable]:
     """The same message or draw has the same name in every run."""
     counts: Counter[Hashable] = Counter()
     for one in both:
-        if isinstance(one, Draw):
+        if isinstance(one, RecordedDraw):
             yield one.rank, one.call_site, one.occurrence
             continue
         what = one.source, one.operator, one.call_site, one.destinations, one.tag
@@ -149,13 +151,13 @@ class ProgramRun:
         first = world.tape is None
         threads = in_threads(self._processes)
         self._all, self.all_draws = rounds.numbered(events, draws, self.taken, first, threads)
-        self._together: defaultdict[Hashable, list[Event]] = defaultdict(list)
+        self._together: defaultdict[Hashable, list[RecordedEvent]] = defaultdict(list)
         for event in self._all:
             self._together[_call(event)].append(event)
         self._all = [event for event in self._all if not self._is_cut_off(event)]
 
     @cached_property
-    def _ids(self) -> dict[MessageId, Event]:
+    def _ids(self) -> dict[MessageId, RecordedEvent]:
         counts: Counter[MessageId] = Counter()
         ids = {}
         for event in self._all:
@@ -296,7 +298,7 @@ class ProgramRun:
                         "round",
                     )
 
-    def known_before(self, message: MessageId, name: str) -> list[tuple[Event, Array]]:
+    def known_before(self, message: MessageId, name: str) -> list[tuple[RecordedEvent, Array]]:
         """What its agent had sent or been sent by a name, before round 1 too, in order of time."""
         end, agent = self._ids[message].time, message.source
         return [
@@ -325,7 +327,7 @@ class ProgramRun:
         return sent
 
     @property
-    def all_sent(self) -> list[tuple[Event, Array]]:
+    def all_sent(self) -> list[tuple[RecordedEvent, Array]]:
         """Every message, before round 1 and those that are ignored too, with what others see."""
         return [(event, self._content(event)) for event in self._all]
 
@@ -352,10 +354,10 @@ class ProgramRun:
             process.__dict__.pop("contents", None)
         return self
 
-    def _is_summed(self, event: Event) -> bool:
+    def _is_summed(self, event: RecordedEvent) -> bool:
         return self._options.reductions == "sum only" and event.operator == SUMMED
 
-    def _is_cut_off(self, event: Event) -> bool:
+    def _is_cut_off(self, event: RecordedEvent) -> bool:
         """Whether a run was ended before all ranks gave their part of this last sum of a line."""
         if not self._is_summed(event):
             return False
@@ -364,11 +366,11 @@ class ProgramRun:
         is_whole = [len(self._together.get(call, ())) == n for call in calls]
         return any(is_whole) and not is_whole[-1] and (*line, last + 1) not in self._together
 
-    def _sent(self, event: Event) -> list[Tensor]:
+    def _sent(self, event: RecordedEvent) -> list[Tensor]:
         process = self._processes[event.process]
         return without_given(process.tensors(process.sent[event.sequence]), self.given_by_system)
 
-    def _content(self, event: Event) -> Array:
+    def _content(self, event: RecordedEvent) -> Array:
         """What others see of a message: what was sent, or of a reduction the sum or a row alone."""
         if self._is_summed(event):
             return self._summed(event)
@@ -377,7 +379,7 @@ class ProgramRun:
             parts = [_own_row(event, stack) for stack in parts]
         return np.concatenate([numbers(part) for part in parts]) if parts else np.empty(0)
 
-    def _summed(self, event: Event) -> Array:
+    def _summed(self, event: RecordedEvent) -> Array:
         events = self._together[_call(event)]
         if len(events) != len(event.group):
             raise RunError(
@@ -398,11 +400,11 @@ def _described(number: int, record: Record) -> dict[str, Any]:
     return {"tensors": tuple(tensors), "inconsistent": False}
 
 
-def _call(event: Event) -> tuple[str, tuple[int, ...], str, int]:
+def _call(event: RecordedEvent) -> tuple[str, tuple[int, ...], str, int]:
     return event.operator, event.group, event.call_site, event.occurrence
 
 
-def _own_row(event: Event, stack: Tensor) -> Tensor:
+def _own_row(event: RecordedEvent, stack: Tensor) -> Tensor:
     """The row of the rank that sends a stack of one for each rank."""
     place, n = event.group.index(event.source), len(event.group)
     if stack.shape[:1] != (n,) or bool(stack[[i for i in range(n) if i != place]].any()):

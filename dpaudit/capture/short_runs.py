@@ -36,7 +36,11 @@ from dpaudit.attack.figures import (
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense.claim_accounting import record_adjacency
 from dpaudit.errors import RunError, nearest
-from dpaudit.files.captured_file import CapturedConfig, GradientInversion, MutualInformation
+from dpaudit.files.captured_file import (
+    CapturedConfig,
+    GradientInversionOptions,
+    MutualInformationOptions,
+)
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -46,11 +50,11 @@ from dpaudit.information.mnmi import maximum_information, without_warnings
 from dpaudit.pipeline.rules import CAPTURED
 from dpaudit.statistics.bounds import Scores
 
-from .learned import LearnedScore
-from .measured import RoundLeak, log_likelihood_ratio
+from .learned_score import MessageScore
 from .program import Program
+from .record_shift import RoundLeak, log_likelihood_ratio
 from .runs import MessageId, ProgramRun
-from .worlds import MeasuredRuns, Neighbours, OnRun, Pair
+from .worlds import MeasuredRuns, NeighbouringRuns, OnRun, Pair
 
 METHOD = (
     "random over the runs: a fair bit for the record, and the noise of this round; all else is "
@@ -136,7 +140,7 @@ class ShortRuns:
         return next(k for k, neighbours in self.worlds.rounds.items() if neighbours.places)
 
     @property
-    def neighbours(self) -> Neighbours:
+    def neighbours(self) -> NeighbouringRuns:
         return self.worlds.rounds[self.round]
 
     @cached_property
@@ -253,7 +257,7 @@ class ShortRuns:
 
         def score(channel: Channel, victim: int, pair: Pair) -> Score:
             if read := self.unmeasured(victim, channel):
-                return LearnedScore.of(read, runs[:n], runs[n:]).of_run
+                return MessageScore.of(read, runs[:n], runs[n:]).of_run
             found = self.neighbours.leak(victim, channel.threat_model, pair, channel.message)
             return partial(log_likelihood_ratio, found, mean=mean)
 
@@ -286,12 +290,12 @@ def findings_of_short_runs(
     config = worlds.config
     if not config.certify.runs:
         return
-    attacks = [one for one in config.attack if not isinstance(one, GradientInversion)]
+    attacks = [one for one in config.attack if not isinstance(one, GradientInversionOptions)]
     _refuse_other_names(worlds)
     known = [one for one in claims if worlds.sampling.unknown(one.claim) is None]
     tested = [] if worlds.sampling.amplifies else known  # a record is in the batch, or is not
     adjacencies = dict.fromkeys(record_adjacency(one.claim) for one in tested)
-    informing = [one for one in attacks if isinstance(one, MutualInformation)]
+    informing = [one for one in attacks if isinstance(one, MutualInformationOptions)]
     tests = dict.fromkeys([None, *(one.message for one in attacks if one not in informing)])
     names = dict.fromkeys([*tests, *(one.message for one in informing)])
     default: RecordAdjacency = "add-remove" if worlds.leaves_out else "replace-one"
@@ -343,7 +347,10 @@ def _refuse_other_names(worlds: MeasuredRuns) -> None:
     k, places = next((k, n.places.values()) for k, n in worlds.rounds.items() if n.places)
     names = dict.fromkeys(message.name for place in places for message in place.messages)
     for i, attack in enumerate(worlds.config.attack, 1):
-        if not isinstance(attack, GradientInversion) and attack.message not in (None, *names):
+        if not isinstance(attack, GradientInversionOptions) and attack.message not in (
+            None,
+            *names,
+        ):
             assert attack.message is not None
             raise RunError(
                 "DPA064",
@@ -353,7 +360,7 @@ def _refuse_other_names(worlds: MeasuredRuns) -> None:
 
 
 def information(
-    attack: MutualInformation, channel: Channel, scores: ShortRunScores, runs: ShortRuns
+    attack: MutualInformationOptions, channel: Channel, scores: ShortRunScores, runs: ShortRuns
 ) -> Iterator[Finding]:
     """A finding for each victim that is none of the adversary's own."""
     for i, victim in enumerate(scores.victims):
@@ -380,7 +387,7 @@ def information(
 
 
 def _revealed(
-    attack: MutualInformation,
+    attack: MutualInformationOptions,
     score: Array,
     included: Array,
     leak: RoundLeak | None,

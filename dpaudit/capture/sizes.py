@@ -13,7 +13,7 @@ from dpaudit.files.world import How
 
 from .program import KeptRuns
 from .runs import MessageId, ProgramRun
-from .worlds import MeasuredRuns, Neighbours
+from .worlds import MeasuredRuns, NeighbouringRuns
 
 Sizes = dict[How, int | None]  # None: it is not sent
 
@@ -24,7 +24,7 @@ def with_sizes(worlds: MeasuredRuns, runs: KeptRuns) -> MeasuredRuns:
     return worlds._replace(rounds=rounds)
 
 
-def _with_sizes(found: Neighbours, runs: KeptRuns, k: int) -> Neighbours:
+def _with_sizes(found: NeighbouringRuns, runs: KeptRuns, k: int) -> NeighbouringRuns:
     differing = {v: _differing(found, v) for v in found.places}
     if not any(differing.values()):
         return found
@@ -44,7 +44,7 @@ def _with_sizes(found: Neighbours, runs: KeptRuns, k: int) -> Neighbours:
     return replace(found, sizes=sizes)
 
 
-def _differing(found: Neighbours, victim: int) -> dict[MessageId, Sizes]:
+def _differing(found: NeighbouringRuns, victim: int) -> dict[MessageId, Sizes]:
     """Messages of other sizes with what a record may be."""
     of = {
         message: {how: _size(run, message) for how, run in found.runs[victim].items()}

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
-from dpaudit.files.recorded import Event
+from dpaudit.files.recorded import RecordedEvent
 
 from .recording import CaptureFolder
 from .runs import numbers
@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 def lines_of(recording: CaptureFolder) -> dict[str, Line]:
     """By call site: what it sends. Lines with few messages, or short ones, are left out."""
-    by_round: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
+    by_round: defaultdict[str, defaultdict[int, list[RecordedEvent]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for event in recording.events:
@@ -73,11 +73,13 @@ def lines_of(recording: CaptureFolder) -> dict[str, Line]:
     return found
 
 
-def _n_numbers(events: Sequence[Event]) -> int:
+def _n_numbers(events: Sequence[RecordedEvent]) -> int:
     return sum(prod(sent.shape) for event in events for sent in event.tensors)
 
 
-def _contents(recording: CaptureFolder, events: Sequence[Event]) -> Iterator[tuple[Sent, Array]]:
+def _contents(
+    recording: CaptureFolder, events: Sequence[RecordedEvent]
+) -> Iterator[tuple[Sent, Array]]:
     """What each agent sends to each of its receivers in one round, layers one after the other."""
     parts: defaultdict[Sent, list[Array]] = defaultdict(list)
     for event in events:

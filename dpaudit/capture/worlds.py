@@ -15,9 +15,10 @@ from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import How, World
 
-from .given_others import Revealed, asked_of, revealed
-from .learned import features_of
-from .measured import (
+from .conditional_leak import Revealed, asked_of, revealed
+from .learned_score import features_of
+from .program import KeptRuns
+from .record_shift import (
     NO_LEAK,
     NotMeasured,
     Response,
@@ -26,7 +27,6 @@ from .measured import (
     noise_of,
     of_other_sizes,
 )
-from .program import KeptRuns
 from .refusals import refuse_absent, refuse_difference, refuse_other_batches
 from .runs import (
     AgentRound,
@@ -39,7 +39,7 @@ from .runs import (
 )
 from .sampling import Sampling
 from .shared_draws import owners, same_draws
-from .unnamed import Unnamed
+from .unnamed_noise import UnnamedNoise
 
 Pair = tuple[How, How]  # what the record is without, and with
 OnRun = Callable[[], None]
@@ -47,7 +47,7 @@ ROUNDED = 2.0**-20  # of a sum of up to 16 numbers in single precision, relative
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbouringRuns:
     """Worlds of one round that share all draws: each victim's record as one of several things."""
 
     places: Mapping[int, AgentRound]  # by victim; one that has no part in the round has none
@@ -160,7 +160,7 @@ class MeasuredRuns(NamedTuple):
     plain: ProgramRun
     base: ProgramRun
     replay: World  # by which runs share every draw
-    rounds: Mapping[int, Neighbours]
+    rounds: Mapping[int, NeighbouringRuns]
     not_measured: str = ""  # a round, with why
     otherwise: str = ""  # what draws other numbers without the record, or in each run
     # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
@@ -175,10 +175,10 @@ class MeasuredRuns(NamedTuple):
         return {message: error for of in by_victim for message, error in of.items()}
 
     @property
-    def unnamed(self) -> Unnamed:
+    def unnamed(self) -> UnnamedNoise:
         """Noise that may be there, and that nobody has named."""
         sites = self.config.noise.sites
-        return Unnamed(self.plain, sites, self.left_behind, self.of_noise_alone)
+        return UnnamedNoise(self.plain, sites, self.left_behind, self.of_noise_alone)
 
     def hiding(self) -> str:
         """Noise that nobody has named and that may hide a record from all, as a clause, or ""."""
@@ -215,7 +215,7 @@ def measured_worlds(
     sampling = Sampling.of(config.record, plain.batches)
     records = _records(config, plain)
     digests = {victim: _digests(plain, victim) for victim in config.record.victims}
-    rounds: dict[int, Neighbours] = {}
+    rounds: dict[int, NeighbouringRuns] = {}
     not_measured = ""
     for k in config.record.rounds:
         try:
@@ -235,7 +235,7 @@ def measured_worlds(
     )
 
 
-def _shows_without_noise(of_round: Neighbours, models: Sequence[ThreatModel]) -> bool:
+def _shows_without_noise(of_round: NeighbouringRuns, models: Sequence[ThreatModel]) -> bool:
     """Whether a round speaks against every claim, so that later ones need not be measured."""
     pairs = product(of_round.places, models, of_round.pairs())
     found = [of_round.leak(victim, model, pair) for victim, model, pair in pairs]
@@ -332,7 +332,7 @@ def _neighbours(
     records: Mapping[tuple[int, int], dict[str, Any]],
     digests: Mapping[int, Sequence[Sequence[str]]],
     k: int,
-) -> Neighbours:
+) -> NeighbouringRuns:
     victims, sites = config.record.victims, config.noise.sites
     of_all = tuple(d for d in draws_for(base, k) if is_noise(d, sites) and d.key not in replay.same)
     places = _places(config, replay, base, records, of_all, k)
@@ -340,7 +340,7 @@ def _neighbours(
     hows = [how for how in config.record.hows() if how not in left]
     if not places:
         same: dict[How, ProgramRun] = dict.fromkeys(("present", *hows), base)
-        return Neighbours({}, {}, dict.fromkeys(victims, same), base)
+        return NeighbouringRuns({}, {}, dict.fromkeys(victims, same), base)
     until = replay.model_copy(update={"last": base.sent_until(k)})
     n_draws = max(len(place.draws) for place in places.values())
     changed_noise = [until.model_copy(update=u) for u in perturbed([*places.values()], n_draws)]
@@ -382,7 +382,7 @@ def _neighbours(
     if len(together) == 1:  # each agent's messages have its own noise
         asked = [asked_of(p, noised[v], unmeasured[v], base, silent) for v, p in places.items()]
         told = revealed([one for one in asked if one], changed, silent, playing, until, base)
-    return Neighbours(places, noised, changed, base, hidden, bool(hiding), unmeasured, told)
+    return NeighbouringRuns(places, noised, changed, base, hidden, bool(hiding), unmeasured, told)
 
 
 def _places(

@@ -16,12 +16,12 @@ from typing import Any, Literal, NamedTuple
 from pydantic import field_validator
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.claims_file import Check, Threshold
 from dpaudit.files.file_problems import read_model
 from dpaudit.files.finding import Finding, Metric, Name, Role, canonical
 from dpaudit.files.result import AuditResult, EpsilonRange, JudgedClaim
 from dpaudit.files.verdict import AGAINST, Verdict
-from dpaudit.files.whole import write_whole
 from dpaudit.statistics.p_values import Side, holm, p_worse
 from dpaudit.strict import Strict
 from dpaudit.version import __version__
@@ -85,7 +85,7 @@ class CheckBaseline(Strict):
         return found
 
 
-class Ledger(Strict):
+class Contents(Strict):
     """Which contents were compared so far, in order; hashes."""
 
     alpha: float = ALPHA
@@ -107,7 +107,7 @@ class Ledger(Strict):
         """alpha_i of this content."""
         return self.alpha * 6 / (math.pi * self.place(content)) ** 2
 
-    def with_(self, contents: Sequence[str]) -> "Ledger":
+    def with_(self, contents: Sequence[str]) -> "Contents":
         """The same with some contents behind, those that are new."""
         return self.model_copy(
             update={"contents": tuple(dict.fromkeys((*self.contents, *contents)))}
@@ -120,7 +120,7 @@ class Baseline(Strict):
     schema_version: Literal[2] = 2
     dpaudit: str = __version__
     checks: dict[str, CheckBaseline]
-    ledger: Ledger = Ledger()
+    ledger: Contents = Contents()
     evidence: tuple[Stake, ...] = ()  # against claims, in the order in which it came
 
     @classmethod

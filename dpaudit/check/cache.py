@@ -25,9 +25,9 @@ from pathlib import Path
 from secrets import token_hex
 
 from dpaudit.errors import ConfigError, DpauditError, RunError
+from dpaudit.files.atomic_files import write_whole, writing
 from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import write_whole, writing
 from dpaudit.inputs.inputs import Inputs
 
 INPUTS = "inputs.json"  # what the audit read, by which it is seen whether that changed

@@ -36,7 +36,7 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class Change(NamedTuple):
+class ChangedKey(NamedTuple):
     """A key of an audit that is another one now; None: it is not there."""
 
     key: FileKey
@@ -49,7 +49,7 @@ class Change(NamedTuple):
         return f"it was {_shown(self.before)} and is {_shown(self.now)}"
 
 
-def changes(before: Any, now: Any, key: FileKey = ()) -> Iterator[Change]:
+def changes(before: Any, now: Any, key: FileKey = ()) -> Iterator[ChangedKey]:
     """The innermost keys that differ, in the order of the file."""
     if isinstance(before, dict) and isinstance(now, dict):
         for one in dict.fromkeys((*now, *before)):
@@ -58,7 +58,7 @@ def changes(before: Any, now: Any, key: FileKey = ()) -> Iterator[Change]:
         for i, (one, other) in enumerate(zip(before, now, strict=True)):
             yield from changes(one, other, (*key, i))
     elif before != now or type(before) is not type(now):
-        yield Change(key, before, now)
+        yield ChangedKey(key, before, now)
 
 
 def _shown(value: Any) -> str:
@@ -68,7 +68,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
-class Loosened(NamedTuple):
+class LoosenedLimit(NamedTuple):
     """A limit that allows more than it did; ``at`` is None where it is gone."""
 
     at: int | None  # among those of the check
@@ -90,7 +90,7 @@ class Loosened(NamedTuple):
 
 def loosened(
     before: tuple[Threshold, ...], significance: float | None, check: Check
-) -> Iterator[Loosened]:
+) -> Iterator[LoosenedLimit]:
     """The limits of a baseline that a check lacks, or of which it allows more.
 
     A limit is the same if all that selects its findings is. Of several on one metric, the strictest
@@ -104,11 +104,11 @@ def loosened(
     for old in before:
         found = now.get(_selector(old))
         if found is None:
-            yield Loosened(None, _about(old), _limit(old), None)
+            yield LoosenedLimit(None, _about(old), _limit(old), None)
         elif _allows_more(_limit(found[1]), _limit(old), old):
-            yield Loosened(found[0], _about(old), _limit(old), _limit(found[1]))
+            yield LoosenedLimit(found[0], _about(old), _limit(old), _limit(found[1]))
     if significance is not None and check.significance < significance:
-        yield Loosened(None, "significance", significance, check.significance)
+        yield LoosenedLimit(None, "significance", significance, check.significance)
 
 
 def _selector(threshold: Threshold) -> str:

@@ -49,7 +49,7 @@ class History(NamedTuple):
     attack: str
 
 
-class Accumulated(NamedTuple):
+class AccumulatedEvidence(NamedTuple):
     """All evidence of one history."""
 
     n: int  # audits
@@ -93,11 +93,11 @@ def merged(stakes: Iterable[Stake]) -> tuple[Stake, ...]:
     return tuple(first.values())
 
 
-def accumulated(stakes: Sequence[Stake], history: History) -> Accumulated:
+def accumulated(stakes: Sequence[Stake], history: History) -> AccumulatedEvidence:
     """The evidence of a history, in the order in which it came."""
     won = [Fraction(s.log_wealth) for s in stakes if s.history == history and not s.settled]
     most = max(accumulate(won), default=Fraction(0))  # of exact sums, which may leave the floats
-    return Accumulated(len(won), float(min(most, Fraction(float_info.max))))
+    return AccumulatedEvidence(len(won), float(min(most, Fraction(float_info.max))))
 
 
 def by_history(stakes: Iterable[Stake]) -> dict[History, list[Stake]]:

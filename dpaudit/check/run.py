@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpaudit.errors import ConfigError, DpauditError, Problem, RunError, nearest
+from dpaudit.files.atomic_files import artifact_file
 from dpaudit.files.claims_file import Checked, CheckReport, ClaimsFile, KeyFigure, Statement
 from dpaudit.files.config import read_toml, refuse_other_kind
 from dpaudit.files.file_problems import FileKey, located
 from dpaudit.files.finding import Metric, Name, Role
 from dpaudit.files.kinds import audit_kind
 from dpaudit.files.result import AuditResult
-from dpaudit.files.whole import artifact_file
 from dpaudit.pipeline.content import content_key
 from dpaudit.pipeline.processes import Order, Waiting, share_of_memory, side_by_side
 from dpaudit.source import hash_of, own_source
 from dpaudit.version import __version__
 
-from .baseline import Baseline, Ledger, check_baseline, config_hash, key_metrics, labelled
+from .baseline import Baseline, Contents, check_baseline, config_hash, key_metrics, labelled
 from .cache import AuditCache, Seal, machine_key
 from .changes import changes, kept
 from .evidence import History, Stake, as_notes, merged, of_notes, settled, stakes_of
@@ -61,7 +61,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class Source:
+class AuditText:
     """One check's audit as it is written, and what its content hashes to."""
 
     index: int
@@ -118,7 +118,7 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
         with problems.of(claim.name):
             ledgers.append(declared(file, i))
     code = None if file.claims.import_from is None else file.folder / file.claims.import_from
-    sources = list[Source]()
+    sources = list[AuditText]()
     with _importing_from(code):
         own = hash_of(options.auditor.source)
         for i, check in enumerate(file.claims.check):
@@ -162,21 +162,21 @@ def run_check(file: ClaimsFile, options: CheckOptions, waiting: Waiting) -> Chec
 class _Missing(NamedTuple):
     """The audits that are not in the cache, and what they need."""
 
-    sources: list[Source]
+    sources: list[AuditText]
     configs: Mapping[str, dict[str, Any]]  # by name of the check, with all defaults
     code: Path | None
     cache: AuditCache
 
-    def distinct(self, seconds: Callable[[str], float]) -> dict[str, Source]:
+    def distinct(self, seconds: Callable[[str], float]) -> dict[str, AuditText]:
         """By key, of the check with the longest time budget."""
-        audits: dict[str, Source] = {}
+        audits: dict[str, AuditText] = {}
         for source in self.sources:
             other = audits.setdefault(source.key, source)
             if seconds(source.name) > seconds(other.name):
                 audits[source.key] = source
         return audits
 
-    def order(self, source: Source, options: CheckOptions, abreast: int) -> Order:
+    def order(self, source: AuditText, options: CheckOptions, abreast: int) -> Order:
         """What the process of an audit, one of so many, is told."""
         job = AuditJob(
             config=self.configs[source.name],
@@ -246,7 +246,7 @@ class _Finished:
     file: ClaimsFile
     options: CheckOptions
     cache: AuditCache
-    sources: list[Source]
+    sources: list[AuditText]
     ledgers: list[DeclaredLedger]
     results: Mapping[str, AuditResult]
     seconds: Mapping[str, float]  # of those that ran
@@ -290,7 +290,7 @@ class _Finished:
         if any(statement.outcome == "error" for statement in found):
             yield f"baseline not written: {self.options.baseline}: not all could be checked"
             return
-        ledger = self._ledger(Ledger() if baseline is None else baseline.ledger, self._content())
+        ledger = self._ledger(Contents() if baseline is None else baseline.ledger, self._content())
         stakes, _, refuted = self._evidence(baseline)
         configs = self._configs()
         kept = tuple(s for s in settled(stakes, refuted) if configs.get(s.check) == s.config)
@@ -326,7 +326,7 @@ class _Finished:
         stakes = tuple(of_notes(self.cache.noted_with(f"evidence-{self.file.path.name}.json", add)))
         return stakes, *by_evidence(self.file, self.results, configs, stakes)
 
-    def _ledger(self, ledger: Ledger, content: str) -> Ledger:
+    def _ledger(self, ledger: Contents, content: str) -> Contents:
         """With what was compared since, which is kept in the cache, and this content."""
         noted = self.cache.noted_with(
             f"ledger-{self.file.path.name}.json",
@@ -432,7 +432,9 @@ def _refuse_other_configs(
         raise ConfigError("DPA067", "\n".join(lines))
 
 
-def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, own: str) -> Source:
+def _source(
+    file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, own: str
+) -> AuditText:
     check = file.claims.check[i]
     at: tuple[str | int, ...] = ()
     if isinstance(check.audit, str):
@@ -453,10 +455,10 @@ def _source(file: ClaimsFile, i: int, code: Path | None, options: CheckOptions, 
     if check.fresh_seed:
         content = {key: value for key, value in content.items() if key != "seed"}
         content["seed"] = int(key_of(content)[:SEED_DIGITS], 16)
-    return Source(i, check.name, key_of(content), content, path, text, at)
+    return AuditText(i, check.name, key_of(content), content, path, text, at)
 
 
-def _config(source: Source) -> dict[str, Any]:
+def _config(source: AuditText) -> dict[str, Any]:
     """The complete config of an audit, which imports its plug-ins. Raises ConfigError."""
     config = audit_kind(source.content).from_table(
         source.content, source.path, source.text, source.at
@@ -477,7 +479,7 @@ def _importing_from(code: Path | None) -> Iterator[None]:
         sys.path.remove(str(code.resolve()))
 
 
-def _not_taken(source: Source, cache: AuditCache) -> str:
+def _not_taken(source: AuditText, cache: AuditCache) -> str:
     if cache.made(source.key) is not None:
         return f'note: "{source.name}": {cache.inputs(source.key).doubt()}, so the audit ran again'
     return (

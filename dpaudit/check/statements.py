@@ -21,7 +21,15 @@ from dpaudit.statistics.p_values import Side, holm, p_beyond
 
 from .baseline import Baseline, CheckBaseline, compare, not_compared, other_verdicts
 from .changes import loosened
-from .evidence import AGAINST, Accumulated, History, Stake, accumulated, by_history, stakes_of
+from .evidence import (
+    AGAINST,
+    AccumulatedEvidence,
+    History,
+    Stake,
+    accumulated,
+    by_history,
+    stakes_of,
+)
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
 CONFIDENCE = 0.95  # of a lower bound that does not say
@@ -176,7 +184,7 @@ class _Speaker(NamedTuple):
             )
             yield here.says("baseline", subject, "warning", verdict, message, "DPA145")
 
-    def together(self, history: History, found: Accumulated) -> Tentative:
+    def together(self, history: History, found: AccumulatedEvidence) -> Tentative:
         """On one claim; ``found.p`` holds however many audits there will be."""
         sentence, _, adversary = history.claim.rpartition(AGAINST)
         claim = f'"{sentence}" against adversary "{adversary}"'

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dpaudit.data.datasets import Dataset
-from dpaudit.data.records import Records, from_records
+from dpaudit.data.records import IndexedRecords, from_records
 from dpaudit.defense.contract import Defense
 from dpaudit.errors import ConfigError, RunError
 from dpaudit.files.config import AuditConfig, read_toml, with_fixed_model
@@ -29,7 +29,7 @@ _FROM_PYTHON = "# This audit was called from Python; its config is in audit.json
 
 def audit(
     config: str | Path | Mapping[str, Any] | AuditConfig | Step,
-    data: Dataset | tuple[Any, Any] | Records | None = None,
+    data: Dataset | tuple[Any, Any] | IndexedRecords | None = None,
     *,
     out: str | Path | None = None,
     defense: Defense | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError
-from dpaudit.files.whole import write_whole
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.memory import bytes_of
 from dpaudit.progress import one_step
 from dpaudit.text import duration

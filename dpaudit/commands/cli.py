@@ -21,8 +21,8 @@ from typer import Argument, Option
 from dpaudit import codes
 from dpaudit.errors import ConfigError, nearest
 from dpaudit.files import glossary
+from dpaudit.files.atomic_files import refuse_links, write_whole
 from dpaudit.files.verdict import Verdict
-from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.inputs.recorder import recording
 from dpaudit.progress import counted
 from dpaudit.version import __version__
@@ -32,7 +32,7 @@ from .benchmarking import benchmark
 from .calculator import epsilon
 from .capturing import capture
 from .certifying import certificate
-from .last_word import leave_with
+from .exit_code import leave_with
 from .linting import lint
 from .mechanisms import mechanism, selftest_of_mechanisms
 from .reproducing import reproduce

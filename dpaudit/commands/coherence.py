@@ -14,7 +14,7 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
 from dpaudit.verify.figures import Flaw, evidence_of
 
-from . import kept, reasons
+from . import reasons, required_evidence
 
 CONTROLS = {"positive-control": True, "null-control": False}  # whether the noise is off
 CAN_BE_VOID = ("declared", "exact-leak", "who-learns-what", "weather")
@@ -32,12 +32,12 @@ def flaws(result: Mapping[str, Any], folder: Path) -> Iterator[Flaw]:
         own = evidence_of(claim, result, folder)
         yield from _of_claim(claim)
         yield from reasons.flaws(own)
-        yield from kept.missing(own)
+        yield from required_evidence.missing(own)
     for i, finding in enumerate(result["findings"]):
         for what in _of_finding(finding, len(result["config"].get("claim") or ())):
             yield Flaw(f"findings[{i}]", what, True)
     for i in sorted({i for claim in result["claims"] for i in claim["because"]}):
-        for what in kept.differing(result["findings"][i]):
+        for what in required_evidence.differing(result["findings"][i]):
             yield Flaw(f"findings[{i}]", what, True)
     if len(result.get("notes", ())) != len(result.get("note_codes", ())):
         yield Flaw("notes", "not each has a code", True)
@@ -60,7 +60,7 @@ def _of_finding(finding: Mapping[str, Any], n_claims: int) -> Iterator[str]:
     role, claim = finding["role"], finding["claim"]
     if claim is not None and not 0 <= claim < n_claims:
         yield "the config has no such claim"
-    if finding["verdict"] not in (None, *kept.VERDICTS.get(role, ())):
+    if finding["verdict"] not in (None, *required_evidence.VERDICTS.get(role, ())):
         yield f'no such evidence has the verdict "{finding["verdict"]}"'
     if role in CONTROLS and (finding["world"] == "no-defense") != CONTROLS[role]:
         yield f"a {role} has {'no' if CONTROLS[role] else 'the'} noise of the defense"

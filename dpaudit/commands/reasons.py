@@ -7,7 +7,7 @@ what is void besides, follows from the same findings: here it is derived again f
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from dpaudit.verify.figures import FALSE, Evidence, Finding, Flaw, metric
+from dpaudit.verify.figures import FALSE, Basis, Finding, Flaw, metric
 
 REASONS: Mapping[str, tuple[str, ...]] = {  # the codes that the reason of a verdict can have
     "refuted": ("DPA101", "DPA102", "DPA103"),
@@ -51,7 +51,7 @@ DECIDES: Mapping[str, tuple[str, ...]] = {  # the roles of the finding that a re
 }
 
 
-def flaws(own: Evidence) -> Iterator[Flaw]:
+def flaws(own: Basis) -> Iterator[Flaw]:
     """Where the reason of a claim, its codes, or what is void does not follow from its evidence."""
     codes = own.claim["codes"]
     if not codes or codes[0] not in REASONS[own.claim["verdict"]]:
@@ -63,7 +63,7 @@ def flaws(own: Evidence) -> Iterator[Flaw]:
     yield from _of_void(own)
 
 
-def _of_reason(own: Evidence) -> Iterator[Flaw]:
+def _of_reason(own: Basis) -> Iterator[Flaw]:
     """Another reason than the first of its verdict whose evidence is there."""
     codes, verdict = own.claim["codes"], own.claim["verdict"]
     drawn = own.result.get("threat_models", ())
@@ -79,7 +79,7 @@ def _of_reason(own: Evidence) -> Iterator[Flaw]:
         yield Flaw("claims.codes", f"{codes[0]} is not what its evidence gives", True)
 
 
-def _reasons(own: Evidence) -> Iterator[str]:
+def _reasons(own: Basis) -> Iterator[str]:
     """The codes whose evidence is there, in the order in which a verdict takes them."""
     roles = "exact-leak", "declared", "measured"
     exact, declared, measured = (next(iter(own.of(role)), None) for role in roles)
@@ -101,7 +101,7 @@ def _reasons(own: Evidence) -> Iterator[str]:
     yield from _powers(own, tests)
 
 
-def _powers(own: Evidence, tests: list[Finding]) -> Iterator[str]:
+def _powers(own: Basis, tests: list[Finding]) -> Iterator[str]:
     """Of a claim that nothing speaks against: what its best test could have certified."""
     figures = "epsilon lower bound", "ceiling"
     strengths = [tuple(metric(test, name) or 0.0 for name in figures) for test in tests]
@@ -119,7 +119,7 @@ def _powers(own: Evidence, tests: list[Finding]) -> Iterator[str]:
     yield "DPA117" if bound > own.epsilon else "DPA118"
 
 
-def _of_words(own: Evidence) -> Iterator[Flaw]:
+def _of_words(own: Basis) -> Iterator[Flaw]:
     """Words of the reason and of the meaning, the finding that decided, and what is limited."""
     claim, code = own.claim, own.claim["codes"][0]
     if SAYS.get(code, "") not in claim["reason"]:
@@ -148,7 +148,7 @@ def _is_endless(claim: Finding) -> bool:
     return bool(claim["range"]["certified"] == "inf")
 
 
-def _of_void(own: Evidence) -> Iterator[Flaw]:
+def _of_void(own: Basis) -> Iterator[Flaw]:
     """What is declared is void if its evidence falsifies it, and so is what it is restated as.
 
     An infinite epsilon stands: nothing is taken back from it.

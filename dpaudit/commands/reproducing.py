@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.files.data_folders import DATA_ROOT
 from dpaudit.files.documents import read_json, reason
-from dpaudit.files.whole import write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 

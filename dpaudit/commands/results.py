@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpaudit.errors import ConfigError, RunError, nearest
-from dpaudit.files.whole import refuse_links, write_whole
+from dpaudit.files.atomic_files import refuse_links, write_whole
 from dpaudit.memory import size_text
 from dpaudit.text import duration
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpaudit.defense import Round, Setting, broadcast
 from dpaudit.defense.budget import GaussianDefense
-from dpaudit.defense.returned import kind
+from dpaudit.defense.contract_checks import kind
 from dpaudit.errors import ConfigError, PluginError, Problem
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import dotted, problems_of
@@ -22,7 +22,7 @@ MISSING = {
 }  # without a default: an example, and what there is
 
 
-class State(NamedTuple):
+class StepState(NamedTuple):
     X: Tensor  # [..., n_agents, d]
 
 
@@ -39,10 +39,10 @@ class StepFunction(GaussianDefense):
 
     function: ClassVar[Step]
 
-    def start(self, X: Tensor, setting: Setting) -> State:
-        return State(X)
+    def start(self, X: Tensor, setting: Setting) -> StepState:
+        return StepState(X)
 
-    def step(self, state: State, k: int, graph: Any, gradient: Any, noise: Any) -> Round:
+    def step(self, state: StepState, k: int, graph: Any, gradient: Any, noise: Any) -> Round:
         returned = type(self).function(self, state.X, k, graph, gradient, noise)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise PluginError(
@@ -51,9 +51,9 @@ class StepFunction(GaussianDefense):
                 "sent",
             )
         x, sent = returned
-        return Round(State(x), {"x": broadcast(graph, sent)})
+        return Round(StepState(x), {"x": broadcast(graph, sent)})
 
-    def models(self, state: State) -> Tensor:
+    def models(self, state: StepState) -> Tensor:
         return state.X
 
 

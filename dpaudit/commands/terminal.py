@@ -24,10 +24,10 @@ from rich.text import Text
 
 from dpaudit.codes import help_for
 from dpaudit.errors import Problem, nearest
+from dpaudit.files.atomic_files import refuse_links, write_whole
 from dpaudit.files.verdict import Verdict
-from dpaudit.files.whole import refuse_links, write_whole
 from dpaudit.text import json_lines, whole_line
-from dpaudit.unforeseen import problems_of
+from dpaudit.unexpected_errors import problems_of
 
 if TYPE_CHECKING:
     from dpaudit.files.claims_file import CheckReport

@@ -25,7 +25,7 @@ from dpaudit.defense.noise import Noise
 from dpaudit.defense.transcript import Message, Messages, kind_of
 from dpaudit.errors import DpauditError
 from dpaudit.files.options import FixedGraph, GraphOptions
-from dpaudit.training.woven import global_randomness
+from dpaudit.training.partial_inputs import global_randomness
 
 from . import declarations
 from .case import (

@@ -21,7 +21,7 @@ _LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
 
 
 @runtime_checkable
-class Records(Protocol):
+class IndexedRecords(Protocol):
     """A data set with records by index."""
 
     def __len__(self) -> int: ...
@@ -29,7 +29,7 @@ class Records(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Dataset:
+def from_records(records: IndexedRecords | tuple[Any, Any], *, seed: int = 0) -> Dataset:
     """A data set from one of PyTorch or Hugging Face, or from arrays (x, y).
 
     Numbers are taken as ``from_arrays`` takes them. Integers [length] are token ids; without a
@@ -45,7 +45,7 @@ def from_records(records: Records | tuple[Any, Any], *, seed: int = 0) -> Datase
             said = f"data: a tuple of {len(records)}; expected two arrays (x, y)"
             raise DataError("DPA030", said)
         return from_arrays(*records, seed=seed)
-    if isinstance(records, str | Mapping) or not isinstance(records, Records):
+    if isinstance(records, str | Mapping) or not isinstance(records, IndexedRecords):
         raise DataError(
             "DPA030",
             f"data: a {type(records).__name__}; expected arrays (x, y), or a data set with a "
@@ -88,7 +88,7 @@ def _instead_of(records: object) -> str:
     return ""
 
 
-def _item(records: Records, i: int) -> Any:
+def _item(records: IndexedRecords, i: int) -> Any:
     """A record by its index. Raises DataError: there is none."""
     try:
         return records[i]

@@ -16,7 +16,7 @@ from .contract import Bracket, Defense, Setting
 RESTATED_DELTA = 1e-5  # for claims that name no delta
 
 
-class Accounted(NamedTuple):
+class AccountedClaim(NamedTuple):
     """Exact accounting of one claim against one threat model, for the agent that is worst off."""
 
     epsilon: Interval
@@ -29,7 +29,7 @@ class Accounted(NamedTuple):
 
 def account_claim(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
-) -> Accounted:
+) -> AccountedClaim:
     """The epsilon that the defense's declared releases give, at the claim's delta and scope.
 
     Only releases of what the claim's adjacency changes may support it. All records of a user are
@@ -55,7 +55,7 @@ def worst_off(claim: Claim, threat_model: ThreatModel, defense: Defense, setting
 
 def account_restated(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
-) -> Accounted:
+) -> AccountedClaim:
     """The declared releases of one record, or of one function, over the whole run.
 
     It is the currency in which claims compare, and supports none. Raises as ``account_claim``.
@@ -66,7 +66,7 @@ def account_restated(
 
 def _declared(
     claim: Claim, threat_model: ThreatModel, defense: Defense, setting: Setting
-) -> Accounted:
+) -> AccountedClaim:
     victims = _victims(threat_model, setting)
     brackets = [
         _of_adjacency(
@@ -121,7 +121,7 @@ def _of_adjacency(claim: Claim, bracket: Bracket, defense: Defense, n_records: i
     return _as_drawn(bracket, defense, n_records)
 
 
-def _proven(accounted: Accounted, claim: Claim, defense: Defense) -> Accounted:
+def _proven(accounted: AccountedClaim, claim: Claim, defense: Defense) -> AccountedClaim:
     """What of it is proven for the claim's adjacency; nothing released stays nothing for all."""
     low, high = accounted.epsilon
     if high == 0:
@@ -352,7 +352,7 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
 
 def _composed(
     bracket: Bracket, claim: Claim, delta: float, victim: int, defense: Defense
-) -> Accounted:
+) -> AccountedClaim:
     """Of the whole run, or of the round with the least noise: one release of it at least.
 
     Noise for batches in turn is made for all uses of a record at once.
@@ -364,7 +364,7 @@ def _composed(
     adjacency = record_adjacency(claim)
     low, high = _epsilon(least, delta, adjacency).low, _epsilon(most, delta, adjacency).high
     ends = Interval(low, max(low, high))  # rounding may have them the other way round
-    return Accounted(ends, delta, victim, bracket.assumptions, tuple(least), tuple(most))
+    return AccountedClaim(ends, delta, victim, bracket.assumptions, tuple(least), tuple(most))
 
 
 def _in_a_round(mechanism: Mechanism, defense: Defense) -> int:

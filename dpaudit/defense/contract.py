@@ -20,10 +20,7 @@ from dpaudit.graphs.graph import Graph, Network
 from dpaudit.registry import PluginFamily
 from dpaudit.strict import Strict
 
-from .graph_conditions import GraphCondition
-from .local_simulation import LocalSimulation
-from .noise import Noise
-from .returned import (
+from .contract_checks import (
     kind,
     other_state,
     unchanged_settings,
@@ -31,6 +28,9 @@ from .returned import (
     wrong_models,
     wrong_state,
 )
+from .graph_conditions import GraphCondition
+from .local_simulation import LocalSimulation
+from .noise import Noise
 from .transcript import Messages
 from .view import View
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dpaudit.counted import Counted
 from dpaudit.errors import PluginError
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
+from dpaudit.tensor_memory import TensorBytes
 
 from .contract import Defense, Gradient, Setting
 from .noise import Noise
@@ -105,7 +105,7 @@ def _played(defense: Defense, setting: Setting, d: int) -> _Played:
     narrow = setting.stand_in(d)
     k = max(range(1, ROUNDS_LOOKED_AT + 1), key=lambda k: setting.network.at(k).n_edges)
     graph: Graph = setting.network.at(k)
-    oracle, counted = _Zeros(defense.batch_size), Counted()
+    oracle, counted = _Zeros(defense.batch_size), TensorBytes()
     X = torch.zeros(setting.n_agents, d)
     with torch.no_grad():
         state: Any = defense.start(X, narrow)

@@ -28,7 +28,7 @@ Decay = Annotated[float, Field(gt=0, le=1)]
 ROUNDING = 1e-12  # relative, of a scale found from a budget: more than sums of losses are off by
 
 
-class Moves(NamedTuple):
+class L1Moves(NamedTuple):
     """By how much a message moves in L1 norm in rounds 1, 2, ..., given all messages before it.
 
     ``least`` is attained by two functions whose gradients are constant, whatever was drawn: each
@@ -49,7 +49,7 @@ class LaplaceDefense(Defense, ABC):
         """The Laplace scale of round k."""
 
     @abstractmethod
-    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, Moves]:
+    def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, L1Moves]:
         """Of each message, how far it moves in rounds 1 to ``n_rounds``."""
 
     def assumed(self) -> tuple[str, ...]:

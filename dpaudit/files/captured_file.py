@@ -96,14 +96,14 @@ class CertifyOptions(Strict):
         return self
 
 
-class LikelihoodRatio(Strict):
+class LikelihoodRatioOptions(Strict):
     """Short runs with and without a record, distinguished by the messages of one name alone."""
 
     name: Literal["likelihood-ratio"]
     message: Text  # its name or call site
 
 
-class MutualInformation(Strict):
+class MutualInformationOptions(Strict):
     """How much the messages of a round reveal about whether a record is there: M-NMI."""
 
     name: Literal["mutual-information"]
@@ -113,7 +113,7 @@ class MutualInformation(Strict):
     n_splits: NonNegativeInt = 20  # of the interval; 0: none
 
 
-class GradientInversion(Strict):
+class GradientInversionOptions(Strict):
     """Images from a message that is the gradient of a batch, for each victim in each round."""
 
     name: Literal["gradient-inversion"]
@@ -141,7 +141,8 @@ class GradientInversion(Strict):
 
 
 CapturedAttack = Annotated[
-    LikelihoodRatio | MutualInformation | GradientInversion, Field(discriminator="name")
+    LikelihoodRatioOptions | MutualInformationOptions | GradientInversionOptions,
+    Field(discriminator="name"),
 ]
 
 
@@ -178,13 +179,13 @@ class CapturedConfig(Strict):
     @property
     def attack_runs(self) -> int:
         """Of the program, for gradient inversion: with its noise and without, in each round."""
-        n = sum(isinstance(attack, GradientInversion) for attack in self.attack)
+        n = sum(isinstance(attack, GradientInversionOptions) for attack in self.attack)
         return 2 * n * len(self.record.rounds)
 
     @property
     def weights(self) -> tuple[Path, ...]:
         """The files that attacks read weights from."""
-        inversions = (one for one in self.attack if isinstance(one, GradientInversion))
+        inversions = (one for one in self.attack if isinstance(one, GradientInversionOptions))
         return tuple(one.weights for one in inversions if one.weights is not None)
 
     @classmethod
@@ -225,14 +226,14 @@ class CapturedConfig(Strict):
 
 
 def _with_weights_relative_to(folder: Path, attack: CapturedAttack) -> CapturedAttack:
-    if not isinstance(attack, GradientInversion) or attack.weights is None:
+    if not isinstance(attack, GradientInversionOptions) or attack.weights is None:
         return attack
     return attack.model_copy(update={"weights": (folder / attack.weights).resolve()})
 
 
 def _attack_problems(config: CapturedConfig) -> Iterator[FileProblem]:
     for i, attack in enumerate(config.attack):
-        if not isinstance(attack, GradientInversion):
+        if not isinstance(attack, GradientInversionOptions):
             if not config.certify.runs:
                 said = f"{attack.name} is made from short runs; expected certify.runs above 0"
                 yield ("attack", i, "name"), Problem("DPA005", said)

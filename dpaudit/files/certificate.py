@@ -21,13 +21,13 @@ from dpaudit.codes import entries
 from dpaudit.errors import RunError
 from dpaudit.strict import Strict, Text
 
+from .atomic_files import artifact_file
 from .documents import JSON_BYTES, reason
 from .finding import Finding
 from .glossary import ENTRIES
-from .ledger_file import Budget, Entry
+from .ledger_file import Budget, LedgerEntry
 from .result import AuditResult, Code, JudgedClaim, Provenance
 from .verdict import Verdict
-from .whole import artifact_file
 
 NAME = "certificate.json"
 MATRICES = "linear view"  # artifacts by which a figure is derived again
@@ -88,7 +88,7 @@ class Declaration(Strict):
     basis: Literal["declared, not audited"] = "declared, not audited"
     meaning: str = DECLARATION
     budget: Budget  # its first line: what all releases may not exceed
-    entries: tuple[Entry, ...]  # its other lines
+    entries: tuple[LedgerEntry, ...]  # its other lines
     sums: tuple[AgentSum, ...]  # of each agent
     ledger: Text  # the name of the file
     ledger_bytes: PositiveInt  # its length then; it may have grown since

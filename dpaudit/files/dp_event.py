@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from dpaudit.errors import ConfigError
 from dpaudit.release import Release
 
+from .atomic_files import write_whole
 from .documents import read_json, reason
 from .ledger_file import message
-from .whole import write_whole
 
 MODULE = "dp_accounting.dp_event"
 MOST_EVENTS = 10_000  # inside of one another, and beside one another

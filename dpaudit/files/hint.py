@@ -29,7 +29,7 @@ class Unread(NamedTuple):
     is_asked_for: bool  # it was named itself, and not found in a folder
 
 
-class Linted(NamedTuple):
+class LintResult(NamedTuple):
     """What `dpaudit lint` found."""
 
     n_files: int  # that were examined

@@ -56,7 +56,7 @@ class PrivacyEvent(Strict):
     delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-class Entry(Strict):
+class LedgerEntry(Strict):
     """One line: a release of noised values, or an event."""
 
     release: Release | None = None
@@ -71,9 +71,11 @@ class Entry(Strict):
         return self
 
 
-def to_line(content: Budget | Entry) -> bytes:
+def to_line(content: Budget | LedgerEntry) -> bytes:
     """As it is written, with its end."""
-    fields = content.model_dump(exclude_defaults=isinstance(content, Entry), exclude_none=True)
+    fields = content.model_dump(
+        exclude_defaults=isinstance(content, LedgerEntry), exclude_none=True
+    )
     return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
 
 
@@ -82,9 +84,9 @@ def budget_of(line: bytes, path: Path) -> Budget:
     return _checked(Budget, line, path, 1)
 
 
-def entry_of(line: bytes, path: Path, number: int) -> Entry:
+def entry_of(line: bytes, path: Path, number: int) -> LedgerEntry:
     """A later line. Raises RunError."""
-    return _checked(Entry, line, path, number)
+    return _checked(LedgerEntry, line, path, number)
 
 
 class CountedLines(NamedTuple):
@@ -98,13 +100,13 @@ def counted_lines(content: bytes) -> CountedLines:
     """All lines of a file, but for a last one that is cut off."""
     lines, rest = content[: (end := content.rfind(b"\n") + 1)], content[end:]
     try:
-        Entry.model_validate(json_from(rest.decode()))
+        LedgerEntry.model_validate(json_from(rest.decode()))
     except ValueError:
         return CountedLines(lines, bool(rest))
     return CountedLines(content + b"\n", False)
 
 
-def read_ledger(content: bytes, path: Path) -> tuple[Budget, list[Entry]]:
+def read_ledger(content: bytes, path: Path) -> tuple[Budget, list[LedgerEntry]]:
     """The content of a file, but for a last line that is cut off. Raises RunError."""
     first, *others = counted_lines(content).lines.splitlines() or [b""]
     return budget_of(first, path), [entry_of(line, path, i) for i, line in enumerate(others, 2)]

@@ -14,8 +14,8 @@ from pydantic import NonNegativeInt, PositiveInt, ValidationError
 from dpaudit.errors import RunError
 from dpaudit.strict import Strict
 
+from .atomic_files import write_whole
 from .documents import reason
-from .whole import write_whole
 
 EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"  # in a capture's folder
 BATCHES = "batches.jsonl"
@@ -35,7 +35,7 @@ class SentTensor(Strict):
     sha256: str  # of the content's bytes as they were when the call was made
 
 
-class Event(Strict):
+class RecordedEvent(Strict):
     """One message: what one call of one process sent to each of its destinations alike.
 
     A call that sends something else to every destination (scatter, all_to_all, reduce_scatter) is
@@ -61,7 +61,7 @@ class Event(Strict):
     inconsistent: bool  # a destination received other bytes: the buffer changed on its way
 
 
-class Draw(Strict):
+class RecordedDraw(Strict):
     """One call that filled a tensor with random numbers."""
 
     process: NonNegativeInt
@@ -80,7 +80,7 @@ class Draw(Strict):
     crc32: NonNegativeInt | None = None  # of its numbers, in runs of an audit
 
 
-class Batch(Strict):
+class RecordedBatch(Strict):
     """The records of one step of an agent: of tap.batch, or of a data loader of torch."""
 
     process: NonNegativeInt
@@ -90,7 +90,9 @@ class Batch(Strict):
     records: NonNegativeInt  # 0: what the program gave is no batch of records
 
 
-def write_lines(path: Path, values: Iterable[Event] | Iterable[Draw] | Iterable[Batch]) -> None:
+def write_lines(
+    path: Path, values: Iterable[RecordedEvent] | Iterable[RecordedDraw] | Iterable[RecordedBatch]
+) -> None:
     """A file with one value a line, whole or not at all. Raises RunError."""
     write_whole(path, "".join(value.model_dump_json() + "\n" for value in values).encode())
 

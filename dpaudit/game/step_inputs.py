@@ -276,7 +276,7 @@ class NumberedInputs(AlikeRecords):
 Family = Literal["gaussian", "laplace"]
 
 
-class AskedNoise(NamedTuple):
+class RequestedNoise(NamedTuple):
     """What a defense asked for in one round, under one name."""
 
     family: Family
@@ -298,7 +298,7 @@ class ChosenNoise(Noise):
     def __init__(self, units: Mapping[str, Tensor] | None = None) -> None:
         self._units = units or {}
         self.known_to: dict[str, Tensor] = {}
-        self.draws: dict[str, AskedNoise] = {}
+        self.draws: dict[str, RequestedNoise] = {}
 
     @property
     def n_draws(self) -> int:
@@ -329,7 +329,7 @@ class ChosenNoise(Noise):
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
         if like.numel():  # of a layer that a small model does not have, nothing is drawn
-            self.draws.setdefault(message, AskedNoise(family, like.shape))
+            self.draws.setdefault(message, RequestedNoise(family, like.shape))
         units = self._units.get(message)
         if units is None:
             return torch.zeros_like(like)

@@ -48,7 +48,7 @@ class Calm(NamedTuple):
     active: tuple[int, ...] | None
 
 
-class Weathered(NamedTuple):
+class WeatheredRound(NamedTuple):
     """A round under weather."""
 
     W: Matrix  # weights of own models and of messages that are mixed in the round they are sent in
@@ -74,7 +74,7 @@ class _Sent(NamedTuple):
 
 def weathered(
     options: GraphOptions, calm: Sequence[Calm], n_rounds: int, rng: np.random.Generator
-) -> list[Weathered]:
+) -> list[WeatheredRound]:
     """Rounds 1 to ``n_rounds`` of a graph under the weather that ``rng`` draws.
 
     Loss, delays, absence and slowness have streams of their own, so that more of one changes no
@@ -92,7 +92,7 @@ def weathered(
     n = calm[0].W.shape[0]
     lost, slow, absent, skip = rng.spawn(4)
     delays = _delays(calm, options.delay, slow)
-    rounds, sent = list[Weathered](), list[_Sent]()
+    rounds, sent = list[WeatheredRound](), list[_Sent]()
     for k in range(n_rounds):
         W, active = calm[k % len(calm)]
         there = absent.random(n) >= options.churn
@@ -105,7 +105,7 @@ def weathered(
         elsewhere: tuple[Matrix, ...] = late if by_gossip else (on_way,) if options.delay else ()
         mixed = sum(elsewhere, prompt)  # at the receiver, or of the sender
         own = sparse.diags_array(1.0 - mixed.sum(1 if by_gossip else 0), format="csr")
-        rounds.append(Weathered(prompt + own, _acting(options, active, acts), on_way, late))
+        rounds.append(WeatheredRound(prompt + own, _acting(options, active, acts), on_way, late))
     return rounds
 
 

@@ -31,7 +31,7 @@ from .estimators import (
     self_information,
 )
 from .neighbours import Counts, Floats
-from .reduction import EstimatorWarning, Reduced, Reduction, break_ties
+from .reduction import EstimatorWarning, ReducedSamples, Reduction, break_ties
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -137,8 +137,8 @@ def without_warnings(estimate: Callable[[], Result]) -> tuple[Result, Warned]:
 class _Pair(NamedTuple):
     """The two sides of one round, ready for the estimator."""
 
-    private: Reduced
-    view: Reduced
+    private: ReducedSamples
+    view: ReducedSamples
 
     @property
     def n(self) -> int:
@@ -304,7 +304,7 @@ def _in_threads(
         return list(pool.map(function, items))
 
 
-def _of_itself(private: Reduced, k: int, rng: np.random.Generator) -> float:
+def _of_itself(private: ReducedSamples, k: int, rng: np.random.Generator) -> float:
     """NPEET's I(V; V): in closed form, but estimated where values of V repeat."""
     if private.repeating is None:
         return self_information(len(private.samples), k)

@@ -29,7 +29,7 @@ class EstimatorWarning(UserWarning):
     """The samples are of a kind that the estimator cannot read well; the text names the remedy."""
 
 
-class Reduced(NamedTuple):
+class ReducedSamples(NamedTuple):
     """Samples that are ready for an estimator, and what was done to them."""
 
     samples: Floats  # [n, dims]
@@ -66,7 +66,7 @@ class Reduction:
                 "DPA071", "n_components and projection; expected one of the two at most"
             )
 
-    def __call__(self, name: str, values: ArrayLike, rng: np.random.Generator) -> Reduced:
+    def __call__(self, name: str, values: ArrayLike, rng: np.random.Generator) -> ReducedSamples:
         """Reduce samples [n] or [n, dims], called ``name`` in errors, to [n, m].
 
         Raises:
@@ -79,7 +79,7 @@ class Reduction:
         repeats, uneven = _repeats(samples), _uneven(samples) if self.scale == "none" else ()
         concerns = (*repeats, *uneven)
         noisy = break_ties(samples, rng)
-        return Reduced(noisy, f"{note}, {adjective}", concerns, samples if repeats else None)
+        return ReducedSamples(noisy, f"{note}, {adjective}", concerns, samples if repeats else None)
 
     def _projected(self, name: str, samples: Floats) -> tuple[Floats, str]:
         dims = samples.shape[1]

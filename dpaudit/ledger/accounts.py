@@ -24,7 +24,7 @@ from dpaudit.accounting.filters import (
     renyi_epsilon,
 )
 from dpaudit.accounting.releases import epsilon_at_most
-from dpaudit.files.ledger_file import Budget, Entry
+from dpaudit.files.ledger_file import Budget, LedgerEntry
 from dpaudit.release import Release
 
 ROUNDING = 1e-9  # relative: sums of as many numbers as there are releases are not exact
@@ -37,15 +37,15 @@ class Account(ABC):
     """The releases about the records of one agent."""
 
     @abstractmethod
-    def fits(self, entry: Entry, epsilon: float) -> bool:
+    def fits(self, entry: LedgerEntry, epsilon: float) -> bool:
         """Whether all releases and this one are at most epsilon at the budget's delta."""
 
-    def allows(self, entry: Entry, epsilon: float) -> bool:
+    def allows(self, entry: LedgerEntry, epsilon: float) -> bool:
         """The same, before one like it is released again and again."""
         return self.fits(entry, epsilon)
 
     @abstractmethod
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Count a release, whether it is allowed or not."""
 
     @property
@@ -67,7 +67,7 @@ class FixedSchedule(Account):
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._counts = Counter[Release]()
-        self._events = Event(0.0, 0.0)
+        self._events = LedgerEvents(0.0, 0.0)
         self._ahead: Release | None = None  # allowed so often beside what was counted
         self._left, self._step, self._within = 0, 1, 0.0
 
@@ -76,7 +76,7 @@ class FixedSchedule(Account):
         other._counts, other._events = self._counts.copy(), self._events
         return other
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         if entry.event is not None:
             self._events = self._events.plus(entry.event.epsilon, entry.event.delta)
             self._left = 0
@@ -86,7 +86,7 @@ class FixedSchedule(Account):
         is_ahead = self._is_ahead(entry.release)
         self._left = self._left - entry.release.count if is_ahead else 0
 
-    def fits(self, entry: Entry, epsilon: float) -> bool:
+    def fits(self, entry: LedgerEntry, epsilon: float) -> bool:
         if entry.event is not None:
             events = self._events.plus(entry.event.epsilon, entry.event.delta)
             return _at_most(self._composed(self._counts, events), epsilon)
@@ -94,7 +94,7 @@ class FixedSchedule(Account):
         more = Counter({_single(entry.release): entry.release.count})
         return _at_most(self._composed(self._counts + more, self._events), epsilon)
 
-    def allows(self, entry: Entry, epsilon: float) -> bool:
+    def allows(self, entry: LedgerEntry, epsilon: float) -> bool:
         release = entry.release
         if release is None:
             return self.fits(entry, epsilon)
@@ -130,7 +130,7 @@ class FixedSchedule(Account):
     def epsilon(self) -> float:
         return self._composed(self._counts, self._events)
 
-    def _composed(self, counts: Mapping[Release, int], events: "Event") -> float:
+    def _composed(self, counts: Mapping[Release, int], events: "LedgerEvents") -> float:
         left = self._budget.delta - events.delta
         if left < -ROUNDING * self._budget.delta:
             return inf
@@ -140,14 +140,14 @@ class FixedSchedule(Account):
         return _epsilon(kinds, max(left, 0.0), self._budget.adjacency) + events.epsilon
 
 
-class Event(NamedTuple):
+class LedgerEvents(NamedTuple):
     """What events of other code add up to."""
 
     epsilon: float
     delta: float
 
-    def plus(self, epsilon: float, delta: float) -> "Event":
-        return Event(self.epsilon + epsilon, self.delta + delta)
+    def plus(self, epsilon: float, delta: float) -> "LedgerEvents":
+        return LedgerEvents(self.epsilon + epsilon, self.delta + delta)
 
 
 def _single(release: Release) -> Release:
@@ -191,14 +191,14 @@ class GaussianFilter(Account):
     def copy(self) -> "GaussianFilter":
         return GaussianFilter(self._budget, self._spent)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         self._spent += self._cost(entry)
 
-    def fits(self, entry: Entry, epsilon: float) -> bool:
+    def fits(self, entry: LedgerEntry, epsilon: float) -> bool:
         most = gaussian_mu(epsilon, self._budget.delta) ** 2
         return _at_most(self._spent + self._cost(entry), most)
 
-    def _cost(self, entry: Entry) -> float:
+    def _cost(self, entry: LedgerEntry) -> float:
         release = entry.release
         return inf if release is None else gaussian_cost(release, self._budget.adjacency)
 
@@ -219,18 +219,18 @@ class RenyiFilter(Account):
     def copy(self) -> "RenyiFilter":
         return RenyiFilter(self._budget, self._spent, self._left_out)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         divergence, left_out = self._cost(entry)
         self._spent, self._left_out = self._spent + divergence, self._left_out + left_out
 
-    def fits(self, entry: Entry, epsilon: float) -> bool:
+    def fits(self, entry: LedgerEntry, epsilon: float) -> bool:
         divergence, left_out = self._cost(entry)
         if self._left_out + left_out > RESERVED * self._budget.delta:
             return False
         most = renyi_budget(epsilon, self._delta, self._order)
         return _at_most(self._spent + divergence, most)
 
-    def _cost(self, entry: Entry) -> tuple[float, float]:
+    def _cost(self, entry: LedgerEntry) -> tuple[float, float]:
         if entry.event is not None:
             return renyi_cost_of_epsilon(entry.event.epsilon, self._order), entry.event.delta
         assert entry.release is not None
@@ -261,7 +261,7 @@ class Accounts:
             self._named[agent] = self.of_all.copy()
         return [self._named[agent]]
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         """Count a release, whether it is allowed or not."""
         for account in self.about(entry.agent):
             account.add(entry)
@@ -273,7 +273,9 @@ def _account(budget: Budget) -> Account:
     return FixedSchedule(budget) if budget.composition == "fixed" else RenyiFilter(budget)
 
 
-def composed(budget: Budget, entries: Iterable[Entry], delta: float) -> dict[str | None, float]:
+def composed(
+    budget: Budget, entries: Iterable[LedgerEntry], delta: float
+) -> dict[str | None, float]:
     """At most the epsilon of all releases of a ledger at a delta, for each agent.
 
     The agents that no release names are None.

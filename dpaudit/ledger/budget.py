@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dpaudit.accounting.filters import best_order
 from dpaudit.errors import ConfigError, DpauditError
-from dpaudit.files.ledger_file import Budget, Composition, Entry, PrivacyEvent, message
+from dpaudit.files.ledger_file import Budget, Composition, LedgerEntry, PrivacyEvent, message
 from dpaudit.release import Release
 from dpaudit.strict import Strict
 
@@ -123,7 +123,7 @@ class Ledger:
                 self._accounts.add(entry)
             yield
 
-    def _allows(self, entry: Entry, epsilon: float) -> bool:
+    def _allows(self, entry: LedgerEntry, epsilon: float) -> bool:
         return all(a.allows(entry, epsilon) for a in self._accounts.about(entry.agent))
 
     def _warn(self) -> None:
@@ -137,7 +137,7 @@ class Ledger:
                 stacklevel=3,
             )
 
-    def _refusal(self, entry: Entry) -> str:
+    def _refusal(self, entry: LedgerEntry) -> str:
         spent = max(account.epsilon for account in self._accounts.about(entry.agent))
         about = "" if entry.agent is None else f' of agent "{entry.agent}"'
         return (
@@ -239,16 +239,16 @@ def _noise(
     }
 
 
-def _entry(what: Released, count: int, agent: str | None, note: str = "") -> Entry:
+def _entry(what: Released, count: int, agent: str | None, note: str = "") -> LedgerEntry:
     """Raises ConfigError."""
     if isinstance(what, PrivacyEvent):
         times = _valid(
             Release, {"family": "laplace", "noise_multiplier": 1.0, "count": count}
         ).count
         sums = {"epsilon": times * what.epsilon, "delta": times * what.delta}
-        return _valid(Entry, {"event": sums, "agent": agent, "note": note})
+        return _valid(LedgerEntry, {"event": sums, "agent": agent, "note": note})
     fields = {**what.model_dump(), "count": count * what.count}
-    return _valid(Entry, {"release": fields, "agent": agent, "note": note})
+    return _valid(LedgerEntry, {"release": fields, "agent": agent, "note": note})
 
 
 def _valid(kind: type[Kind], fields: dict[str, Any]) -> Kind:

@@ -7,9 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpaudit.errors import RunError
+from dpaudit.files.atomic_files import writing
 from dpaudit.files.documents import reason
-from dpaudit.files.ledger_file import Budget, Entry, budget_of, counted_lines, entry_of, to_line
-from dpaudit.files.whole import writing
+from dpaudit.files.ledger_file import (
+    Budget,
+    LedgerEntry,
+    budget_of,
+    counted_lines,
+    entry_of,
+    to_line,
+)
 
 FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -31,7 +38,7 @@ class LedgerFile:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def locked(self) -> Iterator[list[Entry]]:
+    def locked(self) -> Iterator[list[LedgerEntry]]:
         """Hold the file, whose entries since the last time are given; ``append`` adds to it.
 
         Raises:
@@ -45,7 +52,7 @@ class LedgerFile:
                 lines = self._rest()
             yield self._entries(lines)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LedgerEntry) -> None:
         """Add an entry, which is on the disk when this returns. Raises RunError."""
         with self._coded():
             self._write(to_line(entry))
@@ -77,7 +84,7 @@ class LedgerFile:
             self._write(missing)
         return lines.splitlines(keepends=True)
 
-    def _entries(self, lines: list[bytes]) -> list[Entry]:
+    def _entries(self, lines: list[bytes]) -> list[LedgerEntry]:
         if self._lines == 0:
             first, *lines = lines
             self._require_same_budget(budget_of(first, self.path))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Call:
+class CalledFunction:
     """A call, and what is known of what takes part in it."""
 
     flow: "Flow"
@@ -49,12 +49,12 @@ class Call:
         return union([*self.values, *named])
 
 
-def change(call: Call, argument: ast.AST, after: Value) -> None:
+def change(call: CalledFunction, argument: ast.AST, after: Value) -> None:
     """What a call does to an argument in its place."""
 
     if after.draws or after.clips:
         call.flow.change(path_of(argument), replace(after, parts=()))
 
 
-def is_operand(call: Call) -> bool:
+def is_operand(call: CalledFunction) -> bool:
     return call.is_method and call.root not in call.flow.module.imported

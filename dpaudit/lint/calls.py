@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import operations
-from .call import Call, change, is_operand
+from .call import CalledFunction, change, is_operand
 from .clipping import clip_coordinates, clip_gradient, clip_helper, norm
 from .drawing import cast, draw, mechanism, noise_helper
 from .values import NOTHING, Loop, Norm, Value, few, path_of, scaled, union
@@ -39,7 +39,7 @@ def called(flow: "Flow", node: ast.Call) -> Value:
         receiver = NOTHING
     values = [flow.value(argument) for argument in node.args]
     named = {keyword.arg or "**": flow.value(keyword.value) for keyword in node.keywords}
-    call = Call(flow, node, name, path_of(func), receiver, values, named)
+    call = CalledFunction(flow, node, name, path_of(func), receiver, values, named)
     if f"{call.path}()" in flow.env:
         return flow.env[f"{call.path}()"]
     found = _read_in_place(call)
@@ -52,7 +52,7 @@ def called(flow: "Flow", node: ast.Call) -> Value:
     return _unknown(call)
 
 
-def _read_in_place(call: Call) -> Value | None:
+def _read_in_place(call: CalledFunction) -> Value | None:
     """A function, a method or a lambda of the same file."""
     flow, module = call.flow, call.flow.module
     of_self = call.receiver_path in ("self", "cls") or (call.path == "" and _is_super(call.node))
@@ -78,7 +78,7 @@ def _read_in_place(call: Call) -> Value | None:
     return found
 
 
-def _mapped(call: Call) -> Value | None:
+def _mapped(call: CalledFunction) -> Value | None:
     """``tree_map(function, values)``: the function of each part of the values."""
     if call.name not in ("tree_map", "map") or len(call.values) < 2 or not call.values[0].function:
         return None
@@ -95,7 +95,7 @@ def _is_super(node: ast.Call) -> bool:
     return isinstance(inner, ast.Call) and getattr(inner.func, "id", "") == "super"
 
 
-def _lowest(call: Call) -> Value | None:
+def _lowest(call: CalledFunction) -> Value | None:
     """Of the least and the largest: a factor stays one; of data it is a statistic."""
     if call.name not in LOWEST:
         return None
@@ -107,7 +107,7 @@ def _lowest(call: Call) -> Value | None:
     return found.tagged("statistic") if is_statistic else found
 
 
-def _factor(call: Call) -> Value | None:
+def _factor(call: CalledFunction) -> Value | None:
     """``mul``, ``div``, ``einsum`` and the like, as a function or a method."""
     if call.name not in FACTORS:
         return None
@@ -119,7 +119,7 @@ def _factor(call: Call) -> Value | None:
     return _in_place(call, found)
 
 
-def _adding(call: Call) -> Value | None:
+def _adding(call: CalledFunction) -> Value | None:
     if call.name not in ADDING:
         return None
     operands = [*([call.receiver] if is_operand(call) else []), *call.values]
@@ -131,7 +131,7 @@ def _adding(call: Call) -> Value | None:
     return _in_place(call, operations.added(call.flow, call.node, operands[0], right))
 
 
-def _in_place(call: Call, found: Value) -> Value:
+def _in_place(call: CalledFunction, found: Value) -> Value:
     if call.name.endswith("_") and isinstance(call.node.func, ast.Attribute):
         path = path_of(call.node.func.value)
         if path in call.flow.containers:
@@ -141,7 +141,7 @@ def _in_place(call: Call, found: Value) -> Value:
     return found
 
 
-def _log(call: Call) -> Value | None:
+def _log(call: CalledFunction) -> Value | None:
     """A logarithm, of which one is the mark of the classical formula; or a line of a log."""
     is_function = (
         call.root in ("np", "numpy", "torch", "jnp", "math", "tf", "jax") or not call.is_method
@@ -165,14 +165,14 @@ def _is_classical(node: ast.expr) -> bool:
     )
 
 
-def _send(call: Call) -> Value | None:
+def _send(call: CalledFunction) -> Value | None:
     if not SENDS.match(call.name) or (not call.values and not call.named):
         return None
     call.flow.event("send", call.node, *call.values, *call.named.values(), name=call.name)
     return _unknown(call)
 
 
-def _seed(call: Call) -> Value | None:
+def _seed(call: CalledFunction) -> Value | None:
     if call.name not in SEEDS:
         return None
     arguments = [ast.unparse(argument) for argument in call.node.args[:1]]
@@ -181,7 +181,7 @@ def _seed(call: Call) -> Value | None:
     return Value(call.all().names, tags=frozenset({f"seed:{call.node.lineno}"}))
 
 
-def _same(call: Call) -> Value | None:
+def _same(call: CalledFunction) -> Value | None:
     """What gives its argument, or its receiver, in another shape or place."""
     if call.name == "len":
         own = {path_of(argument) for argument in call.node.args}
@@ -218,7 +218,7 @@ def _same(call: Call) -> Value | None:
     return found.tagged("statistic") if is_statistic and not found.draws else found
 
 
-def _unknown(call: Call) -> Value:
+def _unknown(call: CalledFunction) -> Value:
     """Of a function that is not known: whatever went in may come out, but no norm and no factor."""
     given = call.receiver | call.all() if is_operand(call) else call.all()
     path = frozenset({call.path}) if call.path and not given.names else frozenset()
@@ -241,7 +241,7 @@ def _unknown(call: Call) -> Value:
     return found
 
 
-_RULES: tuple[Callable[[Call], Value | None], ...] = (
+_RULES: tuple[Callable[[CalledFunction], Value | None], ...] = (
     cast,
     draw,
     mechanism,

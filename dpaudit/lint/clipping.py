@@ -4,7 +4,7 @@ import ast
 import math
 from dataclasses import replace
 
-from .call import Call, change
+from .call import CalledFunction, change
 from .values import NOTHING, Clip, Norm, Value, path_of, union
 from .vocabulary import (
     BOUND,
@@ -17,7 +17,7 @@ from .vocabulary import (
 )
 
 
-def clip_gradient(call: Call) -> Value | None:
+def clip_gradient(call: CalledFunction) -> Value | None:
     if call.name not in CLIP_GRADIENT:
         return None
     bound = call.argument(1, "max_norm", "clip_norm", "max_grad_norm")
@@ -37,13 +37,13 @@ def clip_gradient(call: Call) -> Value | None:
 
 
 def _clip(
-    call: Call, order: float | None, bound: frozenset[str], name: str, each: bool = False
+    call: CalledFunction, order: float | None, bound: frozenset[str], name: str, each: bool = False
 ) -> Clip:
     place = (call.node.lineno, call.node.col_offset + 1)
     return Clip(*place, order, bound, each, call.flow.loops, name)
 
 
-def clip_coordinates(call: Call) -> Value | None:
+def clip_coordinates(call: CalledFunction) -> Value | None:
     """``np.clip(x, -c, c)``; of a factor, or with one bound alone, it is a minimum."""
     if call.name not in CLIP_COORDINATES:
         return None
@@ -58,7 +58,7 @@ def clip_coordinates(call: Call) -> Value | None:
     return replace(data, clips=data.clips | {clip}, parts=())
 
 
-def clip_helper(call: Call) -> Value | None:
+def clip_helper(call: CalledFunction) -> Value | None:
     if not CLIP_HELPER.match(call.name):
         return None
     arguments = [*call.values, *call.named.values()]
@@ -77,7 +77,7 @@ def clip_helper(call: Call) -> Value | None:
     return after
 
 
-def norm(call: Call) -> Value | None:
+def norm(call: CalledFunction) -> Value | None:
     is_norm = call.name in NORMS or NORM_HELPER.match(call.name)
     if not is_norm or NO_NORM.search(call.name):
         return None

@@ -4,8 +4,8 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .call import Call, change
-from .values import NOTHING, Draw, Value, path_of, union
+from .call import CalledFunction, change
+from .values import NOTHING, NoiseDraw, Value, path_of, union
 from .vocabulary import (
     DRAWS,
     HALVES,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .flow import Flow
 
 
-def draw(call: Call) -> Value | None:
+def draw(call: CalledFunction) -> Value | None:
     if call.name not in DRAWS or "init." in call.path or MASK.search(call.flow.name):
         return None
     family, position = DRAWS[call.name]
@@ -57,7 +57,7 @@ def draw(call: Call) -> Value | None:
     return noise
 
 
-def _scale(call: Call, position: int | None) -> Value | None:
+def _scale(call: CalledFunction, position: int | None) -> Value | None:
     for name in SCALES:
         if name in call.named:
             return call.named[name]
@@ -65,7 +65,7 @@ def _scale(call: Call, position: int | None) -> Value | None:
     return call.values[position] if after and position is not None else None
 
 
-def _drawn(call: Call, family: Family, scale: frozenset[str]) -> Draw:
+def _drawn(call: CalledFunction, family: Family, scale: frozenset[str]) -> NoiseDraw:
     place = (call.node.lineno, call.node.col_offset + 1)
     generators = [
         call.receiver,
@@ -73,10 +73,10 @@ def _drawn(call: Call, family: Family, scale: frozenset[str]) -> Draw:
         *(call.named.get(k, NOTHING) for k in GENERATORS),
     ]
     seeds = frozenset(tag for one in generators for tag in one.tags if tag.startswith("seed:"))
-    return Draw(*place, family, scale, call.flow.loops, call.name, call.root, seeds)
+    return NoiseDraw(*place, family, scale, call.flow.loops, call.name, call.root, seeds)
 
 
-def noise_helper(call: Call) -> Value | None:
+def noise_helper(call: CalledFunction) -> Value | None:
     hidden = MASK.search(call.name) or MASK.search(call.flow.name)
     if not NOISE_HELPER.match(call.name) or hidden:
         return None
@@ -84,7 +84,7 @@ def noise_helper(call: Call) -> Value | None:
 
 
 def helper_of_noise(
-    flow: "Flow", node: ast.AST, name: str, given: Value, call: Call | None = None
+    flow: "Flow", node: ast.AST, name: str, given: Value, call: CalledFunction | None = None
 ) -> Value:
     """Noise of a function that is known by its name alone: of what the data is not, its scale."""
     lower = name.lower()
@@ -92,7 +92,7 @@ def helper_of_noise(
     arguments = [] if call is None else [*call.values, *call.named.values()]
     scale = union(value for value in arguments if "data" not in value.tags)
     place = (getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
-    draw = Draw(*place, family, scale.names, flow.loops, name)
+    draw = NoiseDraw(*place, family, scale.names, flow.loops, name)
     noise = Value(scale.names, frozenset({draw}))
     data = union(value for value in arguments if "data" in value.tags)
     draws_alone = any(
@@ -109,7 +109,7 @@ def helper_of_noise(
     return noise | replace(data, parts=(), number=None)
 
 
-def mechanism(call: Call) -> Value | None:
+def mechanism(call: CalledFunction) -> Value | None:
     """A call of something that draws: a distribution's sample, or a measurement of OpenDP."""
     own = call.flow.named(call.name) if not call.is_method else call.receiver
     draws = own.draws and ("mechanism" in own.tags or not call.is_method)
@@ -123,7 +123,7 @@ def mechanism(call: Call) -> Value | None:
     return noise | replace(data, parts=())
 
 
-def cast(call: Call) -> Value | None:
+def cast(call: CalledFunction) -> Value | None:
     """``astype``, ``half``, ``to(torch.float16)``, ``np.int32(x)`` of noise alone."""
     value = call.receiver if call.is_method and call.receiver.draws else call.all()
     if call.name in INTEGERS | HALVES and (value.draws or call.name not in ("int", "long", "half")):
@@ -135,7 +135,7 @@ def cast(call: Call) -> Value | None:
     return None
 
 
-def _cast_of(call: Call, noise: Value) -> None:
+def _cast_of(call: CalledFunction, noise: Value) -> None:
     """The event of noise that is given a dtype which cannot hold it."""
 
     nodes = [keyword.value for keyword in call.node.keywords if keyword.arg == "dtype"]

@@ -17,8 +17,8 @@ from .values import (
     MOST,
     NOTHING,
     Clip,
-    Event,
     Function,
+    FunctionEvent,
     Loop,
     Value,
     either,
@@ -39,7 +39,7 @@ class Flow:
     owner: ast.ClassDef | None  # the class of a method
     name: str
     env: Env
-    events: list[Event] = field(default_factory=list)
+    events: list[FunctionEvent] = field(default_factory=list)
     loops: tuple[Loop, ...] = ()
     stack: tuple[Function, ...] = ()
     returned: Value = NOTHING
@@ -52,7 +52,7 @@ class Flow:
         self, kind: str, node: ast.AST, *values: Value, name: str = "", clip: Clip | None = None
     ) -> None:
         place = (getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1)
-        self.events.append(Event(kind, *place, values, self.loops, name, clip, self.name))
+        self.events.append(FunctionEvent(kind, *place, values, self.loops, name, clip, self.name))
 
     def change(self, path: str, value: Value) -> None:
         """Something is done to what a name holds, in its place."""

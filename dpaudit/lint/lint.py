@@ -6,21 +6,21 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dpaudit.files.hint import Hint, Linted, Unread
+from dpaudit.files.hint import Hint, LintResult, Unread
 from dpaudit.progress import OnStep, silent
 
 from .flow import Flow
 from .imports import imported_numbers, numbers_in
 from .module import Env, Module
-from .rules import RULES, Found, Reading
-from .sources import Source, sources
+from .rules import RULES, FoundHint, FunctionReading
+from .sources import SourceFile, sources
 from .values import Function
 from .vocabulary import WORTH_READING
 
 _IGNORED = re.compile(r"#\s*dpaudit:\s*ignore\[([\w\s,]*)\]")
 
 
-def lint(paths: Sequence[Path], on_step: OnStep = silent) -> Linted:
+def lint(paths: Sequence[Path], on_step: OnStep = silent) -> LintResult:
     """What the Python files and notebooks at some paths, or below them, may do wrong.
 
     No file is imported or executed. One that cannot be read or parsed is listed with the reason.
@@ -41,10 +41,10 @@ def lint(paths: Sequence[Path], on_step: OnStep = silent) -> Linted:
         else:
             n_files += 1
             hints += found
-    return Linted(n_files, tuple(sorted(hints)), tuple(unread))
+    return LintResult(n_files, tuple(sorted(hints)), tuple(unread))
 
 
-def hints_of(source: Source) -> list[Hint] | str:
+def hints_of(source: SourceFile) -> list[Hint] | str:
     """The hints of one file; a text says why it could not be examined."""
     try:
         with warnings.catch_warnings():
@@ -73,19 +73,19 @@ def hints_of(source: Source) -> list[Hint] | str:
     return list(hints.values())
 
 
-def found_in(tree: ast.Module, elsewhere: Env) -> Iterator[Found]:
+def found_in(tree: ast.Module, elsewhere: Env) -> Iterator[FoundHint]:
     """Where the rules apply in a module, of which numbers may be imported by name."""
     for reading in readings(tree, elsewhere):
         for rule in RULES:
             yield from rule(reading)
 
 
-def readings(tree: ast.Module, elsewhere: Env) -> Iterator[Reading]:
+def readings(tree: ast.Module, elsewhere: Env) -> Iterator[FunctionReading]:
     """Each function and method, and the module itself, once they are read."""
     module = Module.of(tree, elsewhere)
     flow = Flow(module, None, "", {})
     flow.run(tree.body)
-    yield Reading(tree, None, "", flow.events)
+    yield FunctionReading(tree, None, "", flow.events)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     known = {function: owner for owner in classes for function in _functions(owner.body)}
     for owner in classes:
@@ -113,9 +113,9 @@ def _of_object(module: Module, owner: ast.ClassDef) -> Env:
 
 def _read(
     module: Module, owner: ast.ClassDef | None, function: Function, env: Env
-) -> Iterator[Reading]:
+) -> Iterator[FunctionReading]:
     name = getattr(function, "name", "")
     flow = Flow(module, owner, name, dict(env))
     if not isinstance(function, ast.Lambda):
         flow.run(function.body)
-    yield Reading(function, owner, name, flow.events)
+    yield FunctionReading(function, owner, name, flow.events)

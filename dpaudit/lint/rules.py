@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .flow import defaults, parameters_of
-from .values import Clip, Draw, Event, Function, Loop, Value, path_of
+from .values import Clip, Function, FunctionEvent, Loop, NoiseDraw, Value, path_of
 from .vocabulary import (
     ACCOUNTANT,
     BOUND,
@@ -31,7 +31,7 @@ from .vocabulary import (
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundHint:
     """A rule that applies at a place."""
 
     code: str
@@ -41,15 +41,15 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FunctionReading:
     """One function that was read."""
 
     node: Function | ast.Module
     owner: ast.ClassDef | None
     name: str
-    events: list[Event]
+    events: list[FunctionEvent]
 
-    def of(self, kind: str) -> Iterator[Event]:
+    def of(self, kind: str) -> Iterator[FunctionEvent]:
         return (event for event in self.events if event.kind == kind)
 
     @cached_property
@@ -95,7 +95,7 @@ def identifiers(node: ast.AST) -> frozenset[str]:
     return frozenset(found)
 
 
-def laplace_after_l2(reading: Reading) -> Iterator[Found]:
+def laplace_after_l2(reading: FunctionReading) -> Iterator[FoundHint]:
     for event in reading.of("add"):
         data, noise = event.values
         orders = {clip.order for clip in data.clips}
@@ -109,7 +109,7 @@ def laplace_after_l2(reading: Reading) -> Iterator[Found]:
                 )
 
 
-def noise_per_recipient(reading: Reading) -> Iterator[Found]:
+def noise_per_recipient(reading: FunctionReading) -> Iterator[FoundHint]:
     for event in reading.of("send"):
         for loop in (loop for loop in event.loops if loop.kind == "recipients"):
             for value in event.values:
@@ -123,7 +123,7 @@ def noise_per_recipient(reading: Reading) -> Iterator[Found]:
                     )  # fmt: skip
 
 
-def never_composed(reading: Reading) -> Iterator[Found]:
+def never_composed(reading: FunctionReading) -> Iterator[FoundHint]:
     owner = reading.owner
     names = [] if owner is None else [owner.name, *(path_of(base) for base in owner.bases)]
     if reading.name == "__init__" or any(map(MECHANISM.search, names)):
@@ -151,12 +151,12 @@ def never_composed(reading: Reading) -> Iterator[Found]:
         )
 
 
-def classical_formula(reading: Reading) -> Iterator[Found]:
+def classical_formula(reading: FunctionReading) -> Iterator[FoundHint]:
     for event in reading.of("formula"):
         divisor = event.values[1]
         epsilons = sorted(name for name in divisor.names if EPSILON.search(name))
         if epsilons and not _limits_epsilon(reading.owner or reading.node):
-            yield Found(
+            yield FoundHint(
                 "DPA204", event.line, event.column,
                 f"sqrt(2 log(1.25/delta)) / {epsilons[0]}: proven for epsilon below 1 only, and "
                 "nothing here keeps it below 1",
@@ -175,7 +175,7 @@ def _limits_epsilon(node: ast.AST) -> bool:
     return False
 
 
-def divided_by_length(reading: Reading) -> Iterator[Found]:
+def divided_by_length(reading: FunctionReading) -> Iterator[FoundHint]:
     for event in reading.of("divide") if reading.is_about_privacy else ():
         data, length = event.values
         if not any(added.function == event.function for added in reading.of("add")):
@@ -184,14 +184,14 @@ def divided_by_length(reading: Reading) -> Iterator[Found]:
             n for n in length.names if LENGTH_OF_BATCH.search(n) and not NOT_BATCH.search(n)
         ]
         if (data.clips or data.draws) and "data" in data.tags and of_batch:
-            yield Found(
+            yield FoundHint(
                 "DPA206", event.line, event.column,
                 f"a private sum is divided by the length of {min(of_batch)}, which depends on "
                 "the data",
             )  # fmt: skip
 
 
-def lossy_dtype(reading: Reading) -> Iterator[Found]:
+def lossy_dtype(reading: FunctionReading) -> Iterator[FoundHint]:
     places = {(draw.line, draw.column) for draw in _added(reading)}
     for event in reading.of("cast") if reading.is_about_privacy else ():
         if "derived" in event.values[0].tags or not places & {
@@ -202,10 +202,10 @@ def lossy_dtype(reading: Reading) -> Iterator[Found]:
             what = f"noise is cast to {event.name} before it is added"
         else:
             what = f"noise is cast to {event.name}, which may be an integer type"
-        yield Found("DPA207", event.line, event.column, what)
+        yield FoundHint("DPA207", event.line, event.column, what)
 
 
-def beside_the_noise(reading: Reading) -> Iterator[Found]:
+def beside_the_noise(reading: FunctionReading) -> Iterator[FoundHint]:
     if not reading.is_about_privacy:
         return
     own = [event for event in reading.of("add") if event.function == reading.name]
@@ -216,12 +216,12 @@ def beside_the_noise(reading: Reading) -> Iterator[Found]:
         if is_noised and event.function == reading.name:
             for line, column, value in parts:
                 if _is_statistic(value):
-                    yield Found("DPA208", line, column, _beside(value, "returned"))
+                    yield FoundHint("DPA208", line, column, _beside(value, "returned"))
     for event in (*reading.of("send"), *reading.of("log")):
         for value in event.values:
             if _is_statistic(value) and value.names & noised:
                 how = "sent" if event.kind == "send" else "logged"
-                yield Found("DPA208", event.line, event.column, _beside(value, how))
+                yield FoundHint("DPA208", event.line, event.column, _beside(value, how))
 
 
 def _is_statistic(value: Value) -> bool:
@@ -234,7 +234,7 @@ def _beside(value: Value, how: str) -> str:
     return f"{what} of the value before its noise is {how} beside the noised value"
 
 
-def by_layer(reading: Reading) -> Iterator[Found]:
+def by_layer(reading: FunctionReading) -> Iterator[FoundHint]:
     events = list(reading.of("clip"))
     if any(_clip(e).order == 2 and not _layers(_clip(e)) for e in events):
         return
@@ -245,14 +245,14 @@ def by_layer(reading: Reading) -> Iterator[Found]:
             for draw in _added(reading) if tied else ():
                 names = clip.bound | draw.scale
                 if clip.bound & draw.scale and not any("layer" in n or "param" in n for n in names):
-                    yield Found(
+                    yield FoundHint(
                         "DPA209", clip.line, clip.column,
                         f"each layer is clipped to {min(clip.bound)}, which is also the bound of "
                         f"the noise of the whole (line {draw.line})",
                     )  # fmt: skip
 
 
-def _clip(event: Event) -> Clip:
+def _clip(event: FunctionEvent) -> Clip:
     assert event.clip is not None
     return event.clip
 
@@ -261,7 +261,7 @@ def _layers(clip: Clip) -> list[Loop]:
     return [loop for loop in clip.loops if loop.kind == "layers"]
 
 
-def free_sensitivity(reading: Reading) -> Iterator[Found]:
+def free_sensitivity(reading: FunctionReading) -> Iterator[FoundHint]:
     bounds = [_clip(event).bound for event in reading.of("clip")]
     for draw in _added(reading) if bounds and all(bounds) else ():
         named = [name for name in draw.scale if SENSITIVITY.search(name)]
@@ -283,7 +283,7 @@ def _is_computed(path: str, scope: ast.AST) -> bool:
     return any(path_of(target).rpartition(".")[2] == last for target in targets)
 
 
-def repeated_noise(reading: Reading) -> Iterator[Found]:
+def repeated_noise(reading: FunctionReading) -> Iterator[FoundHint]:
     is_script = isinstance(reading.node, ast.Module) or reading.name.startswith(("main", "test"))
     says_so = NOISING.search(reading.name)  # its name: whatever it is for, the noise is the same
     if not any(reading.of("add")) or not (reading.is_about_privacy or says_so):
@@ -306,7 +306,7 @@ def repeated_noise(reading: Reading) -> Iterator[Found]:
             if draws and all(_repeats(seed, draw) for draw in draws):
                 draw = draws[0]
                 often = "in each round of the loop" if seed.loops else "in each call"
-                yield Found(
+                yield FoundHint(
                     "DPA211", seed.line, seed.column,
                     f"{seed.name.partition(' ')[0]} starts the same noise again {often} "
                     f"(line {draw.line})",
@@ -315,7 +315,7 @@ def repeated_noise(reading: Reading) -> Iterator[Found]:
     yield from _reused_keys(reading)
 
 
-def _repeats(seed: Event, draw: Draw) -> bool:
+def _repeats(seed: FunctionEvent, draw: NoiseDraw) -> bool:
     """Whether a draw gives the same after each call of a seed."""
     inside, inner = draw.loops[: len(seed.loops)], draw.loops[len(seed.loops) :]
     if inside != seed.loops or any(loop.kind != "layers" for loop in inner):
@@ -333,7 +333,7 @@ def _same_library(seed: str, source: str) -> bool:
     return of_all and one is not None and (other is None or one == other)
 
 
-def _reused_keys(reading: Reading) -> Iterator[Found]:
+def _reused_keys(reading: FunctionReading) -> Iterator[FoundHint]:
     """Of JAX: a key that no round of a loop replaces."""
     loops = [node for node in ast.walk(reading.node) if isinstance(node, ast.For | ast.While)]
     for event in reading.of("key"):
@@ -345,10 +345,10 @@ def _reused_keys(reading: Reading) -> Iterator[Found]:
             }
             if event.name not in assigned:
                 said = f"the key {event.name} is not split: each round draws the same noise"
-                yield Found("DPA211", event.line, event.column, said)
+                yield FoundHint("DPA211", event.line, event.column, said)
 
 
-def batch_clipped(reading: Reading) -> Iterator[Found]:
+def batch_clipped(reading: FunctionReading) -> Iterator[FoundHint]:
     about = f"{reading.name} {reading.owner.name if reading.owner else ''}".lower()
     clips = [_clip(event) for event in reading.of("clip")]
     by_record = any(c.each or any(loop.kind == "records" for loop in c.loops) for c in clips)
@@ -357,14 +357,14 @@ def batch_clipped(reading: Reading) -> Iterator[Found]:
     after = [event.line for event in reading.of("add") if "grad" in event.values[0].tags]
     for clip in clips:
         if clip.name in CLIP_GRADIENT and any(line > clip.line for line in after):
-            yield Found(
+            yield FoundHint(
                 "DPA212", clip.line, clip.column,
                 "the gradient of a whole batch is clipped, not that of each record, and noise is "
                 f"added (line {after[0]})",
             )  # fmt: skip
 
 
-def clipped_after(reading: Reading) -> Iterator[Found]:
+def clipped_after(reading: FunctionReading) -> Iterator[FoundHint]:
     added = {draw for draw in _added(reading) if draw.scale}
     for event in reading.of("clip"):
         data, clip = event.values[0], _clip(event)
@@ -372,10 +372,10 @@ def clipped_after(reading: Reading) -> Iterator[Found]:
         if data.draws & added and "data" in data.tags and is_clear:
             line = min(draw.line for draw in data.draws)
             said = f"the value is clipped after the noise of line {line} is added"
-            yield Found("DPA213", clip.line, clip.column, said)
+            yield FoundHint("DPA213", clip.line, clip.column, said)
 
 
-def other_sampler(reading: Reading) -> Iterator[Found]:
+def other_sampler(reading: FunctionReading) -> Iterator[FoundHint]:
     """Of a whole file: the accountant and the loader often stand in different functions."""
     if not isinstance(reading.node, ast.Module):
         return
@@ -387,7 +387,7 @@ def other_sampler(reading: Reading) -> Iterator[Found]:
                 said = (
                     "poisson_sampling=False: the accountant assumes Poisson sampling all the same"
                 )
-                yield Found("DPA205", call.lineno, call.col_offset + 1, said)
+                yield FoundHint("DPA205", call.lineno, call.col_offset + 1, said)
     rated = [call for call in calls if ACCOUNTANT.fullmatch(_last(call)) and _has_rate(call)]
     if not rated or any(map(POISSON.search, reading.scope)):
         return
@@ -397,7 +397,7 @@ def other_sampler(reading: Reading) -> Iterator[Found]:
             for keyword in call.keywords
         )
         if _last(call) == "DataLoader" and shuffles:
-            yield Found(
+            yield FoundHint(
                 "DPA205", call.lineno, call.col_offset + 1,
                 f"batches are shuffled, and the accountant (line {rated[0].lineno}) is given a "
                 "sampling rate",
@@ -415,7 +415,7 @@ def _has_rate(call: ast.Call) -> bool:
     )
 
 
-def _added(reading: Reading) -> Iterator[Draw]:
+def _added(reading: FunctionReading) -> Iterator[NoiseDraw]:
     """Each place where noise is drawn that is added to something, once."""
     seen = set()
     for event in reading.of("add"):
@@ -425,11 +425,11 @@ def _added(reading: Reading) -> Iterator[Draw]:
                 yield draw
 
 
-def _at(draw: Draw, code: str, message: str) -> Found:
-    return Found(code, draw.line, draw.column, message)
+def _at(draw: NoiseDraw, code: str, message: str) -> FoundHint:
+    return FoundHint(code, draw.line, draw.column, message)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Found]], ...] = (
+RULES: tuple[Callable[[FunctionReading], Iterator[FoundHint]], ...] = (
     laplace_after_l2,
     noise_per_recipient,
     never_composed,

@@ -13,7 +13,7 @@ SKIPPED = {"__pycache__", "node_modules", "site-packages"}  # and what begins wi
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file that was read."""
 
     path: str
@@ -27,7 +27,7 @@ class Source:
         return (begun[-1][0], line - begun[-1][1] + 1) if begun else (0, line)
 
 
-def sources(paths: Sequence[Path]) -> Iterator[Source | Unread]:
+def sources(paths: Sequence[Path]) -> Iterator[SourceFile | Unread]:
     """Every file once, in order; links below a folder are not followed."""
     seen = set()
     for path in paths:
@@ -46,19 +46,19 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield file
 
 
-def _source(file: Path, is_asked_for: bool) -> Source | Unread:
+def _source(file: Path, is_asked_for: bool) -> SourceFile | Unread:
     try:
         text = text_of(file, MOST_BYTES)
         if file.suffix == ".ipynb":
             return _notebook(file, text, is_asked_for)
-        return Source(str(file), text, is_asked_for)
+        return SourceFile(str(file), text, is_asked_for)
     except (OSError, ValueError) as error:
         said = "not UTF-8" if isinstance(error, UnicodeDecodeError) else reason(error)
         code = "DPA007" if isinstance(error, OSError) else "DPA085"
         return Unread(str(file), code, said, is_asked_for)
 
 
-def _notebook(file: Path, text: str, is_asked_for: bool) -> Source:
+def _notebook(file: Path, text: str, is_asked_for: bool) -> SourceFile:
     """The code cells one after the other; lines for IPython are left out. Raises ValueError."""
     content = json_from(text)
     cells = content.get("cells") if isinstance(content, dict) else None
@@ -73,7 +73,7 @@ def _notebook(file: Path, text: str, is_asked_for: bool) -> Source:
             begins.append((number, len(lines) + 1))
             if not code.lstrip().startswith("%%"):  # a cell in another language
                 lines += _plain(code.split("\n"))
-    return Source(str(file), "\n".join(lines), is_asked_for, tuple(begins))
+    return SourceFile(str(file), "\n".join(lines), is_asked_for, tuple(begins))
 
 
 def _plain(lines: list[str]) -> Iterator[str]:

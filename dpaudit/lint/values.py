@@ -24,7 +24,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Draw:
+class NoiseDraw:
     """One place where noise is drawn."""
 
     line: int
@@ -71,7 +71,7 @@ class Value:
     """
 
     names: Names = NONE
-    draws: frozenset[Draw] = frozenset()
+    draws: frozenset[NoiseDraw] = frozenset()
     clips: frozenset[Clip] = frozenset()
     norms: frozenset[Norm] = frozenset()
     tags: Names = NONE
@@ -144,7 +144,7 @@ def scaled(noise: Value, by: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class Event:
+class FunctionEvent:
     """Something that happens in a function: kind, place, and the values that take part.
 
     Kinds: add (data, noise), clip (data), divide (dividend, divisor), cast (value), formula

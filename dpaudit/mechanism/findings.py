@@ -11,7 +11,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Interval, Release, epsilon
 from dpaudit.attack.figures import counted_test, without_errors
 from dpaudit.defense.claim_accounting import (
-    Accounted,
+    AccountedClaim,
     claimed_delta,
     claimed_epsilon,
     record_adjacency,
@@ -21,8 +21,8 @@ from dpaudit.files.finding import Finding, Metric, Name, Role, known_releases
 from dpaudit.files.mechanism_file import READER
 from dpaudit.files.verdict import Verdict
 
-from .search import ALPHA, Move, Played, Search
-from .shifts import Noise
+from .search import ALPHA, OutputMove, PlayedPair, Search
+from .shifts import OutputNoise
 
 MECHANISM = "mechanism"  # the attack of a test that counts calls
 NO_PURE = "Gaussian noise has no finite epsilon at delta 0: claim one at a delta above 0"
@@ -36,14 +36,14 @@ LEAST_SHARE = 0.2  # of the calls above a number's median, for a test of signs
 CONTINUOUS = 0.5  # of the calls: so many different numbers have ranks without ties, about
 
 
-class Measured(NamedTuple):
+class MeasuredFinding(NamedTuple):
     """The finding of what was measured, and what it comes to; no finding if nothing was."""
 
     finding: Finding | None
-    accounted: Accounted
+    accounted: AccountedClaim
 
 
-class Compared(NamedTuple):
+class ComparedCalls(NamedTuple):
     """Calls that were held against recognised noise."""
 
     calls: int
@@ -56,7 +56,7 @@ class Compared(NamedTuple):
         return not self.exceptions and not self.other
 
 
-def tested(claim: Claim, played: Played) -> Finding:
+def tested(claim: Claim, played: PlayedPair) -> Finding:
     """The certified lower bound from the runs on the worst pair."""
     bound, metrics = counted_test(claim, played.counted, played.choosing, ALPHA)
     return Finding(
@@ -77,7 +77,7 @@ def tested(claim: Claim, played: Played) -> Finding:
     )
 
 
-def null_control(claim: Claim, search: Search, played: Played) -> Finding:
+def null_control(claim: Claim, search: Search, played: PlayedPair) -> Finding:
     """The same score on runs with one input alone, in which there is nothing to find."""
     pair = played.move.pair._replace(having=played.move.pair.without)
     n = min(1_000, search.function.options.runs)
@@ -122,12 +122,12 @@ def distance(claim: Claim, search: Search) -> Finding | None:
     )
 
 
-def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
+def measured(claim: Claim, search: Search, compared: ComparedCalls) -> MeasuredFinding:
     """What the measured distance and the recognised noise add up to over all calls."""
     delta, claimed = claimed_delta(claim), claimed_epsilon(claim)
     noise, calls = search.noise, search.function.calls
     if noise is None or compared.exceptions or not search.is_additive:
-        return Measured(None, Accounted(Interval(0.0, inf), delta, 0, ()))
+        return MeasuredFinding(None, AccountedClaim(Interval(0.0, inf), delta, 0, ()))
     move = search.moves[0]
     family, source = noise.draw.family, noise.draw.name
     notes = (
@@ -144,7 +144,7 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
         high = epsilon(largest, delta, adjacency).high
     most = None if compared.other else largest  # what else a call does may leak more
     high = high if most is not None else inf
-    figure = Accounted(Interval(low, high), delta, 0, notes, least, most)
+    figure = AccountedClaim(Interval(low, high), delta, 0, notes, least, most)
     message = None if move.size < inf else "the output"
     finding = Finding(
         role=Role.MEASURED,
@@ -164,11 +164,11 @@ def measured(claim: Claim, search: Search, compared: Compared) -> Measured:
         verdict=Verdict.UNSUPPORTED if low > claimed else None,
         notes=notes,
     )
-    return Measured(finding, figure)
+    return MeasuredFinding(finding, figure)
 
 
 def _releases(
-    search: Search, move: Move, of_level: Callable[[Array], np.floating]
+    search: Search, move: OutputMove, of_level: Callable[[Array], np.floating]
 ) -> list[Release]:
     """The calls as releases: one for Gaussian noise, one for each size of a Laplace shift.
 
@@ -194,19 +194,19 @@ def _releases(
     ]
 
 
-def _said(noise: Noise) -> str:
+def _said(noise: OutputNoise) -> str:
     """What the noise is, as a clause."""
     if noise.mix is None:
         return f"{noise.draw.name} times {_scale(noise)}"
     return f"sums of {noise.n_drawn} draws of {noise.draw.name}, of scale {_scale(noise)}"
 
 
-def _scale(noise: Noise) -> str:
+def _scale(noise: OutputNoise) -> str:
     low, high = np.abs(noise.scale).min(), np.abs(noise.scale).max()
     return f"{high:.6g}" if high - low <= SLACK * high else f"{low:.6g} to {high:.6g}"
 
 
-def between_calls(search: Search, played: Played, compared: Compared) -> Iterator[Finding]:
+def between_calls(search: Search, played: PlayedPair, compared: ComparedCalls) -> Iterator[Finding]:
     """Whether calls are independent of one another, and what the noise was recognised as."""
     pair = search.moves[0].pair
     search.function.seed(search.seed + 2)

@@ -88,7 +88,7 @@ def _distinct(found: list[Direction]) -> list[Direction]:
     return kept
 
 
-class Neighbours:
+class NeighbouringInputs:
     """All pairs that are tried, for one claim."""
 
     def __init__(self, options: MechanismOptions, adjacency: Adjacency, seed: int) -> None:

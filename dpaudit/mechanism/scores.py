@@ -26,7 +26,7 @@ PER_OUTCOME = 4  # runs for each distinct output, where whole outputs are counte
 Of = Callable[[Array], Array]  # a number for each row [n, n_out]
 
 
-class Score(NamedTuple):
+class OutputScore(NamedTuple):
     """A number for each run, from outputs [n, n_out]."""
 
     name: str
@@ -35,7 +35,7 @@ class Score(NamedTuple):
 
 def scores(
     out0: Array, out1: Array, moved: Array | None, inputs: tuple[Array, Array]
-) -> list[Score]:
+) -> list[OutputScore]:
     """Scores by outputs of both inputs, [n, n_out] each.
 
     Args:
@@ -51,17 +51,17 @@ def scores(
     found = list(_linear(out0, out1, gap if moved is None else moved, width, apart))
     found += _tables(out0, out1)
     some = ordered[:MOST_COORDINATES]
-    found.append(Score("likelihood ratio by coordinates", _by_coordinate(out0, out1, some)))
+    found.append(OutputScore("likelihood ratio by coordinates", _by_coordinate(out0, out1, some)))
     for name, feature in _features(inputs):
         ratio = _log_ratio(feature(out0), feature(out1))
-        found.append(Score(name, partial(_of_feature, feature, ratio)))
+        found.append(OutputScore(name, partial(_of_feature, feature, ratio)))
     found += _of_shift(out0, out1, ordered[:FEW_COORDINATES], moved)
     return found
 
 
 def best(
-    found: list[Score], choosing: tuple[Array, Array], merit: Callable[[Array, Array], float]
-) -> tuple[Score, float]:
+    found: list[OutputScore], choosing: tuple[Array, Array], merit: Callable[[Array, Array], float]
+) -> tuple[OutputScore, float]:
     """The score of the largest merit by outputs of other runs, and that merit."""
     merits = [merit(*(score.of(outputs) for outputs in choosing)) for score in found]
     i = int(np.argmax(merits))
@@ -92,7 +92,9 @@ def _doubt(rate: Array, n: int) -> Array:
     return DOUBT * (np.sqrt(rate * (1 - rate) / n) + 1 / n)
 
 
-def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) -> Iterator[Score]:
+def _linear(
+    out0: Array, out1: Array, moved: Array, width: Array, apart: Array
+) -> Iterator[OutputScore]:
     """Projections on how far each number moves, all of them or those that move most."""
     weights = {"projection on the shift": moved / width**2}
     threshold = 0.25 * apart.max(initial=0.0)
@@ -102,7 +104,7 @@ def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) 
     for name, weight in weights.items():
         if np.abs(weight).max(initial=0.0) > 0:
             unit = weight / np.abs(weight).max()
-            yield Score(name, partial(_projected, unit))
+            yield OutputScore(name, partial(_projected, unit))
     low, high = centre - np.abs(moved) / 2, centre + np.abs(moved) / 2
     unit = np.sign(moved) / width
 
@@ -110,7 +112,7 @@ def _linear(out0: Array, out1: Array, moved: Array, width: Array, apart: Array) 
         return np.asarray(np.clip(x, low, high) @ unit)
 
     if np.abs(unit).max(initial=0.0) > 0:
-        yield Score("likelihood ratio of Laplace noise", clipped)
+        yield OutputScore("likelihood ratio of Laplace noise", clipped)
 
 
 def _projected(weight: Array, x: Array) -> Array:
@@ -125,7 +127,7 @@ def _of_columns(some: Integers, of: Of, x: Array) -> Array:
     return of(x[:, some])
 
 
-def _tables(out0: Array, out1: Array) -> Iterator[Score]:
+def _tables(out0: Array, out1: Array) -> Iterator[OutputScore]:
     """By whole outputs, where few different ones occur."""
     every = np.concatenate([out0, out1]).round(SCORE_DECIMALS) + 0.0  # no negative zero
     _, which = np.unique(every, axis=0, return_inverse=True)
@@ -139,7 +141,7 @@ def _tables(out0: Array, out1: Array) -> Iterator[Score]:
     def looked_up(x: Array) -> Array:
         return np.array([table.get(row.tobytes(), 0.0) for row in x.round(SCORE_DECIMALS) + 0.0])
 
-    yield Score("likelihood ratio of whole outputs", looked_up)
+    yield OutputScore("likelihood ratio of whole outputs", looked_up)
 
 
 def _by_coordinate(out0: Array, out1: Array, some: Integers) -> Of:
@@ -192,7 +194,9 @@ def _log_ratio(values0: Array, values1: Array) -> Of:
     return of
 
 
-def _of_shift(out0: Array, out1: Array, some: Integers, moved: Array | None) -> Iterator[Score]:
+def _of_shift(
+    out0: Array, out1: Array, some: Integers, moved: Array | None
+) -> Iterator[OutputScore]:
     """Likelihood ratios of a shifted law, with the covariance of its numbers."""
     size = np.abs(out0[:, some]).max(axis=0)
     some = some[out0[:, some].std(axis=0) > CONSTANT * size]
@@ -202,4 +206,4 @@ def _of_shift(out0: Array, out1: Array, some: Integers, moved: Array | None) -> 
         return
     names = ("by the covariance", "by the norm", "by densities")
     for name, of in zip(names, scores_of_a_shift(silent, (0 * shift, shift)), strict=True):
-        yield Score(f"likelihood ratio of a shift {name}", partial(_of_columns, some, of))
+        yield OutputScore(f"likelihood ratio of a shift {name}", partial(_of_columns, some, of))

@@ -16,11 +16,11 @@ import numpy as np
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.statistics.bounds import Scores, from_scores
 
-from .drawn import DrawnPairs
 from .function import AuditedFunction, FunctionError
-from .neighbours import BEYOND, NEAR, PLAIN_SCALES, SCALES, Direction, Neighbours, Pair
-from .scores import Score, best, promise, scores
-from .shifts import SEEDS, Noise, recognised, shift
+from .neighbours import BEYOND, NEAR, PLAIN_SCALES, SCALES, Direction, NeighbouringInputs, Pair
+from .random_pairs import DrawnPairs
+from .scores import OutputScore, best, promise, scores
+from .shifts import SEEDS, OutputNoise, recognised, shift
 
 PILOT = 200  # runs that make a score of a pair, and as many that choose it
 MOST_FIT = 2_000  # the same of the pairs that are played in full
@@ -36,7 +36,7 @@ FURTHER = 1e-3  # relative: by which a value far beyond moves the output further
 OnRun = Callable[[int, int], None]  # runs that are done, of all
 
 
-class Move(NamedTuple):
+class OutputMove(NamedTuple):
     """A pair of inputs, and by how much it moves the output where that is known."""
 
     pair: Pair
@@ -44,11 +44,11 @@ class Move(NamedTuple):
     size: float  # of it in units of the noise: L2 length, or L1 length of Laplace noise
 
 
-class Played(NamedTuple):
+class PlayedPair(NamedTuple):
     """The runs on one pair: the score that was chosen, and its values."""
 
-    move: Move
-    score: Score
+    move: OutputMove
+    score: OutputScore
     counted: Scores
     choosing: Scores
     n_calls: int = 0  # that were made in a row, after one seed
@@ -63,7 +63,7 @@ class Search:
     """
 
     function: AuditedFunction
-    neighbours: Neighbours
+    neighbours: NeighbouringInputs
     delta: float
     seed: int
 
@@ -74,7 +74,7 @@ class Search:
         return self.function.in_turn([zero], len(SEEDS), SEEDS)[:, 0]
 
     @cached_property
-    def noise(self) -> Noise | None:
+    def noise(self) -> OutputNoise | None:
         """The noise that is added to 0, if it is recognised."""
         return recognised(self.function, self.neighbours.zero)
 
@@ -88,14 +88,14 @@ class Search:
         return np.std(self.function.in_turn([zero], 32)[:, 0], axis=0)
 
     @cached_property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[OutputMove]:
         """Every pair that is tried, the largest move first; those that are not known last."""
         found = [*self._at_corners, *self._between]
         most = max((move.size for move in found if move.moved is not None), default=0.0)
         return sorted(found, key=lambda move: _rank(move, most))
 
     @cached_property
-    def _at_corners(self) -> list[Move]:
+    def _at_corners(self) -> list[OutputMove]:
         if self.neighbours.finds_clip:
             return list(self._of_lengths())
         return [self._measured(pair) for pair in self.neighbours.fixed()]
@@ -114,12 +114,12 @@ class Search:
         return len(self._at_corners) + self.n_drawn
 
     @cached_property
-    def _between(self) -> list[Move]:
+    def _between(self) -> list[OutputMove]:
         """Of pairs that are drawn, each that moves the output further than those before.
 
         Those whose move depends on the draws count as such.
         """
-        pairs, best, found = DrawnPairs(self.neighbours, self.seed), None, list[Move]()
+        pairs, best, found = DrawnPairs(self.neighbours, self.seed), None, list[OutputMove]()
         for i in range(self.n_drawn):
             one = pairs.first() if best is None or i < self.n_drawn // 2 else pairs.near(best)
             move = self._measured(pairs.pair(one))
@@ -146,7 +146,7 @@ class Search:
         with np.errstate(over="ignore"):
             return max(float(np.linalg.norm(m.moved)) for m in self.moves if m.moved is not None)
 
-    def _of_lengths(self) -> Iterator[Move]:
+    def _of_lengths(self) -> Iterator[OutputMove]:
         """Pairs of all directions, at lengths of every size and around where outputs stop moving.
 
         Where the move depends on the draws, a clip cannot be found: plain lengths are tried.
@@ -182,15 +182,15 @@ class Search:
             if moved is None or np.linalg.norm(moved) > (1 + FURTHER) * clipped:
                 yield length
 
-    def _measured(self, pair: Pair) -> Move:
+    def _measured(self, pair: Pair) -> OutputMove:
         try:
             moves = [shift(self.function, self.start, v) for v in (pair.having, pair.without)]
         except ValueError:  # arrays of other sizes, as the output of fewer records may be
             moves = [None, None]
         if moves[0] is None or moves[1] is None:
-            return Move(pair, None, inf)
+            return OutputMove(pair, None, inf)
         moved = moves[0] - moves[1]
-        return Move(pair, moved, self.size(moved))
+        return OutputMove(pair, moved, self.size(moved))
 
     def size(self, moved: Array) -> float:
         """Of a move in units of the noise; infinite where a number moves and has no noise."""
@@ -204,7 +204,7 @@ class Search:
         laplace = self.noise is not None and self.noise.draw.family == "laplace"
         return float(np.linalg.norm(units, 1 if laplace else 2))
 
-    def played(self, on_run: OnRun) -> Played:
+    def played(self, on_run: OnRun) -> PlayedPair:
         """The worst pair, played in full."""
         self.function.seed(self.seed + 1)
         runs = self.function.options.runs
@@ -227,7 +227,7 @@ class Search:
         choosing = self._scored(move.pair, score, choose, on_run)
         counted = self._scored(move.pair, score, runs, on_run)
         n_runs = choose + runs + len(finalists) * (fit + self.few(choose))
-        return Played(move, score, counted, choosing, 2 * self.function.calls * n_runs)
+        return PlayedPair(move, score, counted, choosing, 2 * self.function.calls * n_runs)
 
     def few(self, n: int) -> int:
         """So many runs, or as many as outputs can be held of."""
@@ -244,8 +244,8 @@ class Search:
         return found.value + 1e-3 * self._promised(values0, values1)
 
     def _chosen(
-        self, move: Move, fit: int, choose: int, merit: Callable[[Array, Array], float]
-    ) -> tuple[Score, float]:
+        self, move: OutputMove, fit: int, choose: int, merit: Callable[[Array, Array], float]
+    ) -> tuple[OutputScore, float]:
         pair = move.pair
         flat = [
             np.concatenate([a.ravel() for a in v]).astype(float)
@@ -260,7 +260,7 @@ class Search:
         runs = self.function.runs([pair.without, pair.having], n)
         return runs[:, 0], runs[:, 1]
 
-    def _scored(self, pair: Pair, score: Score, n: int, on_run: OnRun) -> tuple[Array, Array]:
+    def _scored(self, pair: Pair, score: OutputScore, n: int, on_run: OnRun) -> tuple[Array, Array]:
         """[n] of either input."""
         block, values = self.few(1_000), []
         for start in range(0, n, block):
@@ -272,14 +272,14 @@ class Search:
         return without, having
 
 
-def _rank(move: Move, most: float) -> tuple[bool, float]:
+def _rank(move: OutputMove, most: float) -> tuple[bool, float]:
     """Largest moves first; those that equal the largest but for rounding as they were tried."""
     if move.moved is None:
         return True, 0.0
     return False, -most if move.size >= (1 - ROUNDING) * most else -move.size
 
 
-def _spread(moves: Sequence[Move], most: int) -> list[Move]:
+def _spread(moves: Sequence[OutputMove], most: int) -> list[OutputMove]:
     """At most so many of them, evenly."""
     places = np.unique(np.linspace(0, len(moves) - 1, most).round().astype(int))
     return [moves[i] for i in places]

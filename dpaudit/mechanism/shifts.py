@@ -45,7 +45,7 @@ GIVEN: tuple[tuple[str, NoiseFamily, str, Any], ...] = (  # with options of a dr
 ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
 
 
-class Draw(NamedTuple):
+class DrawFunction(NamedTuple):
     """A function that frameworks draw noise with, after a seed."""
 
     name: str
@@ -56,13 +56,13 @@ class Draw(NamedTuple):
     # What is drawn next, [n_out]; None: that is not seen without a call.
     following: Callable[[AuditedFunction], Array] | None = None
     most: int = MOST_REPLAYED  # calls with a value that are compared
-    several: Callable[[int], "Draw"] | None = None  # the draws for so many outputs in a row
+    several: Callable[[int], "DrawFunction"] | None = None  # the draws for so many outputs in a row
 
 
-class Noise(NamedTuple):
+class OutputNoise(NamedTuple):
     """Noise that was recognised: independent draws of a family, each times a scale, or sums."""
 
-    draw: Draw
+    draw: DrawFunction
     scale: Array  # [n_out]: standard deviation, or scale of the Laplace distribution; may be < 0
     # [n_out, n_drawn]: what each Gaussian draw adds; None: each output has one, times its scale
     mix: Array | None = None
@@ -122,12 +122,12 @@ def shift(function: AuditedFunction, start: Array, value: Value) -> Array | None
     return None if spread > allowed else np.asarray(moved.mean(axis=0))
 
 
-def recognised(function: AuditedFunction, value: Value) -> Noise | None:
+def recognised(function: AuditedFunction, value: Value) -> OutputNoise | None:
     """The noise that is added to a value, if it is what a known function draws first, or sums."""
     return _one_by_one(function, value) or _summed(function, value)
 
 
-def _one_by_one(function: AuditedFunction, value: Value) -> Noise | None:
+def _one_by_one(function: AuditedFunction, value: Value) -> OutputNoise | None:
     """Noise of which each number is one draw, times a scale."""
     returned = function.in_turn([value], len(SEEDS), SEEDS)[:, 0]
     ours = returned - returned.mean(axis=0)
@@ -141,11 +141,11 @@ def _one_by_one(function: AuditedFunction, value: Value) -> Noise | None:
         scale = (ours * theirs).sum(axis=0) / np.square(theirs).sum(axis=0)
         allowed = _allowed(function, drawn, scale, np.abs(returned).max(axis=0))
         if (np.abs(ours - scale * theirs) <= allowed).all() and (np.abs(scale) > allowed).any():
-            return Noise(draw, _alike(np.where(np.abs(scale) > allowed, scale, 0.0)))
+            return OutputNoise(draw, _alike(np.where(np.abs(scale) > allowed, scale, 0.0)))
     return None
 
 
-def _summed(function: AuditedFunction, value: Value) -> Noise | None:
+def _summed(function: AuditedFunction, value: Value) -> OutputNoise | None:
     """Noise of which each number is a sum of Gaussian draws, each times a weight."""
     options = function.options
     n_out = sum(map(prod, options.output_shapes))
@@ -167,11 +167,11 @@ def _summed(function: AuditedFunction, value: Value) -> Noise | None:
         if (np.abs(ours - theirs @ mix.T) <= allowed).all() and (np.abs(ours) > allowed).any():
             mix = np.where(np.abs(mix) > allowed[:, None], mix, 0.0)
             mix = mix[:, : 1 + np.flatnonzero(mix.any(axis=0))[-1]]
-            return Noise(draw, np.linalg.norm(mix, axis=1), mix)
+            return OutputNoise(draw, np.linalg.norm(mix, axis=1), mix)
     return None
 
 
-def _drawn_here(function: AuditedFunction) -> Sequence[Draw]:
+def _drawn_here(function: AuditedFunction) -> Sequence[DrawFunction]:
     """What it may draw with after a seed."""
     given = GIVEN_DRAWS if function.generator is not None else ()
     flat = FLAT_DRAWS if len(function.options.output_shapes) > 1 else ()
@@ -209,7 +209,7 @@ def _after_seed(
     one: One,
     flat: bool = False,
     outputs: int = 1,
-) -> Draw:
+) -> DrawFunction:
     """What a function draws first after each seed, for each tensor of the output in turn.
 
     Args:
@@ -237,7 +237,7 @@ def _after_seed(
             rows.append(drawn(function, of))
         return np.stack(rows)
 
-    return Draw(
+    return DrawFunction(
         name,
         family,
         generator,
@@ -267,14 +267,14 @@ def _python(draw: Callable[[float, float], float]) -> One:
     return lambda _, shape: np.array([draw(0.0, 1.0) for _ in range(prod(shape))])
 
 
-def _by_jax(name: str, family: NoiseFamily) -> Draw:
+def _by_jax(name: str, family: NoiseFamily) -> DrawFunction:
     def seeded(function: AuditedFunction, value: Value, seeds: Sequence[int]) -> Array | None:
         found = function.drawn_by_jax(value, seeds)
         n_out = sum(map(prod, function.options.output_shapes))
         fits = found is not None and found.family == family and found.numbers.shape[1] == n_out
         return found.numbers if found is not None and fits else None
 
-    return Draw(name, family, "", seeded, most=MOST_SLOW)
+    return DrawFunction(name, family, "", seeded, most=MOST_SLOW)
 
 
 def _seed_numpy(_: AuditedFunction, seed: int) -> None:
@@ -297,13 +297,13 @@ def _seed_python(_: AuditedFunction, seed: int) -> None:
     random.seed(seed)
 
 
-def _torch_draws(flat: bool) -> Iterator[Draw]:
+def _torch_draws(flat: bool) -> Iterator[DrawFunction]:
     for dtype in (torch.float32, torch.float64):
         one = _torch_normal(dtype)
         yield _after_seed("torch.randn", "gaussian", "torch", _seed_torch, one, flat)
 
 
-def _draws() -> Iterator[Draw]:
+def _draws() -> Iterator[DrawFunction]:
     yield _after_seed("numpy.random.normal", "gaussian", "numpy.random", _seed_numpy, _numpy_normal)
     yield from _torch_draws(flat=False)
     for drawn in (random.gauss, random.normalvariate):

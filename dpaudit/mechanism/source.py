@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from dpaudit.defense.claim_accounting import Accounted, claimed_delta
+from dpaudit.defense.claim_accounting import AccountedClaim, claimed_delta
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency, Claim
 from dpaudit.files.file_problems import dotted, problems_of
@@ -21,7 +21,7 @@ from dpaudit.files.finding import Finding, Role
 from dpaudit.files.mechanism_file import READER, MechanismConfig, MechanismOptions, claim_problems
 from dpaudit.files.result import AuditResult, GraphSummary, JudgedClaim, Note
 from dpaudit.inputs.recorder import recording
-from dpaudit.pipeline.judge import Evidence, audited, bearing_on, judge
+from dpaudit.pipeline.judge import AuditEvidence, audited, bearing_on, judge
 from dpaudit.pipeline.provenance import provenance_of
 from dpaudit.pipeline.rules import Judging
 from dpaudit.progress import OnProgress, one_step, unreported
@@ -30,7 +30,7 @@ from dpaudit.training.run_directory import RunDirectory
 
 from .elsewhere import FunctionElsewhere, elsewhere
 from .findings import (
-    Compared,
+    ComparedCalls,
     alignment,
     between_calls,
     distance,
@@ -48,11 +48,11 @@ from .function import (
     load,
     source_of,
 )
-from .neighbours import SCALES, Neighbours, Pair
+from .neighbours import SCALES, NeighbouringInputs, Pair
 from .probes import probed
-from .rare import goes_on, known_far_seeds, other_draws
+from .rare_outputs import goes_on, known_far_seeds, other_draws
 from .search import Search
-from .shifts import Noise
+from .shifts import OutputNoise
 
 SEARCH = "search for the worst pair of inputs"
 COMPARISON = "calls beside the noise that was recognised"
@@ -206,12 +206,12 @@ class FunctionSource:
             "code": {"dpaudit": hash_of(own_source()), "function": self.code},
         }
 
-    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> Evidence:
+    def evidence(self, on_progress: OnProgress, run: RunDirectory) -> AuditEvidence:
         began, config = time.perf_counter(), self.config
         noted = run.noted(on_progress)
         judging, findings, search = examined(config, self.function, noted)
         device = torch.device("cpu")
-        return Evidence(
+        return AuditEvidence(
             [judging],
             findings,
             GraphSummary(name="single-agent", n_agents=1, links=(), positions=((0.0, 0.0),)),
@@ -234,7 +234,7 @@ def _examined(
     config: MechanismConfig, called: AuditedFunction, on_progress: OnProgress
 ) -> tuple[Judging, list[Finding], Search]:
     (claim,), options = config.claim, config.mechanism
-    neighbours = Neighbours(options, claim.adjacency, config.seed)
+    neighbours = NeighbouringInputs(options, claim.adjacency, config.seed)
     n_calls = (3 * options.runs + OVERHEAD) * options.calls
     for what in (SEARCH, COMPARISON, "runs", CONTROLS, "the report"):
         on_progress(what, 0, 0)
@@ -254,16 +254,16 @@ def _examined(
     return Judging(0, claim, READER, accounted, because, premise=premise), findings, search
 
 
-def replayed(noise: Noise, runs: int) -> int:
+def replayed(noise: OutputNoise, runs: int) -> int:
     """How many calls are compared with recognised noise, half with either input of a pair."""
     return 2 * min(runs // 2, noise.draw.most)
 
 
 def _findings(
     claim: Claim, search: Search, worst: Pair, on_progress: OnProgress
-) -> tuple[list[Finding], Accounted]:
+) -> tuple[list[Finding], AccountedClaim]:
     """All evidence on the claim, and what was measured."""
-    compared = Compared(0, 0, "")
+    compared = ComparedCalls(0, 0, "")
     if search.noise is not None:
         with one_step(on_progress, COMPARISON):
             compared = _compared(search.function, search.noise, (worst.having, worst.without))
@@ -286,7 +286,9 @@ def _findings(
     return [finding for finding in several if finding is not None], found.accounted
 
 
-def _compared(function: AuditedFunction, noise: Noise, values: Sequence[Value]) -> Compared:
+def _compared(
+    function: AuditedFunction, noise: OutputNoise, values: Sequence[Value]
+) -> ComparedCalls:
     """How often calls add another noise than what was recognised, and what else speaks of more."""
     n, far = replayed(noise, function.options.runs), known_far_seeds(function, noise, values[0])
     exceptions = far_off = 0
@@ -297,7 +299,7 @@ def _compared(function: AuditedFunction, noise: Noise, values: Sequence[Value]) 
     other = other_draws(function, noise, values[0])
     if far_off:
         other = "where its noise comes out far, a call adds something else"
-    return Compared(n, exceptions, other)
+    return ComparedCalls(n, exceptions, other)
 
 
 def _values(options: MechanismOptions) -> str:

@@ -149,7 +149,7 @@ def floats_of_norm(t: int, o: int, f: int) -> int:
     return 2 * t * t if prefer_gram(t, o, f) else o * f
 
 
-class Records(NamedTuple):
+class RecordGradients(NamedTuple):
     """The gradients of all parameters at every record of every model of a block."""
 
     terms: list[Term]

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dpaudit.counted import counted
 from dpaudit.errors import ConfigError, DpauditError, is_out_of_memory
+from dpaudit.tensor_memory import counted
 
-from .gradient_terms import Each, Records
+from .gradient_check import agrees
+from .gradient_terms import Each, RecordGradients
 from .lockstep import Lockstep
 from .models import n_parameters, parameters_of
 from .networks import Shape, call, logits_of
 from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy, of_records
-from .tried import agrees
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
 _RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
@@ -43,7 +43,9 @@ class Engine(Protocol):
         """
         ...
 
-    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+    def records(
+        self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool
+    ) -> RecordGradients:
         """Every record's gradient of the cross-entropy; labels [n, r] or [n, r, n_classes]."""
         ...
 
@@ -369,12 +371,14 @@ class OneByOne:
         rows = [torch.stack([self._call(x, batch) for x in xs], dim=1) for xs, batch in pairs]
         return torch.stack(rows)
 
-    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+    def records(
+        self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool
+    ) -> RecordGradients:
         own = self._of_batch if self.mixes_records else partial(self._of_records, create_graph)
         with torch.set_grad_enabled(create_graph):
             batches = zip(X, inputs, labels, strict=True)
             G = [torch.stack([own(x, *batch) for x in xs], dim=1) for xs, *batch in batches]
-            return Records([Each(torch.stack(G))])
+            return RecordGradients([Each(torch.stack(G))])
 
     def floats(self, shape: torch.Size) -> int:
         return (1 if self.mixes_records else 3) * n_parameters(self.module)

@@ -28,7 +28,7 @@ _PARTS = 16  # of a batch at most, since each has a sum of its own
 Pair = tuple[int, int]
 
 
-class Window(NamedTuple):
+class WholeImageLayer(NamedTuple):
     """A convolution, maxima, or a linear layer, whose window is the whole image."""
 
     c_x: int
@@ -64,7 +64,7 @@ class Window(NamedTuple):
         return torch.stack([y, tap, x[tap, y] - 1], dim=1).numpy()
 
 
-class Program(NamedTuple):
+class KernelNetwork(NamedTuple):
     """A network as the kernels take it."""
 
     layers: NDArray[Any]  # of LAYER
@@ -90,7 +90,7 @@ class Lockstep:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self._programs: dict[Shape, Program | None] = {}
+        self._programs: dict[Shape, KernelNetwork | None] = {}
 
     def takes(self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None) -> bool:
         """Whether it does, which depends on shapes, types and devices alone."""
@@ -149,7 +149,7 @@ class Lockstep:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return total[:, 0] if parts == 1 else total.sum(dim=1)
 
-    def _program(self, shape: Shape) -> Program | None:
+    def _program(self, shape: Shape) -> KernelNetwork | None:
         if shape not in self._programs:
             windows = _windows(self.module, shape)
             kernels = compiled() if windows else None
@@ -159,9 +159,9 @@ class Lockstep:
         return self._programs[shape]
 
 
-def _windows(module: nn.Module, shape: Shape) -> list[Window]:
+def _windows(module: nn.Module, shape: Shape) -> list[WholeImageLayer]:
     """The layers of a network on records of this shape; none if it has others than these."""
-    found: list[Window] = []
+    found: list[WholeImageLayer] = []
     if type(module) is not nn.Sequential or len(shape) != 3:
         return []
     c, sides, is_flat = shape[0], (shape[1], shape[2]), False
@@ -174,7 +174,7 @@ def _windows(module: nn.Module, shape: Shape) -> list[Window]:
         elif type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
             is_flat = True
         elif type(layer) is nn.Linear and is_flat and layer.in_features == c * prod(sides):
-            window = Window(c, sides, layer.out_features, sides)
+            window = WholeImageLayer(c, sides, layer.out_features, sides)
         elif type(layer) is nn.Conv2d and not is_flat and _is_plain(layer, c):
             window = _window(layer, c, sides, layer.out_channels)
         elif type(layer) is nn.MaxPool2d and not (is_flat or layer.ceil_mode):
@@ -195,10 +195,10 @@ def _is_plain(layer: nn.Conv2d, c: int) -> bool:
     return pads and layer.groups == 1 and layer.in_channels == c
 
 
-def _window(layer: Any, c_x: int, sides: Pair, c_y: int) -> Window:
+def _window(layer: Any, c_x: int, sides: Pair, c_y: int) -> WholeImageLayer:
     sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     size, stride, padding, dilation = (s if isinstance(s, tuple) else (s, s) for s in sizes)
-    return Window(c_x, sides, c_y, size, stride, padding, dilation)
+    return WholeImageLayer(c_x, sides, c_y, size, stride, padding, dilation)
 
 
 class _Builder:
@@ -209,7 +209,7 @@ class _Builder:
         self.size = self.n_starts = self.n_links = self.d = 0
         self.starts, self.links = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
 
-    def program(self, windows: list[Window]) -> Program:
+    def program(self, windows: list[WholeImageLayer]) -> KernelNetwork:
         layers = np.zeros(len(windows), self.kernels.LAYER)
         first = windows[0]
         x, dx = self._room(first.c_x * prod(first.sides_x), each=True), 0
@@ -219,9 +219,9 @@ class _Builder:
             x, dx = layer["y"], layer["dy"]
         self._room(1, each=True)  # factors, at the end
         starts, links = np.concatenate(self.starts), np.concatenate(self.links)
-        return Program(layers, starts, links, self.size)
+        return KernelNetwork(layers, starts, links, self.size)
 
-    def _write(self, layer: Any, window: Window) -> None:
+    def _write(self, layer: Any, window: WholeImageLayer) -> None:
         c_x, c_y = window.c_x, window.c_y
         n_x, n_y, taps = (prod(s) for s in (window.sides_x, window.sides_y, window.size))
         for name in ("pools", "rectifies", "is_linear"):

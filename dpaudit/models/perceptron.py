@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .gradient_terms import Records, Term
+from .gradient_terms import RecordGradients, Term
 from .stacked import Stacked
 
 
@@ -65,10 +65,12 @@ class Perceptron:
     def logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         return self._stacked.logits(X, inputs)
 
-    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+    def records(
+        self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool
+    ) -> RecordGradients:
         if create_graph:
             return self._stacked.records(X, inputs, labels, create_graph)
-        return Records(self._terms(X.detach(), inputs.detach(), labels.detach()))
+        return RecordGradients(self._terms(X.detach(), inputs.detach(), labels.detach()))
 
     def floats(self, shape: torch.Size) -> int:
         return self._stacked.floats(shape)

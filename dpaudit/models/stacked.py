@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from dpaudit.errors import DpauditError
 
-from .gradient_terms import Records
+from .gradient_terms import RecordGradients
 from .layers import LAYERS, Block, Layer, MaxPool, keep_channels_last
 from .models import n_parameters, parameters_of
 from .networks import Shape, logits_of
@@ -68,7 +68,9 @@ class Stacked:
         logits = logits_of(self.network(inputs.flatten(0, 1)), self.positions > 0)
         return logits.reshape(*block, *logits.shape[1:-1], logits.shape[-1] // block.k)
 
-    def records(self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool) -> Records:
+    def records(
+        self, X: Tensor, inputs: Tensor, labels: Tensor, create_graph: bool
+    ) -> RecordGradients:
         if not create_graph:
             X, inputs, labels = X.detach(), inputs.detach(), labels.detach()
         with torch.enable_grad():
@@ -89,7 +91,7 @@ class Stacked:
                 for t in layer.terms(k if create_graph else k.detach(), G)
             ]
         self._prepare(Block(0, 0, 0), {})
-        return Records(terms)
+        return RecordGradients(terms)
 
     def _seen_logits(self, X: Tensor, inputs: Tensor) -> Tensor:
         """Logits, after which each layer has its output as it was.

@@ -16,7 +16,7 @@ from dpaudit.memory import available, size_text
 from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.workers import Work, run_jobs
 from dpaudit.progress import OnProgress
-from dpaudit.training.held_folder import LOCK
+from dpaudit.training.locked_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.seals import bound_to
 

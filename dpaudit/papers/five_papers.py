@@ -18,7 +18,7 @@ import torch
 
 from dpaudit.attack.contract import AttackContext
 from dpaudit.defense.claim_accounting import (
-    Accounted,
+    AccountedClaim,
     account_claim,
     account_restated,
     claimed_epsilon,
@@ -35,7 +35,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline.judge import accounting_finding, bearing_on, judge
 from dpaudit.pipeline.provenance import code_of
 from dpaudit.pipeline.rules import Judging
-from dpaudit.pipeline.void import void_figures
+from dpaudit.pipeline.void_figures import void_figures
 from dpaudit.progress import OnProgress, unreported
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -141,7 +141,7 @@ def examined(
 
 
 def options_of(
-    claim: Claim, accounted: Accounted, defense: Defense, setting: Setting, scale: PlayedScale
+    claim: Claim, accounted: AccountedClaim, defense: Defense, setting: Setting, scale: PlayedScale
 ) -> dict[str, Any]:
     """Options of the game: whole runs where they may refute the claim, until bets have."""
     claimed = claimed_epsilon(claim)

@@ -31,7 +31,7 @@ AUDITS = ("framework", "claim", "adjacency", "calls", "claimed", "verdict", "mea
 FINDINGS = ("framework", "where", "it says", "what is so", "evidence", "fix")
 
 
-class Finding(NamedTuple):
+class FrameworkFinding(NamedTuple):
     """One thing about a framework: where, in its words, what is so, the evidence, and the fix."""
 
     says: str
@@ -49,10 +49,10 @@ class Framework(NamedTuple):
     name: str
     version: str
     install: tuple[tuple[str, ...], ...]  # arguments of each call of pip
-    finding: tuple[Finding, ...]
+    finding: tuple[FrameworkFinding, ...]
 
 
-class Audited(NamedTuple):
+class FrameworkAudit(NamedTuple):
     """One claim about a function of a framework, and its verdict or the code of what stopped it."""
 
     framework: str
@@ -96,7 +96,7 @@ def frameworks() -> dict[str, Framework]:
             name=table["name"],
             version=table["version"],
             install=tuple(map(tuple, table["install"])),
-            finding=tuple(Finding(**one) for one in table["finding"]),
+            finding=tuple(FrameworkFinding(**one) for one in table["finding"]),
         )
         for table in tomllib.loads(text)["framework"]
     }
@@ -152,14 +152,14 @@ def configs(framework: str, python: Path) -> Iterator[tuple[str, MechanismConfig
         yield check["name"], MechanismConfig.from_dict({**audit, "mechanism": options})
 
 
-def audited(framework: str, check: str, config: MechanismConfig) -> Audited:
+def audited(framework: str, check: str, config: MechanismConfig) -> FrameworkAudit:
     """The verdict on one check; the code of an error where a function cannot be audited."""
     try:
         with TemporaryDirectory(prefix="dpaudit-") as folder:
             result = run_mechanism(config, Path(folder))
     except DpauditError as error:
-        return Audited(framework, check, config, error.code, None, None)
-    return Audited(framework, check, config, str(result.verdict), *_figures(result))
+        return FrameworkAudit(framework, check, config, error.code, None, None)
+    return FrameworkAudit(framework, check, config, str(result.verdict), *_figures(result))
 
 
 def _figures(result: AuditResult) -> tuple[tuple[float, float] | None, float | None]:
@@ -179,7 +179,7 @@ def all_audited(
     make: bool = False,
     only: Sequence[str] = (),
     on_progress: OnProgress = unreported,
-) -> Iterator[Audited]:
+) -> Iterator[FrameworkAudit]:
     """Every check of every framework, or of some.
 
     Args:
@@ -220,7 +220,7 @@ def refuse_other_lines(environment: Path, framework: Framework) -> None:
             raise ConfigError("DPA057", f"{path}: line {one.line} is not `{one.code}`")
 
 
-def lines(found: list[Audited]) -> Iterator[str]:
+def lines(found: list[FrameworkAudit]) -> Iterator[str]:
     """The printed form: a line for each check."""
     for one in found:
         framework, check, adjacency, calls, claimed, verdict, measured, certified = one.row
@@ -229,7 +229,7 @@ def lines(found: list[Audited]) -> Iterator[str]:
             yield f"    epsilon measured {measured or '-'}, certified {certified or '-'}"
 
 
-def tables(found: list[Audited]) -> ResultTables:
+def tables(found: list[FrameworkAudit]) -> ResultTables:
     """All of it as published results: the findings, and the audits that they rest on."""
     versions = {name: f"{name} {one.version}" for name, one in frameworks().items()}
     rows = [
@@ -259,7 +259,7 @@ def tables(found: list[Audited]) -> ResultTables:
     )
 
 
-def _finding_row(one: Finding) -> tuple[str, ...]:
+def _finding_row(one: FrameworkFinding) -> tuple[str, ...]:
     where = f"{one.file}:{one.line}" if one.file else ""
     return where, one.says, one.so, one.check or "read in the code", one.fix or "none needed"
 

@@ -25,7 +25,7 @@ from dpaudit.defense.contract import Defense, Setting
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.files.result import AuditResult
-from dpaudit.game.estimating.estimate import Window
+from dpaudit.game.estimating.estimate import LinearWindow
 from dpaudit.pipeline.caller_objects import NOTHING, CallerObjects
 from dpaudit.pipeline.run import Runtime, prepare, run_audit
 
@@ -212,7 +212,7 @@ def _noise_limits(
 def noise_multipliers(defense: Defense, setting: Setting, config: AuditConfig) -> list[float]:
     """Noise over clip norm of each gradient of agent 0 that the view reveals of the last round."""
     last = defense.n_rounds
-    window = Window(defense, setting, config.threat_model[0], range(last - 1, last + 1))
+    window = LinearWindow(defense, setting, config.threat_model[0], range(last - 1, last + 1))
     clip_norm = defense.clip_norm_in(last)
     assert clip_norm is not None  # else no noise hides a record
     wanted = (one for one in window.inputs if (one.round, one.agent) == (last, 0))

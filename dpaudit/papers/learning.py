@@ -27,8 +27,8 @@ from dpaudit.rng import Streams
 from dpaudit.training.classification import Classification, n_evaluated
 from dpaudit.training.costs import pace_of, training_bytes
 from dpaudit.training.loaded_problem import Problem
+from dpaudit.training.partial_inputs import global_randomness
 from dpaudit.training.train import NOTHING_RECORDED, Learning, train
-from dpaudit.training.woven import global_randomness
 
 from .experiment import CellContext, MeasuredNumber, Settings
 

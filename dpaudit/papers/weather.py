@@ -25,7 +25,7 @@ from dpaudit.game.filtering.adversary import Adversary, leak_by_agent
 from dpaudit.game.game import Game
 from dpaudit.game.step_inputs import ChosenNoise
 from dpaudit.graphs.graph import Network, build_graph
-from dpaudit.pipeline.reach import refuse_waiting
+from dpaudit.pipeline.link_coverage import refuse_waiting
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
 

@@ -3,7 +3,7 @@
 from math import inf
 from typing import NamedTuple
 
-from dpaudit.defense.claim_accounting import Accounted
+from dpaudit.defense.claim_accounting import AccountedClaim
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Metric, Name, Role
 from dpaudit.statistics.bounds import clopper_pearson
@@ -49,7 +49,12 @@ def counted_rate(prepared: Prepared) -> Rate | None:
 
 
 def records_finding(
-    index: int, claim: Claim, adversary: str, accounted: Accounted, rate: Rate | None, at: Prepared
+    index: int,
+    claim: Claim,
+    adversary: str,
+    accounted: AccountedClaim,
+    rate: Rate | None,
+    at: Prepared,
 ) -> Finding:
     """How often a batch holds a record of the agent that is worst off, beside what is declared."""
     defense, size = at.defense, at.setting.sizes[accounted.victim]

@@ -18,10 +18,10 @@ from threading import current_thread, main_thread
 from typing import NamedTuple
 
 from dpaudit.attack.contract import AttackContext
-from dpaudit.counted import LEAST, UNSEEN
 from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.memory import size_text
+from dpaudit.tensor_memory import LEAST, UNSEEN
 from dpaudit.text import duration
 from dpaudit.training.costs import (
     examination_bytes,
@@ -30,9 +30,9 @@ from dpaudit.training.costs import (
     training_bytes,
 )
 from dpaudit.training.noise_rounds import PLAYED_WAYS, streams_of
+from dpaudit.training.partial_inputs import global_randomness
 from dpaudit.training.run_directory import RunDirectory
 from dpaudit.training.train import NOTHING_RECORDED, train
-from dpaudit.training.woven import global_randomness
 
 from .jobs import (
     NOISE_OF_THE_RUN,

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from dpaudit.attack.contract import Attack, AttackContext, Part
 from dpaudit.defense.contract import Defense, Setting
-from dpaudit.defense.returned import kind, unchanged_settings
+from dpaudit.defense.contract_checks import kind, unchanged_settings
 from dpaudit.errors import DpauditError, PluginError, RunError, is_out_of_memory
 from dpaudit.files.config import AuditConfig, Plugin
 from dpaudit.files.finding import Finding, Metric, Role

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpaudit.defense.claim_accounting import (
-    Accounted,
+    AccountedClaim,
     account_claim,
     account_restated,
     claimed_epsilon,
@@ -33,14 +33,14 @@ from dpaudit.training.run_directory import RunDirectory
 
 from .batch_rate import counted_rate, records_finding
 from .jobs import Prepared
+from .link_coverage import reads_nothing
 from .premises import epsilon_range, premises, state_finding
-from .reach import reads_nothing
 from .rules import ALPHA, ClaimCase, Judging, decide, meaning
-from .void import void_figures
+from .void_figures import void_figures
 
 
 def accounting_finding(
-    index: int, claim: Claim, threat_model: ThreatModel, accounted: Accounted
+    index: int, claim: Claim, threat_model: ThreatModel, accounted: AccountedClaim
 ) -> Finding:
     """The evidence that accounting gives; ``unsupported`` if even the least exceeds the claim."""
     low, high = accounted.epsilon
@@ -184,7 +184,7 @@ def accounted(
     return void_figures(judgings, findings)
 
 
-class Evidence(NamedTuple):
+class AuditEvidence(NamedTuple):
     """What an audit has found, and what a result shows beside the verdicts on it."""
 
     judgings: Sequence[Judging]
@@ -204,7 +204,7 @@ def audited(
     config_text: str,
     resume: bool,
     fingerprint: Mapping[str, object],
-    evidence: Callable[[RunDirectory], Evidence],
+    evidence: Callable[[RunDirectory], AuditEvidence],
     report: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> AuditResult:
@@ -225,7 +225,7 @@ def audited(
 
 
 def concluded(
-    config: AnyConfig, run: RunDirectory, evidence: Evidence, report: bool = True
+    config: AnyConfig, run: RunDirectory, evidence: AuditEvidence, report: bool = True
 ) -> AuditResult:
     """Judge the claims by the evidence; writes audit.json and report.html."""
     graph = evidence.graph

@@ -46,7 +46,7 @@ from dpaudit.statistics.bounds import (
     with_noise_times,
 )
 from dpaudit.statistics.noise_tests import law_p_value, score_of_edges, scores_of_a_shift
-from dpaudit.training.woven import global_randomness
+from dpaudit.training.partial_inputs import global_randomness
 
 from .jobs import Prepared, reason_not_examined
 

@@ -28,7 +28,7 @@ from dpaudit.statistics.noise_tests import (
     size_of_draws,
 )
 from dpaudit.training.costs import too_large_to_examine
-from dpaudit.training.noise_heard import Heard, heard
+from dpaudit.training.message_response import Heard, heard
 from dpaudit.training.noise_rounds import RealRound, RealRounds, streams_of
 
 from .jobs import Prepared, reason_not_examined

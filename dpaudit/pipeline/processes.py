@@ -22,7 +22,7 @@ from dpaudit.codes import entries
 from dpaudit.errors import Problem
 from dpaudit.memory import available
 from dpaudit.text import one_line
-from dpaudit.unforeseen import problems_of
+from dpaudit.unexpected_errors import problems_of
 
 Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
 
@@ -48,14 +48,14 @@ class EndedAudit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Server:
+class AuditProcess:
     """A process that carries out orders (``serve``), one after the other."""
 
     process: subprocess.Popen[str]
     errors: IO[str]
 
     @classmethod
-    def of(cls, command: Sequence[str], environment: Mapping[str, str]) -> "Server":
+    def of(cls, command: Sequence[str], environment: Mapping[str, str]) -> "AuditProcess":
         """Start a command, with more in its environment."""
         errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (read later)
         kept = {key: value for key, value in os.environ.items() if key not in _INTERACTIVE}
@@ -132,14 +132,14 @@ def side_by_side(
         waiting: called often.
         seconds: when one is stopped.
     """
-    queue, servers = list(orders), dict[int, Server]()
+    queue, servers = list(orders), dict[int, AuditProcess]()
     running: dict[int, tuple[str, float]] = {}  # by place: which order, and when it began
     try:
         while queue or running:
             for place, environment in enumerate(places):
                 if queue and place not in running:
                     if place not in servers or servers[place].process.poll() is not None:
-                        servers[place] = Server.of(command, environment)
+                        servers[place] = AuditProcess.of(command, environment)
                     name = queue.pop(0)
                     servers[place].order(orders[name].text)
                     running[place] = name, time.monotonic()
@@ -171,7 +171,7 @@ def share_of_memory(max_memory: int | None, abreast: int, device: str) -> int | 
 def serve(carry_out: Callable[[str], None], modules: Sequence[str] = BY_EVERY_AUDIT) -> int:
     """Carry out orders until there are no more; of a fork, the exit code of its order.
 
-    This is the other end of a ``Server``: each order is carried out in a fork of the process, which
+    This is the other end of an ``AuditProcess``: each order is carried out in a fork of the process, which
     finds all modules imported. It is a line of stdin, whose end means that whoever asked is gone,
     and its answer a line of JSON on stdout: the exit code of its fork, and what that said on
     stderr. The code is 0 if the order is done, and 2 with a line for each problem.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import NamedTuple
 
-from dpaudit.defense.claim_accounting import Accounted, claimed_epsilon
+from dpaudit.defense.claim_accounting import AccountedClaim, claimed_epsilon
 from dpaudit.files.claim import Adjacency, Claim
 from dpaudit.files.finding import LEFT_OUT, WITHIN_BOUND, Finding, Metric, Name, Role
 from dpaudit.files.result import Premise
@@ -23,7 +23,7 @@ class Judging(NamedTuple):
     claim_index: int  # into the audit's claims
     claim: Claim
     threat_model: ThreatModel
-    restated: Accounted  # one record, the whole run
+    restated: AccountedClaim  # one record, the whole run
     because: tuple[int, ...]
     reads_nothing: bool = False  # the adversary has no link in any round
     premise: str = ""  # what a verdict assumes beside its evidence, as a sentence

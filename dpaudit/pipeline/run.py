@@ -46,12 +46,12 @@ from .jobs import (
     run_attack,
     train_world,
 )
-from .judge import Evidence, accounted, audited, concluded
+from .judge import AuditEvidence, accounted, audited, concluded
+from .link_coverage import absent_notes, links_of, refuse_absent_links, refuse_waiting, with_regions
 from .noise_law import examine_law
 from .noise_of_the_run import examine_noise
 from .notes import learning_notes, problem_notes, vacuous_notes
 from .provenance import code_of, provenance_of
-from .reach import absent_notes, links_of, refuse_absent_links, refuse_waiting, with_regions
 from .requirements import refuse_missing_packages
 from .workers import Work, Workers
 
@@ -103,7 +103,7 @@ def run_audit(
         trained = _Trained(prepared, runtime, costs, own)
         fingerprint = fingerprint_of(prepared, runtime)
 
-        def evidence(run: RunDirectory) -> Evidence:
+        def evidence(run: RunDirectory) -> AuditEvidence:
             return trained.evidence(run, run.noted(on_progress), say)
 
         return audited(config, out, config_text, resume, fingerprint, evidence, report, say)
@@ -167,7 +167,7 @@ class _Trained:
 
     def evidence(
         self, run: RunDirectory, on_progress: OnProgress, say: Callable[[str], None] | None
-    ) -> Evidence:
+    ) -> AuditEvidence:
         began = time.perf_counter()
         costs, runtime = self.costs, self.runtime
         alone = SHORT if costs.is_short else 0.0
@@ -201,7 +201,7 @@ class _Trained:
         on_progress: OnProgress,
         seconds: Mapping[str, float] = {},
         alone: float = 0.0,
-    ) -> Evidence:
+    ) -> AuditEvidence:
         """The evidence of all attacks on what was recorded, and of accounting."""
         began = time.perf_counter()
         prepared, runtime, costs = self.prepared, self.runtime, self.costs
@@ -215,7 +215,7 @@ class _Trained:
         curves = {
             world: Curve.model_validate(_result_of(run, world, run.binding)) for world in WORLDS
         }
-        return Evidence(
+        return AuditEvidence(
             judgings,
             findings,
             prepared.graph,

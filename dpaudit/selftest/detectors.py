@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import Mechanism, epsilon, false_negative_rate
-from dpaudit.attacks.sensitivity.examination import Examination
-from dpaudit.attacks.sensitivity.worlds import Coupled
+from dpaudit.attacks.sensitivity.examination import RoundExamination
+from dpaudit.attacks.sensitivity.worlds import CoupledWorlds
 from dpaudit.conformance.case import N_AGENTS, BrokenPromise, small_problem
 from dpaudit.conformance.promises import PROMISES, check_defense
 from dpaudit.defense import Graph, Network, Noise, Setting, ThreatModel, releases
@@ -44,7 +44,7 @@ EAVESDROPPER = ThreatModel(name="eavesdropper")
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedSpecimen:
     """A specimen on a small problem: 8 agents on a ring with unequal weights."""
 
     specimen: Specimen
@@ -106,13 +106,13 @@ def uneven_ring(n_agents: int) -> Network:
     return Network((Graph(W),))
 
 
-def accounting(examined: Examined) -> str | None:
+def accounting(examined: ExaminedSpecimen) -> str | None:
     """The claim against the accountant, for the claim's adjacency."""
     spent = epsilon(examined.declared, examined.delta, examined.specimen.claimed).low
     return _above(spent, examined.claim)
 
 
-def exact_leak(examined: Examined) -> str | None:
+def exact_leak(examined: ExaminedSpecimen) -> str | None:
     """The claim against what the messages tell by the protocol's own algebra."""
     leak, game = examined.adversary.leak, examined.game
     if leak.noiseless:
@@ -124,11 +124,11 @@ def exact_leak(examined: Examined) -> str | None:
     return _above(epsilon(leaked, examined.delta, examined.specimen.claimed).low, examined.claim)
 
 
-def sensitivity(examined: Examined) -> str | None:
+def sensitivity(examined: ExaminedSpecimen) -> str | None:
     """How far messages move between neighbouring worlds, against the stated bounds."""
     defense, setting = examined.defense, examined.setting
-    coupled = Coupled(defense, examined.problem, setting, examined.streams, VICTIM)
-    examination = Examination(coupled, restarts=0, steps=0)
+    coupled = CoupledWorlds(defense, examined.problem, setting, examined.streams, VICTIM)
+    examination = RoundExamination(coupled, restarts=0, steps=0)
     rows = list(examination.record(coupled.start(), 1, examined.specimen.claimed))
     for row in rows:
         if row.noiseless and row.counts:
@@ -138,7 +138,7 @@ def sensitivity(examined: Examined) -> str | None:
     return next(iter(examination.found), None)
 
 
-def contract(examined: Examined) -> str | None:
+def contract(examined: ExaminedSpecimen) -> str | None:
     """What every defense must keep to."""
     defense = examined.defense
     for promise in PROMISES:
@@ -150,14 +150,14 @@ def contract(examined: Examined) -> str | None:
     return None
 
 
-def likelihood_ratio(examined: Examined, alpha: float) -> str | None:
+def likelihood_ratio(examined: ExaminedSpecimen, alpha: float) -> str | None:
     """Runs with and without the record, against the claim and the declared mechanism."""
     worlds = examined.worlds
     scores = worlds.without.scores, worlds.with_record.scores
     return _refuted(examined, scores, alpha, examined.claim, examined.declared)
 
 
-def learned_score(examined: Examined, alpha: float) -> str | None:
+def learned_score(examined: ExaminedSpecimen, alpha: float) -> str | None:
     """The same for a record of round 1 alone, by a score that is learned from other runs."""
     if not examined.worlds.without.features.shape[1]:
         return None
@@ -169,7 +169,7 @@ def learned_score(examined: Examined, alpha: float) -> str | None:
     return _refuted(examined, scores, alpha, claim, first)
 
 
-def noise_statistics(examined: Examined, alpha: float) -> str | None:
+def noise_statistics(examined: ExaminedSpecimen, alpha: float) -> str | None:
     """Innovations of runs, and the noise of messages in units of the stated one, are N(0, I)."""
     samples = list(_noise_of_messages(examined))
     features = examined.worlds.without.features
@@ -183,7 +183,7 @@ def noise_statistics(examined: Examined, alpha: float) -> str | None:
     return None
 
 
-def floating_point(examined: Examined, alpha: float) -> str | None:
+def floating_point(examined: ExaminedSpecimen, alpha: float) -> str | None:
     """Likelihood ratios of the float32 numbers that are sent, as they are, against the claim."""
     game, trials = examined.game, RELEASED
     present = torch.arange(2 * trials) >= trials
@@ -202,10 +202,10 @@ def floating_point(examined: Examined, alpha: float) -> str | None:
     return _above(bound.value, examined.claim)
 
 
-def _noise_of_messages(examined: Examined) -> Iterator[tuple[str, Array]]:
+def _noise_of_messages(examined: ExaminedSpecimen) -> Iterator[tuple[str, Array]]:
     """By message: its noise made normal, columns for agents and rounds, then for coordinates."""
     defense, setting = examined.defense, examined.setting
-    coupled = Coupled(defense, examined.problem, setting, examined.own("noise"), VICTIM)
+    coupled = CoupledWorlds(defense, examined.problem, setting, examined.own("noise"), VICTIM)
     state = coupled.start()
     noises: dict[str, list[Array]] = {name: [] for name in defense.noise_scales()}
     for k in range(1, defense.n_rounds + 1):
@@ -229,7 +229,7 @@ def _normal(noise: Array, family: str) -> Array:
 
 
 def _refuted(
-    examined: Examined,
+    examined: ExaminedSpecimen,
     scores: tuple[Array, Array],
     alpha: float,
     claim: float,
@@ -251,13 +251,13 @@ def _above(found: float, claim: float) -> str | None:
     return f"epsilon at least {found:.3g}, claimed {claim:.3g}" if found > claim * ALLOWED else None
 
 
-EXACT: Mapping[str, Callable[[Examined], str | None]] = {
+EXACT: Mapping[str, Callable[[ExaminedSpecimen], str | None]] = {
     "accounting": accounting,
     "exact leak": exact_leak,
     "sensitivity": sensitivity,
     "contract": contract,
 }
-SAMPLED: Mapping[str, Callable[[Examined, float], str | None]] = {
+SAMPLED: Mapping[str, Callable[[ExaminedSpecimen, float], str | None]] = {
     "likelihood ratio": likelihood_ratio,
     "learned score": learned_score,
     "noise statistics": noise_statistics,

@@ -17,7 +17,7 @@ from dpaudit.rng import Streams
 
 from .bugs import BUGS, Bug, Specimen
 from .catalogue import Said
-from .detectors import EXACT, SAMPLED, Examined
+from .detectors import EXACT, SAMPLED, ExaminedSpecimen
 
 ALPHA = 0.01  # of any false alarm on a correct defense
 AUDIT_COLUMNS = ("mechanism", "is", "verdict", "so it is", "reason")
@@ -52,7 +52,7 @@ def selftest(seed: int = 0, bugs: Sequence[Bug] = BUGS) -> Iterator[BugOutcome]:
 
 def alarms(specimen: Specimen, streams: Streams) -> dict[str, str]:
     """What each check that found something found; of a correct defense, with probability ALPHA."""
-    examined = Examined(specimen, streams)
+    examined = ExaminedSpecimen(specimen, streams)
     applied = [name for name in SAMPLED if name != "floating point" or specimen.sends_floats]
     found = {name: check(examined) for name, check in EXACT.items()}
     found |= {name: SAMPLED[name](examined, ALPHA / len(applied)) for name in applied}

@@ -9,7 +9,7 @@ import torch
 
 from dpaudit.checkpoint import Checkpoint, Progress
 
-from .held_folder import Folder
+from .locked_folder import Folder
 from .seals import sealed, unsealed
 
 SECONDS = 10.0  # of work at least between two checkpoints

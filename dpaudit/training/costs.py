@@ -18,8 +18,8 @@ from dpaudit.rng import Streams
 from .classification import Classification
 from .loaded_problem import Problem
 from .noise_rounds import FRESH, PLAYED_WAYS, kept_rows, left_out, streams_of
+from .partial_inputs import RepeatedGradients
 from .train import EVALUATIONS, Recording
-from .woven import Repeated
 
 WRITTEN = 3  # copies of what goes into a file: off the device, as bytes, and both in one
 Clock = Callable[[], float]  # seconds from some moment
@@ -154,7 +154,7 @@ def pace_of(
     def drawn() -> Gradient:
         return problem.gradient(own, 1, defense.batch_size, defense.drawing)
 
-    answers = Repeated(drawn())
+    answers = RepeatedGradients(drawn())
     first = _once(lambda: play(answers), clock)
     whole = first if first >= SOON else min(first, _once(lambda: play(drawn()), clock))
     several = X.expand(copies, *X.shape).clone() if copies > 1 else X

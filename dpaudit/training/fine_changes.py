@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .noise_rounds import RoundMessage
-from .woven import PLAYED, SILENT, Spread, Way
+from .partial_inputs import PLAYED, SILENT, NormalDirections, RoundMode
 
 CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
 SMALL = 2.0**-6  # of gradients: a move at which steps that clip are linear
@@ -64,7 +64,7 @@ class _FineChanges:
         played = self._play(PLAYED._replace(gone=gone))
         ulp = _rounding(played)
         silent = self._play(SILENT._replace(gone=gone))[0]
-        ways = (Way(weight=0.0, signs="asked"), Way(weight=0.0, move=SMALL, gone=gone))
+        ways = (RoundMode(weight=0.0, signs="asked"), RoundMode(weight=0.0, move=SMALL, gone=gone))
         noise = (self._play(ways[0]._replace(weight=1.0, gone=gone))[0] - silent).abs()
         data = (self._play(ways[1])[0] - silent).abs() / SMALL
         both = (noise > 0) & (data > 0)
@@ -77,7 +77,7 @@ class _FineChanges:
                 return False
             stuck = heard
             for way in (1, -1):
-                other = Way(added=way * change, gone=gone)
+                other = RoundMode(added=way * change, gone=gone)
                 if not (stuck.any() and self._message.is_finite(other)):
                     break
                 stuck = stuck & (self._play(other) == played)
@@ -89,7 +89,7 @@ class _FineChanges:
             expected = size * data
             shows = stuck & (expected > 2 * ulp) & (expected < 1.5 * change * noise / FINER)
             for way in (1, -1):
-                move = Way(move=way * size, gone=gone)
+                move = RoundMode(move=way * size, gone=gone)
                 if not (shows.any() and self._message.is_finite(move)):
                     break
                 moved = (self._play(move) - played).abs()
@@ -111,7 +111,9 @@ class _FineChanges:
             return None
         ratios = [None, *self._ratios()]
         for size in MOVES:
-            way = Way(move=size, pattern=SHIFTED, spread=Spread(self._played.shape[-1], True))
+            way = RoundMode(
+                move=size, pattern=SHIFTED, spread=NormalDirections(self._played.shape[-1], True)
+            )
             for ratio in ratios:
                 shift = None if ratio is None else -size * ratio
                 message = self._message.play_shifted(way, shift)
@@ -132,13 +134,13 @@ class _FineChanges:
         Once as the same for all numbers, where it nearly is, and once for each.
         """
         message, d = self._message, self._played.shape[-1]
-        spread, silent = Spread(d, True), self._play(SILENT)[0]
+        spread, silent = NormalDirections(d, True), self._play(SILENT)[0]
 
-        def noisy(x: float) -> Way:
-            return Way(weight=x, signs="unit", pattern=SHIFTED, spread=spread)
+        def noisy(x: float) -> RoundMode:
+            return RoundMode(weight=x, signs="unit", pattern=SHIFTED, spread=spread)
 
-        def moved(x: float) -> Way:
-            return Way(weight=0.0, move=x, pattern=SHIFTED, spread=spread)
+        def moved(x: float) -> RoundMode:
+            return RoundMode(weight=0.0, move=x, pattern=SHIFTED, spread=spread)
 
         loud, far = message.loudest(lambda x: (noisy(x),)), message.loudest(lambda x: (moved(x),))
         if loud is None or far is None:

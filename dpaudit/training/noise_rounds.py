@@ -20,7 +20,15 @@ from dpaudit.files.threat import ThreatModel
 from dpaudit.rng import Streams
 
 from .loaded_problem import Problem
-from .woven import PLAYED, SILENT, Draws, Repeated, Way, Woven, global_randomness
+from .partial_inputs import (
+    PLAYED,
+    SILENT,
+    PartialNoise,
+    RepeatedGradients,
+    RoundMode,
+    SharedDraws,
+    global_randomness,
+)
 
 ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
 ROWS = 64  # of a message that are looked at
@@ -63,27 +71,27 @@ class RealRounds:
         self.own, self.adversaries = own, adversaries
         self.other = own.child("other")
         self.streams = streams_of(setting, len(rounds))
-        self.rounds, self.draws = rounds, Draws()
+        self.rounds, self.draws = rounds, SharedDraws()
         X = problem.initial(seed)
         self._start = X.expand(self.streams, *X.shape).clone()
-        self._oracle = lambda k: Repeated(
+        self._oracle = lambda k: RepeatedGradients(
             problem.gradient(seed, k, defense.batch_size, defense.drawing)
         )
 
     def play(self, on_round: Callable[[int], None]) -> Iterator["RealRound"]:
         """The rounds, each from the state that the one before it leaves."""
         state: Any = self._defense.start(self._start, self._setting)
-        following: Repeated | None = None
+        following: RepeatedGradients | None = None
         heard = frozenset[str]()  # messages of this round, with the round before it
         for i, k in enumerate(self.rounds):
             follows = i > 0 and self.rounds[i - 1] == k - 1
             oracle = following if following is not None and follows else self._oracle(k)
             self.draws.forget()
-            after = self.step(state, k, oracle.again(), Woven(self.own, k)).state
+            after = self.step(state, k, oracle.again(), PartialNoise(self.own, k)).state
             following = None
             if k < self._defense.n_rounds:
                 following = self._oracle(k + 1)
-                self.step(after, k + 1, following.again(), Woven(self.own, k + 1))
+                self.step(after, k + 1, following.again(), PartialNoise(self.own, k + 1))
             round = RealRound(self, state, k, oracle, following, heard if follows else frozenset())
             yield round
             state, heard = after, frozenset(round.hidden_later)
@@ -106,8 +114,8 @@ class RealRound:
         run: RealRounds,
         state: Any,
         k: int,
-        oracle: Repeated,
-        following: Repeated | None,
+        oracle: RepeatedGradients,
+        following: RepeatedGradients | None,
         heard: frozenset[str],
     ) -> None:
         self.run, self._state, self.k = run, state, k
@@ -118,9 +126,9 @@ class RealRound:
         self._seen: dict[str, SeenRows] = {}
         self._sent: dict[str, Message] = {}
         self._later: Messages | None = None  # what the round after it sends
-        self._played: dict[Way, Payloads] = {}
-        self._first: dict[Way, Payloads] = {}
-        self._fresh: dict[Way, tuple[Payloads, Any]] = {}
+        self._played: dict[RoundMode, Payloads] = {}
+        self._first: dict[RoundMode, Payloads] = {}
+        self._fresh: dict[RoundMode, tuple[Payloads, Any]] = {}
         self._room = FRESH
         self.draws = set[str]()  # names of the draws of noise that it asks for
 
@@ -129,7 +137,10 @@ class RealRound:
         if not all(map(_is_finite, self.play(SILENT).values())):
             self._least = NEARLY_SILENT
             self._played.clear()
-        silent, noisy = self.play(SILENT), [self.play(way) for way in (PLAYED, Way(weight=LOUD))]
+        silent, noisy = (
+            self.play(SILENT),
+            [self.play(way) for way in (PLAYED, RoundMode(weight=LOUD))],
+        )
         idle = self._unmoved(self._sent, silent, noisy + self._moved())
         noise_alone = self._unmoved(self._sent, silent, self._moved()) - idle
         if (idle or noise_alone) and self._following is not None:
@@ -146,14 +157,14 @@ class RealRound:
 
     def _moved(self) -> list[Payloads]:
         """Played without noise, with gradients moved by two patterns."""
-        return [self.play(Way(weight=0.0, move=LOUD, pattern=i)) for i in (0, 1)]
+        return [self.play(RoundMode(weight=0.0, move=LOUD, pattern=i)) for i in (0, 1)]
 
     @staticmethod
     def _unmoved(names: Iterable[str], silent: Payloads, others: list[Payloads]) -> set[str]:
         """Those of these messages that are the same in all these ways in which they are sent."""
         return {n for n in names if all(torch.equal(silent[n], m[n]) for m in others if n in m)}
 
-    def play(self, way: Way) -> Payloads:
+    def play(self, way: RoundMode) -> Payloads:
         """All messages, [streams, rows, d] each; none where a step does not stand the noise."""
         if way not in self._played:
             try:
@@ -164,14 +175,14 @@ class RealRound:
                 self._played[way] = {}
         return self._played[way]
 
-    def play_once(self, way: Way, shift: Tensor | None = None) -> Payloads:
+    def play_once(self, way: RoundMode, shift: Tensor | None = None) -> Payloads:
         """The same without keeping it, and with a shift [rows, d] of all draws."""
         messages, state = self._step(way, shift)
         if not self._later_too:
             return messages
         return messages | self._following_step(way, state) | self._hidden_step(way, shift)
 
-    def play_first(self, way: Way) -> Payloads:
+    def play_first(self, way: RoundMode) -> Payloads:
         """The same of the first stream, [1, rows, d] each, which is all that is kept."""
         if way not in self._first:
             try:
@@ -182,7 +193,7 @@ class RealRound:
                 self._first[way] = {}
         return self._first[way]
 
-    def play_fresh(self, way: Way, later: bool) -> Payloads:
+    def play_fresh(self, way: RoundMode, later: bool) -> Payloads:
         """The same of this round, or of the round after it, for one message after another.
 
         What this round makes of a way is kept as long as there is room for it.
@@ -199,7 +210,7 @@ class RealRound:
             return messages
         return self._following_step(way, state) | self._hidden_step(way)
 
-    def _step(self, way: Way, shift: Tensor | None = None) -> tuple[Payloads, Any]:
+    def _step(self, way: RoundMode, shift: Tensor | None = None) -> tuple[Payloads, Any]:
         """The messages of the round, and the state that it leaves."""
         run, k = self.run, self.k
         noise = self._noise(way, k, shift)
@@ -211,13 +222,13 @@ class RealRound:
         refuse_other_messages(k, self._sent, round.sent)
         return messages, round.state
 
-    def _following_step(self, way: Way, state: Any) -> Payloads:
+    def _following_step(self, way: RoundMode, state: Any) -> Payloads:
         """The messages of the round after it, which has no noise of its own here."""
-        silence = Woven(self.run.own, self.k + 1, Way(weight=self._least))
+        silence = PartialNoise(self.run.own, self.k + 1, RoundMode(weight=self._least))
         sent = self._after(way, state, silence)
         return {n: x for n, x in sent.items() if n.removesuffix(LATE) not in self.hidden_later}
 
-    def _hidden_step(self, way: Way, shift: Tensor | None = None) -> Payloads:
+    def _hidden_step(self, way: RoundMode, shift: Tensor | None = None) -> Payloads:
         """Messages of the round after it that have noise of their own and gradients of this one.
 
         This round's gradients and that round's noise are as the way has them; its own noise is off.
@@ -231,14 +242,14 @@ class RealRound:
         self.draws |= noise.names.keys()
         return {n: x for n, x in sent.items() if n.removesuffix(LATE) in self.hidden_later}
 
-    def _noise(self, way: Way, k: int, shift: Tensor | None) -> Woven:
+    def _noise(self, way: RoundMode, k: int, shift: Tensor | None) -> PartialNoise:
         """The noise of a round in some way."""
         run, way = self.run, way._replace(weight=way.weight or self._least)
         if way.fresh:  # which is asked for in this way alone
-            return Woven(run.own.child("fresh", way.fresh), k, way, run.other, shift)
-        return Woven(run.own, k, way, run.other, shift, run.draws)
+            return PartialNoise(run.own.child("fresh", way.fresh), k, way, run.other, shift)
+        return PartialNoise(run.own, k, way, run.other, shift, run.draws)
 
-    def _after(self, way: Way, state: Any, noise: Woven) -> Payloads:
+    def _after(self, way: RoundMode, state: Any, noise: PartialNoise) -> Payloads:
         """The messages of the round after it, from the state that this one leaves."""
         run, k = self.run, self.k + 1
         assert self._following is not None
@@ -288,28 +299,28 @@ class RoundMessage:
         message, self.seen = round.sent(self.name)
         self.n_rows = message.payload.shape[-2]  # of the payload, of which some are looked at
 
-    def play(self, way: Way) -> Tensor:
+    def play(self, way: RoundMode) -> Tensor:
         return self.real.play(way)[self._key]
 
-    def play_first(self, way: Way) -> Tensor | None:
+    def play_first(self, way: RoundMode) -> Tensor | None:
         """The same of the first stream, [rows, d]; None if it is not of finite numbers."""
         first = self.real.play_first(way).get(self._key)
         return None if first is None or not first.isfinite().all() else first[0]
 
-    def play_fresh(self, way: Way) -> Tensor:
+    def play_fresh(self, way: RoundMode) -> Tensor:
         """The same in a way that the other messages of the round are played in, too."""
         return self.real.play_fresh(way, self._is_late)[self._key]
 
-    def play_shifted(self, way: Way, shift: Tensor | None) -> Tensor:
+    def play_shifted(self, way: RoundMode, shift: Tensor | None) -> Tensor:
         """The same without keeping it, with a shift [rows, d] of all draws."""
         return self.real.play_once(way, shift)[self._key]
 
-    def is_finite(self, *ways: Way) -> bool:
+    def is_finite(self, *ways: RoundMode) -> bool:
         """Whether it is sent, and of finite numbers, in all of these ways."""
         plays = [self.real.play(way) for way in ways]
         return all(self._key in m and _is_finite(m[self._key]) for m in plays)
 
-    def loudest(self, ways: Callable[[float], tuple[Way, ...]]) -> float | None:
+    def loudest(self, ways: Callable[[float], tuple[RoundMode, ...]]) -> float | None:
         """How loud noise or gradients may be for it to be finite; None: not at all."""
         return next((x for x in LOUDNESSES if self.is_finite(*ways(x))), None)
 

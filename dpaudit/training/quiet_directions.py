@@ -15,7 +15,7 @@ from scipy.special import fdtr
 from torch import Tensor
 
 from .noise_rounds import RoundMessage
-from .woven import PLAYED, SILENT, Spread, Way
+from .partial_inputs import PLAYED, SILENT, NormalDirections, RoundMode
 
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
 PLAYS = 64  # at most, that give them
@@ -92,10 +92,10 @@ def paired(
     The numbers are the same in all rows, or others in each.
     """
     silent = message.play(SILENT)
-    spread = Spread(silent.shape[-1], by_row=by_row)
+    spread = NormalDirections(silent.shape[-1], by_row=by_row)
     ways = (
-        Way(weight=0.0, move=moves, pattern=PAIRED, spread=spread),
-        Way(weight=loudness, signs="unit", pattern=PAIRED, spread=spread),
+        RoundMode(weight=0.0, move=moves, pattern=PAIRED, spread=spread),
+        RoundMode(weight=loudness, signs="unit", pattern=PAIRED, spread=spread),
     )
     if not message.is_finite(*ways):
         return torch.zeros_like(silent).double(), torch.zeros_like(silent).double()
@@ -236,13 +236,13 @@ class _Directions:
         Draws that are not asked of ``Noise`` are in a silent message, too: there, two differ.
         """
         play, first = self._message.play_fresh, 2 * i + 1
-        message = play(Way(fresh=first, seed=first))
-        other = play(Way(fresh=first + 1, seed=first + 1)) if self._own else self._silent
+        message = play(RoundMode(fresh=first, seed=first))
+        other = play(RoundMode(fresh=first + 1, seed=first + 1)) if self._own else self._silent
         return (message - other).double()
 
     def _response(self, i: int) -> Tensor:
-        spread = Spread(self._d, by_row=True)
-        way = Way(weight=0.0, move=self._moves, pattern=1000 + i, spread=spread)
+        spread = NormalDirections(self._d, by_row=True)
+        way = RoundMode(weight=0.0, move=self._moves, pattern=1000 + i, spread=spread)
         return (self._message.play_fresh(way) - self._silent).double()
 
     def _confirmed(self, candidates: list[_Candidate]) -> QuietDirection | None:

@@ -15,15 +15,15 @@ import torch
 
 from dpaudit.defense.transcript import Messages, Transcript, kind_of, messages_of, tensors_of
 from dpaudit.errors import RunError
+from dpaudit.files.atomic_files import writing
 from dpaudit.files.certificate import NAME as CERTIFICATE
 from dpaudit.files.documents import read_json, reason
-from dpaudit.files.whole import writing
 from dpaudit.inputs import recorder
 from dpaudit.inputs.inputs import LOG as INPUTS
 from dpaudit.inputs.inputs import Inputs
 from dpaudit.progress import OnProgress
 
-from .held_folder import LOCK, Folder
+from .locked_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
 
 NAMED = 5  # things that differ from a run that is to go on

@@ -157,7 +157,7 @@ def outcomes(pair: LossPair, places: int = PLACES) -> Losses:
     return losses, masses, 0.0 if is_bounded else float(p[-1])
 
 
-class Composed(NamedTuple):
+class LossSum(NamedTuple):
     """All losses above 0 that a sum may have, and the mass that may have been lost."""
 
     sums: Array
@@ -185,7 +185,7 @@ class Composed(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def composed(times_of: Counted, delta: float) -> Composed:
+def composed(times_of: Counted, delta: float) -> LossSum:
     """The sum of all losses, on a grid of n multiples of its width, fine enough for a delta."""
     parts, count = [outcomes(pair) for pair, _ in times_of], [times for _, times in times_of]
     n = 2 ** int(np.clip(round(np.log2(2**21 / len(parts))), 14, 17))
@@ -205,7 +205,7 @@ def composed(times_of: Counted, delta: float) -> Composed:
     sums, masses = sums[sums > 0], np.roll(np.fft.irfft(total, n), -first)[sums > 0]
     each = masses, masses * np.exp(-sums)
     above, tilted = (np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in each)
-    return Composed(sums, above, tilted, lost)
+    return LossSum(sums, above, tilted, lost)
 
 
 def _window(times_of: Counted, tail: float) -> tuple[float, float]:

@@ -32,7 +32,7 @@ def allow(releases: Any, adjacency: str, noise: float, rates: Sequence[float]) -
     return allowed[0](*rates) and allowed[1](*rates[::-1])
 
 
-class CanarySum(NamedTuple):
+class CanaryLaw(NamedTuple):
     """The statistic of one run's canaries, and what its law for a factor c rests on."""
 
     value: float
@@ -44,7 +44,7 @@ class CanarySum(NamedTuple):
     scales: Sequence[float]  # between which s lies
 
     @classmethod
-    def of(cls, evidence: Mapping[str, Sequence[Any]], n: int) -> "CanarySum":
+    def of(cls, evidence: Mapping[str, Sequence[Any]], n: int) -> "CanaryLaw":
         """From the evidence of a finding on n canaries."""
         sizes, uses = (np.array(evidence[x], float) for x in ("sizes of uses", "uses of each size"))
         names = ("sum", "rate of uses", "canaries there", "mean square")

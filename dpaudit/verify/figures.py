@@ -43,7 +43,7 @@ class Flaw(NamedTuple):
     contradicted: bool
 
 
-class Evidence(NamedTuple):
+class Basis(NamedTuple):
     """A claim, the findings that bear on it, and what their figures rest on beside them."""
 
     claim: Finding
@@ -93,16 +93,16 @@ def counted(finding: Finding, name: str, share: bool = False) -> tuple[int, int]
     return round(cases), int(n)
 
 
-def evidence_of(claim: Finding, result: Mapping[str, Any], folder: Path | None) -> Evidence:
+def evidence_of(claim: Finding, result: Mapping[str, Any], folder: Path | None) -> Basis:
     """What an audit.json in a folder says of a claim."""
     findings = [result["findings"][j] for j in claim["because"]]
     mu = None if claim["mu"] is None else number(claim["mu"])
     at = DELTA_OF_MU if mu is not None else number(claim["delta"])
     claimed = number(claim["epsilon"]) if mu is None else accountant.gaussian_epsilon(at, mu)
-    return Evidence(claim, claimed, at, mu, findings, result, folder)
+    return Basis(claim, claimed, at, mu, findings, result, folder)
 
 
-def flaws(finding: Finding, where: str, evidence: Evidence) -> Iterator[Flaw]:
+def flaws(finding: Finding, where: str, evidence: Basis) -> Iterator[Flaw]:
     """What is wrong with a finding that bears on a claim."""
     check = CHECKS.get(finding["role"])
     if any(finding[key] not in (None, evidence.claim[key]) for key in ("claim", "threat_model")):
@@ -116,7 +116,7 @@ def flaws(finding: Finding, where: str, evidence: Evidence) -> Iterator[Flaw]:
             yield Flaw(where, f"{name} {said:g} is not {mine:g}", True)
 
 
-def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
+def _accounted(finding: Finding, evidence: Basis) -> Iterator[str]:
     low, high = metric(finding, "epsilon", "low"), metric(finding, "epsilon", "high")
     noiseless = finding["verdict"] == "refuted" and finding["message"] is not None
     if low is None or high is None:
@@ -144,14 +144,14 @@ def _accounted(finding: Finding, evidence: Evidence) -> Iterator[str]:
         yield from _seen(finding, evidence)
 
 
-def _is_proven(value: float, evidence: Evidence) -> bool:
+def _is_proven(value: float, evidence: Basis) -> bool:
     """Whether another finding of the claim certifies this epsilon; of a void one its releases."""
     sound = [f for f in evidence.findings if not f["void"] or "least" in f["releases"]]
     proven = [metric(f, *end) or 0.0 for f in sound for end in CERTIFIED]
     return any(isclose(value, x, rel_tol=ROUNDING) for x in proven)
 
 
-def _seen(finding: Finding, evidence: Evidence) -> Iterator[str]:
+def _seen(finding: Finding, evidence: Basis) -> Iterator[str]:
     """Whether the releases of an exact leak are what the matrices of the view give."""
     name = finding["artifacts"].get("linear view")
     if name is None or evidence.folder is None or not (evidence.folder / name).exists():
@@ -175,7 +175,7 @@ def _seen(finding: Finding, evidence: Evidence) -> Iterator[str]:
         yield "its releases are not what the matrices of the view give"
 
 
-def _tested(finding: Finding, evidence: Evidence) -> Iterator[str]:
+def _tested(finding: Finding, evidence: Basis) -> Iterator[str]:
     """Tests at the level that they name; controls, which are of epsilon, at one of the config's."""
     control = finding["role"] != "test"
     bound, confidence = metric(finding, "epsilon lower bound"), metric(finding, "confidence")
@@ -216,7 +216,7 @@ def about(value: float) -> Ends:
     return value * (1 - 1e-5) - STEP, value * (1 + 1e-5) + 1e-7
 
 
-def derived(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+def derived(finding: Finding, evidence: Basis, alpha: float) -> tuple[Ends, ...]:
     """p-value, bound and ceiling of a test of this level; none if what it counted is not there."""
     delta, mu = evidence.delta, evidence.mu
     if "sum" in finding["evidence"]:
@@ -258,7 +258,7 @@ def p_values(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValu
     return partial(of_successes, hits), partial(of_successes, n)
 
 
-def _of_bets(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+def _of_bets(finding: Finding, evidence: Basis, alpha: float) -> tuple[Ends, ...]:
     n, delta = int(metric(finding, "log wealth", "n") or 0), evidence.delta
     (against, wealth), *more = bets.wealths(finding["evidence"], n)
     mu, bound = evidence.mu, 0.0
@@ -275,9 +275,9 @@ def _of_bets(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, 
     return about(exp(-max(0.0, wealth.max()))), about(bound), about(bets.ceiling(n, delta, alpha))
 
 
-def _of_sum(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, ...]:
+def _of_sum(finding: Finding, evidence: Basis, alpha: float) -> tuple[Ends, ...]:
     """By the largest factor that the sum refutes, and the one that the claim allows."""
-    own = family.CanarySum.of(finding["evidence"], int(metric(finding, "canaries") or 0))
+    own = family.CanaryLaw.of(finding["evidence"], int(metric(finding, "canaries") or 0))
 
     def reached(factor: float) -> float:
         found = accountant.epsilon_of(own.pairs(factor), evidence.delta) if factor else 0.0
@@ -295,7 +295,7 @@ def _of_sum(finding: Finding, evidence: Evidence, alpha: float) -> tuple[Ends, .
     return (p[0], p[1]), (low, high), (inf, inf)
 
 
-def _of_shape(finding: Finding, evidence: Evidence, alpha: float) -> Iterator[str]:
+def _of_shape(finding: Finding, evidence: Basis, alpha: float) -> Iterator[str]:
     """What the errors of a test say of noise of the declared family."""
     factor, said = metric(finding, NOISE_FACTOR), metric(finding, OF_SHAPE)
     releases, adjacency = finding["releases"].get("most"), evidence.adjacency
@@ -313,7 +313,7 @@ def _of_shape(finding: Finding, evidence: Evidence, alpha: float) -> Iterator[st
         yield f"the noise of the declared family gives epsilon {own:.6g}, not {said:.6g}"
 
 
-def _judged(finding: Finding, evidence: Evidence) -> Iterator[str]:
+def _judged(finding: Finding, evidence: Basis) -> Iterator[str]:
     """Of distances, of what depends on data and of noise: whether the verdict follows from them."""
     judged, ratio = finding["verdict"] is not None, metric(finding, "measured over stated")
     names = "measured", "stated bound", "found", "p-value"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import inf, isclose
 
 from .accountant import WORST, counted, epsilon_of, scaled
-from .figures import TOLERANCE, Evidence, Finding, Flaw, metric, number
+from .figures import TOLERANCE, Basis, Finding, Flaw, metric, number
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated
 ROUNDS = re.compile(r"(?:all|\d+ of) \d+ rounds")
@@ -23,14 +23,14 @@ SAID_BESIDE = {"distance": ("dependence",), "noise": ("exact-leak",)}  # whose r
 KIND = "family", "noise_multiplier", "clipped"  # of a release
 
 
-def accounting(evidence: Evidence) -> Finding | None:
+def accounting(evidence: Basis) -> Finding | None:
     """What is declared, or was measured; of a function only if that has an upper end."""
     found = evidence.of("declared") + evidence.of("measured")
     ended = (f for f in found if f["attack"] != "mechanism" or metric(f, "epsilon", "high") != inf)
     return next(ended, None)
 
 
-def premises(evidence: Evidence) -> dict[str, bool | None]:
+def premises(evidence: Basis) -> dict[str, bool | None]:
     """By name, whether each premise was examined and held; None: it failed. {} if none is there."""
     declared = accounting(evidence)
     if declared is None:
@@ -75,7 +75,7 @@ def _is_whole(finding: Finding) -> bool:
     return rounds is not None and of is not None and rounds >= of
 
 
-def moved_noise(evidence: Evidence) -> float | None:
+def moved_noise(evidence: Basis) -> float | None:
     """How far an alignment of all rounds, by the releases of all links, moves what is declared."""
     own = most_of(accounting(evidence))
     for finding in evidence.of("alignment"):
@@ -94,7 +94,7 @@ def most_of(finding: Finding | None) -> list[Finding]:
     return list(((finding and finding["releases"]) or {}).get("most") or ())
 
 
-def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
+def flaws(evidence: Basis, certified: float) -> Iterator[Flaw]:
     """Where the premises or the range of a claim do not follow from its findings."""
     yield from _miscited(evidence)
     own, claim, declared = premises(evidence), evidence.claim, accounting(evidence)
@@ -118,7 +118,7 @@ def flaws(evidence: Evidence, certified: float) -> Iterator[Flaw]:
             yield Flaw("range", what, name != "measured" or "most" in declared["releases"])
 
 
-def _miscited(evidence: Evidence) -> Iterator[Flaw]:
+def _miscited(evidence: Basis) -> Iterator[Flaw]:
     """Where a premise cites what does not examine it."""
     claim, findings = evidence.claim, evidence.result["findings"]
     for premise in claim["premises"] if evidence.of("declared") else ():
@@ -138,7 +138,7 @@ def _rounds(finding: Finding) -> str:
     return f"all {n:g} rounds" if value >= n else f"{value:g} of {n:g} rounds"
 
 
-def _measured(evidence: Evidence, declared: Finding) -> float:
+def _measured(evidence: Basis, declared: Finding) -> float:
     """Epsilon of the declared releases with noise and rate at their unfavourable ends."""
     accounted, releases = metric(declared, "epsilon", "high") or 0.0, most_of(declared)
     low = "noise over declared", "low"

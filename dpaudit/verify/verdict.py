@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from . import premises
 from .counts import holm
-from .figures import FALSE, FIGURES, Evidence, Finding, Flaw, evidence_of, flaws, metric, number
+from .figures import FALSE, FIGURES, Basis, Finding, Flaw, evidence_of, flaws, metric, number
 
 SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported")
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
@@ -96,7 +96,7 @@ def _of_finding(finding: Finding, n_rounds: int | None) -> Iterator[str]:
         yield f"{rounds:g} of {n:g} rounds are not of {n_rounds}"
 
 
-def _restated(evidence: Evidence, refuted: bool) -> Iterator[Flaw]:
+def _restated(evidence: Basis, refuted: bool) -> Iterator[Flaw]:
     """A claim says what the config claims; of a record and the run it restates what is declared."""
     claim, asked = evidence.claim, {**evidence.result["config"]["claim"][evidence.claim["claim"]]}
     asked["confidence"] = 1 - FALSE if refuted or evidence.verdict == "not refuted" else None
@@ -113,7 +113,7 @@ def _restated(evidence: Evidence, refuted: bool) -> Iterator[Flaw]:
             yield Flaw("claims.restated", "it is not what is declared", True)
 
 
-def _left_out(evidence: Evidence) -> Iterator[Flaw]:
+def _left_out(evidence: Basis) -> Iterator[Flaw]:
     """Evidence about the claim and its adversary that the claim does not name."""
     claim = evidence.claim
     for j, finding in enumerate(evidence.result["findings"]):
@@ -126,7 +126,7 @@ def _left_out(evidence: Evidence) -> Iterator[Flaw]:
             yield Flaw(f"findings[{j}]", "it bears on the claim, which does not name it", True)
 
 
-def derive(evidence: Evidence, refuted: bool) -> str:
+def derive(evidence: Basis, refuted: bool) -> str:
     noiseless = any(finding["verdict"] == "refuted" for finding in evidence.of("exact-leak"))
     if noiseless or refuted or inf in evidence.values("epsilon", "low", "declared"):
         return "refuted"
@@ -147,7 +147,7 @@ def derive(evidence: Evidence, refuted: bool) -> str:
     return "underpowered" if weak else "not refuted"
 
 
-def _certified(evidence: Evidence, refuted: bool) -> float:
+def _certified(evidence: Basis, refuted: bool) -> float:
     """The largest epsilon that is certainly reached."""
     if any(f["verdict"] == "refuted" for f in evidence.of("exact-leak")):
         return inf
@@ -158,7 +158,7 @@ def _certified(evidence: Evidence, refuted: bool) -> float:
     return max([bound if refuted else min(bound, evidence.epsilon), *lows])
 
 
-def _numbers(evidence: Evidence) -> Iterator[Flaw]:
+def _numbers(evidence: Basis) -> Iterator[Flaw]:
     """Each number in the sentences of a claim is a figure of its evidence, or of the claim."""
     claim, own = evidence.claim, evidence.findings
     spoken = [("reason", claim["reason"], own), ("meaning", claim["meaning"], own)]
@@ -178,7 +178,7 @@ def _numbers(evidence: Evidence) -> Iterator[Flaw]:
             yield Flaw(where, f"{', '.join(unknown)}: in none of its evidence", True)
 
 
-def _known(evidence: Evidence) -> set[str]:
+def _known(evidence: Basis) -> set[str]:
     """The figures of a claim and its evidence, as sentences write them."""
     claim, findings = evidence.claim, evidence.findings
     figures = [x for f in findings for m in f["metrics"].values() for x in map(m.get, ENDS)]

@@ -8,7 +8,7 @@ from dpaudit.files.result import Curve
 from dpaudit.reports.tables import CROWD, Row
 
 from . import drawing
-from .drawing import LOOKS, OTHER, SERIES, Axes, Drawn
+from .drawing import LOOKS, OTHER, SERIES, Axes, DrawnFigure
 
 AXIS = {
     "loss": "test loss",
@@ -22,7 +22,7 @@ FAR = 50.0  # times the smallest value: a paper's figure is drawn on a logarithm
 
 def training_curve(
     utility: Mapping[str, Curve], quantity: str, name: str, rows: Sequence[Row] = ()
-) -> Drawn | None:
+) -> DrawnFigure | None:
     """Loss, accuracy or consensus distance over rounds; a thin line for each agent and their mean.
 
     Of more than ``CROWD`` agents a band from the lowest to the highest. What is not finite is left
@@ -78,7 +78,9 @@ def _world(axes: Axes, world: str, rounds: Sequence[int], rows: Sequence[Sequenc
     )  # fmt: skip
 
 
-def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -> Drawn | None:
+def training_by_run(
+    curves: Mapping[str, Curve], by_accuracy: bool, name: str
+) -> DrawnFigure | None:
     """A line for each run: the mean over its agents, in a band from the lowest to the highest.
 
     Args:
@@ -120,7 +122,7 @@ def training_by_run(curves: Mapping[str, Curve], by_accuracy: bool, name: str) -
     return drawing.draw(name, f"{caption}, of {', '.join(runs)}", inches, paint, caption, rows)
 
 
-def drawn_by_label(result: ExperimentResult) -> Iterator[Drawn]:
+def drawn_by_label(result: ExperimentResult) -> Iterator[DrawnFigure]:
     """A panel for each quantity and all labels but the first column's, which are its lines."""
     if not result.at:
         return
@@ -138,7 +140,9 @@ def _is_far(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) > FAR * min(values)
 
 
-def _panel(name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]) -> Drawn:
+def _panel(
+    name: str, title: str, result: ExperimentResult, lines: list[ExperimentLine]
+) -> DrawnFigure:
     by_first: dict[str, list[ExperimentLine]] = {}
     for line in lines:
         by_first.setdefault(line.labels.get(result.columns[0], ""), []).append(line)

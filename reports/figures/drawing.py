@@ -41,7 +41,7 @@ EPSILONS = (0.0, 0.5, *(m * 10.0**e for e in range(7) for m in (1, 2, 5)))  # ti
 LONGEST_LINE = 250  # points of a line that each show their value
 
 
-class Drawn(NamedTuple):
+class DrawnFigure(NamedTuple):
     """A figure of the page, and its numbers as a table behind it."""
 
     caption: str
@@ -208,7 +208,7 @@ def draw(
     rows: Iterable[Row] = (),
     rounds: tuple[int, ...] = (),
     panels: int = 1,
-) -> Drawn:
+) -> DrawnFigure:
     """What ``paint`` makes of so many axes side by side, as a part of a page.
 
     Args:
@@ -231,7 +231,7 @@ def draw(
             if (drawn := _DRAWN.get()) is not None:
                 drawn[name] = figure
     svg = _inline(_with_values(buffer.getvalue(), values), name, title, inches[0])
-    return Drawn(caption or title, svg, list(rows), rounds, name)
+    return DrawnFigure(caption or title, svg, list(rows), rounds, name)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dpaudit.files.finding import Column, Finding, Name, Role
 from dpaudit.reports.tables import metric_rows, wide
 
 from . import drawing
-from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, RULE, SERIES, Axes, Drawn
+from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, RULE, SERIES, Axes, DrawnFigure
 
 DARKEST = 0.75  # opacity of the largest finite value
 WRITTEN = 16  # agents at most whose cells have room for a number
@@ -53,7 +53,7 @@ class _TestedClaim(NamedTuple):
 
 def empirical_figures(
     findings: Sequence[Finding], name: str, texts: Mapping[int, str]
-) -> Iterator[Drawn]:
+) -> Iterator[DrawnFigure]:
     """For each adversary its bounds, and below them the trade-off curve of each claim, when asked.
 
     Args:
@@ -83,7 +83,7 @@ def _tested(test: Finding, findings: Sequence[Finding], texts: Mapping[int, str]
     return _TestedClaim(stated or test.title, test, about)
 
 
-def _bounds(rows: Sequence[_TestedClaim], name: str, adversary: str) -> Drawn | None:
+def _bounds(rows: Sequence[_TestedClaim], name: str, adversary: str) -> DrawnFigure | None:
     """Marks for bound, claim and controls, a line to the ceiling, a bar for what accounting gives.
 
     Returns None where no number is finite.
@@ -155,7 +155,7 @@ def _paint_claim(axes: Axes, y: int, row: _TestedClaim, far: float) -> None:
             )  # fmt: skip
 
 
-def tradeoff_curve(finding: Finding, name: str, title: str) -> Drawn | None:
+def tradeoff_curve(finding: Finding, name: str, title: str) -> DrawnFigure | None:
     """The measured step function beside the least error rates that the claim allows, log axes.
 
     Args:
@@ -208,9 +208,9 @@ def _legend_once(axes: Axes) -> None:
             mark.set_markersize(min(mark.get_markersize(), 9.0))
 
 
-def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
+def accounting_figures(findings: Sequence[Finding], name: str) -> list[DrawnFigure]:
     """Each adversary's leak by round, once however many claims share it; and the matrix."""
-    figures: dict[tuple[object, ...], Drawn | None] = {}
+    figures: dict[tuple[object, ...], DrawnFigure | None] = {}
     for i, f in enumerate(f for f in findings if f.kind == "accounting" and f.series):
         key = f.threat_model, *f.series.items()
         if key in figures:
@@ -220,7 +220,7 @@ def accounting_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
     return [drawn for drawn in figures.values() if drawn]
 
 
-def mu_by_round(finding: Finding, name: str) -> Drawn | None:
+def mu_by_round(finding: Finding, name: str) -> DrawnFigure | None:
     """The leak of each round's use of a record; infinite ones as arrows at the top.
 
     Args:
@@ -253,7 +253,7 @@ def mu_by_round(finding: Finding, name: str) -> Drawn | None:
     return drawing.draw(name, title, (4.0, 2.7), paint, f"{title}, {_MU}", rows)
 
 
-def who_learns_what(finding: Finding, name: str) -> Drawn | None:
+def who_learns_what(finding: Finding, name: str) -> DrawnFigure | None:
     """A cell for each pair, darker for a larger mu (log scale); an infinite one in another colour.
 
     Args:
@@ -324,14 +324,14 @@ def _opacity(mu: float, largest: float) -> float:
     return DARKEST * min(1.0, max(0.0, 1 + math.log10(mu / largest) / DECADES))
 
 
-def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[Drawn]:
+def sensitivity_figures(findings: Sequence[Finding], name: str) -> list[DrawnFigure]:
     """Each finding on sensitivity whose series can be drawn, by its title."""
     found = [f for f in findings if f.role is Role.SENSITIVITY and f.series]
     drawn = (sensitivity_by_round(f, f"{name}{i}") for i, f in enumerate(found))
     return [figure for figure in drawn if figure is not None]
 
 
-def sensitivity_by_round(finding: Finding, name: str) -> Drawn | None:
+def sensitivity_by_round(finding: Finding, name: str) -> DrawnFigure | None:
     """Marks for each kind of neighbour, and a line for the bound, on a logarithmic scale.
 
     Args:

@@ -9,7 +9,7 @@ from dpaudit.reports.reconstructions import NumberedFinding
 from dpaudit.reports.tables import Row, wide
 
 from . import drawing
-from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, Drawn
+from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, DrawnFigure
 
 Findings = Mapping[str, Finding]  # by world, or by run
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
@@ -82,7 +82,7 @@ def _alike(a: Finding, b: Finding) -> bool:
     )
 
 
-def information_by_round(drawn: Findings, name: str, title: str) -> Drawn | None:
+def information_by_round(drawn: Findings, name: str, title: str) -> DrawnFigure | None:
     """Bits with their interval, and the mean of shuffled trials under the defense.
 
     A line for each world, or for each of several runs. The axis on the right has the same values as
@@ -126,7 +126,7 @@ def information_by_round(drawn: Findings, name: str, title: str) -> Drawn | None
     return drawing.draw(name, title, inches, paint, rows=_rows(drawn))
 
 
-def estimates(drawn: Findings, name: str, title: str) -> Drawn | None:
+def estimates(drawn: Findings, name: str, title: str) -> DrawnFigure | None:
     """The private quantity of held-out trials against the adversary's best estimate of it.
 
     Returns None where there is no point to draw.

@@ -52,7 +52,7 @@ class PanelScale(NamedTuple):
 
 def privacy_utility(
     points: Sequence[RunPoint], name: str, title: str, utility: str
-) -> drawing.Drawn | None:
+) -> drawing.DrawnFigure | None:
     """A mark at the upper end of epsilon and mean utility, lines over both intervals.
 
     What has no upper end is an arrow at the right edge, so that it lies to the right of every run
@@ -114,7 +114,7 @@ def pareto_front(points: Sequence[RunPoint], more_is_better: bool) -> list[RunPo
 
 def pareto(
     points: Sequence[RunPoint], name: str, of: str, scale: PanelScale, small: bool = False
-) -> drawing.Drawn:
+) -> drawing.DrawnFigure:
     """A mark for each point, as ``privacy_utility`` has them, and the front as steps.
 
     The rows of the front are its numbers.

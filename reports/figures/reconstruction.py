@@ -8,7 +8,7 @@ from dpaudit.reports.reconstructions import ReconstructionGroup
 from dpaudit.reports.tables import metric_rows, wide
 
 from . import drawing
-from .drawing import BLIND, DEFENSE, INK, LOOKS, MUTED, OTHER, SERIES, Axes, Drawn
+from .drawing import BLIND, DEFENSE, INK, LOOKS, MUTED, OTHER, SERIES, Axes, DrawnFigure
 
 Points = list[tuple[float, float]]
 AxisScale = tuple[str, tuple[float, float]]  # its kind, and its ends
@@ -22,7 +22,7 @@ LONGEST = 24  # characters of a claim in a legend
 
 def ssim_intervals(
     scenarios: Sequence[tuple[str, ReconstructionGroup]], name: str, title: str
-) -> list[Drawn]:
+) -> list[DrawnFigure]:
     """For each scenario a mark at each mean SSIM and a line over its 95% interval, on one scale.
 
     A scenario of which nothing is finite has no figure.
@@ -52,7 +52,7 @@ def ssim_intervals(
 def _ssim(
     rounds: Sequence[tuple[int, Mapping[str, Metric]]], scale: tuple[float, float], name: str,
     title: str,
-) -> Drawn:  # fmt: skip
+) -> DrawnFigure:  # fmt: skip
     def paint(axes: Axes) -> None:
         for row, (k, ssim) in enumerate(rounds):
             for world, metric in ssim.items():
@@ -82,7 +82,7 @@ def _ssim(
     return drawing.draw(name, title, (3.7, 1.0 + 0.34 * len(rounds)), paint)
 
 
-def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> list[Drawn]:
+def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> list[DrawnFigure]:
     """For each round two panels over iterations: the attacker's loss and the PSNR, on one scale.
 
     What has no trace that can be drawn has no figure.
@@ -104,7 +104,7 @@ def search_by_iteration(findings: Sequence[Finding], name: str, title: str) -> l
 def _search(
     courses: Sequence[tuple[Finding, Points, Points]], scales: Sequence[AxisScale], name: str,
     title: str,
-) -> Drawn:  # fmt: skip
+) -> DrawnFigure:  # fmt: skip
     def paint(losses: Axes, psnr: Axes) -> None:
         _lines(losses, [(f.world or "defense", loss) for f, loss, _ in courses])
         _lines(psnr, [(f.world or "defense", psnr) for f, _, psnr in courses])
@@ -147,7 +147,7 @@ def _lines(axes: Axes, lines: Sequence[tuple[str, Points]]) -> None:
     axes.set_xlabel("iteration")
 
 
-def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list[Drawn]:
+def share_figures(finding: Finding, name: str, texts: Mapping[int, str]) -> list[DrawnFigure]:
     """Shares of targets by PSNR beside all bounds, and by SSIM beside a blind guess.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.accounting.binomial import at_most, more_than, quantile
-from dpaudit.accounting.composition import Composed
+from dpaudit.accounting.composition import ComposedLoss
 from dpaudit.accounting.families import (
     LAPLACE,
     TradeoffFamily,
@@ -28,9 +28,9 @@ from dpaudit.accounting.releases import (
 SAMPLED = {"family": "gaussian", "sampling": "poisson", "sampling_rate": 0.2}
 
 
-def composed(bound: str) -> Composed:
+def composed(bound: str) -> ComposedLoss:
     none = np.empty(0)
-    return Composed(np.array([1.0]), np.array([0.5]), bound, 0.01, 0.1, none, none)
+    return ComposedLoss(np.array([1.0]), np.array([0.5]), bound, 0.01, 0.1, none, none)
 
 
 @pytest.mark.parametrize("bound, sign", [("upper", 1), ("lower", -1)])

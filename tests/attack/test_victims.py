@@ -12,7 +12,7 @@ from dpaudit.defense.view import View
 from dpaudit.errors import DpauditError
 from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.game.estimating.estimate import GradientEstimate, Window
+from dpaudit.game.estimating.estimate import GradientEstimate, LinearWindow
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.progress import OnStep
 from dpaudit.registry import load_plugin
@@ -211,13 +211,13 @@ def test_a_gradient_partly_kept_at_home_is_out_of_reach(tmp_path: Path) -> None:
 def test_no_more_victims_are_estimated_than_are_attacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, real = list[tuple[int, int]](), Window.estimates
+    asked, real = list[tuple[int, int]](), LinearWindow.estimates
 
-    def counted(self: Window, view: View, round: int, agent: int) -> list[GradientEstimate]:
+    def counted(self: LinearWindow, view: View, round: int, agent: int) -> list[GradientEstimate]:
         asked.append((round, agent))
         return real(self, view, round, agent)
 
-    monkeypatch.setattr(Window, "estimates", counted)
+    monkeypatch.setattr(LinearWindow, "estimates", counted)
     given = of_images(config("view", rounds=[2], targets=1), tmp_path)
     run_audit(given, tmp_path / "run", Runtime(cores=1))
     assert len(asked) == 2  # one in each world

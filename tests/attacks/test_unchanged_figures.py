@@ -12,12 +12,12 @@ from scipy.stats import beta
 
 from dpaudit.attacks.canaries import bound as canaries
 from dpaudit.attacks.likelihood_ratio.bound import _share, n_matched
-from dpaudit.attacks.sensitivity.row import Row, lesser
+from dpaudit.attacks.sensitivity.message_move import Row, lesser
 from dpaudit.attacks.shadow_models import scores as shadow
 from dpaudit.attacks.text import sequences, slopes, span
 from dpaudit.attacks.topology import ranking
 from dpaudit.attacks.topology import scores as topology
-from dpaudit.attacks.weather import _FINDING, Bound, Learned, Weather
+from dpaudit.attacks.weather import _FINDING, Bound, WeatherAttack, WeatherLeak
 from dpaudit.defense import Stated
 from dpaudit.files.finding import Name
 from dpaudit.game.network.gossip import Participation
@@ -94,7 +94,7 @@ def ranks() -> dict[str, Any]:
 
 
 def summed() -> dict[str, Any]:
-    own = canaries.Summed.expected(np.array([0.5, 0.5]), 1.0, 41)
+    own = canaries.SumStatistic.expected(np.array([0.5, 0.5]), 1.0, 41)
     metrics = own.metrics(0.1, 1e-5, 0.05)
     power = canaries.power_metrics(own.sizes, 1.0, 41, 1e-5, 0.05)
     return {
@@ -108,7 +108,7 @@ def summed() -> dict[str, Any]:
 
 
 def guessed() -> list[Any]:
-    guessing = canaries.Guessing(40, 20, 0.05)
+    guessing = canaries.GuessPlan(40, 20, 0.05)
     claims: list[Any] = [SimpleNamespace(epsilon=e, delta=1e-5, mu=None) for e in (1.0, 1.9)]
     found = [*(guessing.power(claim) for claim in claims), guessing.counted(15)]
     return [[(m.value, m.n) for m in metrics.values()] for metrics in found]
@@ -329,18 +329,18 @@ def test_the_highest_score_is_named_and_ties_by_chance() -> None:
     "n, median, of_95", [(1, 1, 1), (2, 1, 2), (3, 2, 3), (20, 10, 19), (21, 11, 20), (100, 50, 95)]
 )
 def test_the_leak_over_weathers_is_median_95_percent_and_worst(n, median, of_95) -> None:
-    learned = [Learned(float(k), None) for k in reversed(range(1, n + 1))]
+    learned = [WeatherLeak(float(k), None) for k in reversed(range(1, n + 1))]
     schema = Participation.of("once", 4)
-    finding = Weather()._finding(_FINDING, learned, Bound(9.0, "why"), 4, schema, ["dropped"])
+    finding = WeatherAttack()._finding(_FINDING, learned, Bound(9.0, "why"), 4, schema, ["dropped"])
     values = [finding.metrics[name] for name in (Name.MEDIAN_MU, Name.MU_OF_95, Name.WORST_MU)]
     assert [(m.value, m.n) for m in values] == [(median, n), (of_95, n), (n, n)]
     assert finding.metrics[Name.MU_OF_ANY_WEATHER].value == 9.0
     assert "in the worst round, from 4 rounds, under" in finding.notes[0]
-    none = Weather(victim=2)._finding(_FINDING, learned, Bound(None, "why"), 4, schema, [])
+    none = WeatherAttack(victim=2)._finding(_FINDING, learned, Bound(None, "why"), 4, schema, [])
     assert Name.MU_OF_ANY_WEATHER not in none.metrics
     assert "of agent 2" in none.notes[0]
-    assert Weather(n_rounds=3)._rounds(9, 4) == 3
-    assert [Weather()._rounds(k, 4) for k in (5, 8, 9)] == [5, 8, 8]
+    assert WeatherAttack(n_rounds=3)._rounds(9, 4) == 3
+    assert [WeatherAttack()._rounds(k, 4) for k in (5, 8, 9)] == [5, 8, 8]
 
 
 def test_the_factor_at_which_a_claim_is_reached_is_rounded_up() -> None:
@@ -353,4 +353,4 @@ def test_the_factor_at_which_a_claim_is_reached_is_rounded_up() -> None:
 def test_no_number_of_canaries_that_is_considered_may_do(monkeypatch) -> None:
     claim: Any = SimpleNamespace(epsilon=30.0, delta=1e-5, mu=None)
     monkeypatch.setattr(canaries, "MOST_CANARIES", 40)
-    assert canaries.Guessing(40, 20, 0.05).power(claim)[Name.TRIALS_NEEDED].value == inf
+    assert canaries.GuessPlan(40, 20, 0.05).power(claim)[Name.TRIALS_NEEDED].value == inf

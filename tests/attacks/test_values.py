@@ -16,7 +16,13 @@ from dpaudit.attacks.gradient_inversion import labels, plan
 from dpaudit.attacks.likelihood_ratio import runs
 from dpaudit.attacks.membership import _Fits, is_matched
 from dpaudit.attacks.mutual_information import samples
-from dpaudit.attacks.sensitivity import beside_values, laws, lengths, unlikely, witness
+from dpaudit.attacks.sensitivity import (
+    message_laws,
+    noise_log,
+    rare_noise,
+    side_channels,
+    worst_length,
+)
 from dpaudit.defense.contract import Gradient
 from dpaudit.errors import DpauditError
 from dpaudit.models.models import architecture
@@ -274,7 +280,7 @@ def test_an_overheard_gradient_is_the_mean_of_the_batch() -> None:
     listening(X[:1], torch.tensor([2]))
     listening.at_step(1)(X)
     assert [one.tolist() for one in noted] == [[4.0, 6.0], [1.5, 2.25], [0.0, 2.0], [4.0, 6.0]]
-    asked = samples.AskedQuantity("m", "gradient", 1, None, (1,))  # type: ignore[arg-type]
+    asked = samples.RevealedQuantity("m", "gradient", 1, None, (1,))  # type: ignore[arg-type]
     assert asked.overhears(defense_of())
     assert not asked.overhears(defense_of(private={"gradient": ""}))
 
@@ -341,7 +347,7 @@ def test_laws_are_compared_by_the_better_of_two_ranks() -> None:
         mannwhitneyu(a, b, method="asymptotic").pvalue for a, b in zip(one.T, other.T, strict=True)
     ]
     pairs = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in zip(one, other, strict=True)]
-    assert laws._p_value(pairs) == pytest.approx(2 * min(p))
+    assert message_laws._p_value(pairs) == pytest.approx(2 * min(p))
 
 
 def played(*draws: Any, **sent: Any) -> Any:
@@ -356,16 +362,16 @@ def message(*values: float, to: int = 1, dtype: torch.dtype = torch.float64) -> 
     )
 
 
-def asked(stream: str = "z", scale: Any = 1.0, n: int = 2) -> witness.AskedDraw:
-    return witness.AskedDraw(stream, "gaussian", torch.Size((1, n)), scale, True)
+def asked(stream: str = "z", scale: Any = 1.0, n: int = 2) -> noise_log.RequestedDraw:
+    return noise_log.RequestedDraw(stream, "gaussian", torch.Size((1, n)), scale, True)
 
 
 @pytest.mark.parametrize(
     ("there", "rounding", "said"),
     [
         (played(asked(), m=message(3.0, -2.0)), 0.0, []),
-        (played(asked("y"), m=message(1.0, 2.0)), 0.0, [beside_values.OTHER_DRAWS]),
-        (played(asked(n=3), m=message(1.0, 2.0)), 0.0, [beside_values.OTHER_DRAWS]),
+        (played(asked("y"), m=message(1.0, 2.0)), 0.0, [side_channels.OTHER_DRAWS]),
+        (played(asked(n=3), m=message(1.0, 2.0)), 0.0, [side_channels.OTHER_DRAWS]),
         (played(asked(scale=1.1), m=message(1.0, 2.0)), 0.0, ['the scale of the noise on "z"']),
         (played(asked(scale=1.1), m=message(1.0, 2.0)), 0.2, []),
         (played(asked(scale=1 + 1e-9), m=message(1.0, 2.0)), 0.0, ["the scale of the noise"]),
@@ -377,13 +383,13 @@ def asked(stream: str = "z", scale: Any = 1.0, n: int = 2) -> witness.AskedDraw:
     ],
 )
 def test_what_differs_beside_values_is_named(there: Any, rounding: float, said: list[str]) -> None:
-    found = beside_values.dependent(played(asked(), m=message(1.0, 2.0)), there, rounding)
+    found = side_channels.dependent(played(asked(), m=message(1.0, 2.0)), there, rounding)
     assert len(found) == len(said)
     for one, expected in zip(found, said, strict=True):
         assert one.startswith(expected)
         assert found[one] is ("scale" in expected)
     zero = played(asked(), m=message(0.0, 1.0)), played(asked(), m=message(-0.0, 1.0))
-    assert [*beside_values.dependent(*zero)] == ['the signs of zeros in "m" depend on the data']
+    assert [*side_channels.dependent(*zero)] == ['the signs of zeros in "m" depend on the data']
 
 
 def test_pairs_of_worlds_keep_those_of_the_same_draws() -> None:
@@ -391,13 +397,13 @@ def test_pairs_of_worlds_keep_those_of_the_same_draws() -> None:
         return SimpleNamespace(noisy=played(*draws))
 
     alike, apart = (world(asked()), world(asked(scale=9.0))), (world(asked()), world(asked("y")))
-    found = beside_values.with_same_draws({"a": [alike, apart], "b": [apart]})
+    found = side_channels.with_same_draws({"a": [alike, apart], "b": [apart]})
     assert found == {"a": [alike]}
 
 
 def test_draws_far_out_are_of_each_stream_and_of_all() -> None:
     one, many = asked("y", n=1), asked("z")._replace(family="laplace")
-    found = list(unlikely._levels(SimpleNamespace(noisy=played(one, many))))  # type: ignore[arg-type]
+    found = list(rare_noise._levels(SimpleNamespace(noisy=played(one, many))))  # type: ignore[arg-type]
     assert len(found) == 2 * 11 + 2 + 2
     steps = [5.5 * (11 - i) / 11 for i in range(11)]
     assert [level["y"] for level in found[:22:2]] == pytest.approx(steps)
@@ -408,14 +414,14 @@ def test_draws_far_out_are_of_each_stream_and_of_all() -> None:
         {"y": 5.5, "z": 15.0},
         {"y": -5.5, "z": -15.0},
     ]
-    assert len(list(unlikely._levels(SimpleNamespace(noisy=played(many))))) == 2  # type: ignore[arg-type]
+    assert len(list(rare_noise._levels(SimpleNamespace(noisy=played(many))))) == 2  # type: ignore[arg-type]
 
 
 def test_draws_are_noted_with_their_values() -> None:
     like = torch.zeros(2, 3, dtype=torch.float64)
-    noise = witness.Witness(Streams(5), 2, moves={"a": torch.ones(2, 3)}, levels={"l": -2.0},
+    noise = noise_log.NoiseLog(Streams(5), 2, moves={"a": torch.ones(2, 3)}, levels={"l": -2.0},
                             flipped={"f": 0})  # fmt: skip
-    plain = witness.Witness(Streams(5), 2)
+    plain = noise_log.NoiseLog(Streams(5), 2)
     a = plain.gaussian("a", 2.0, like)
     torch.testing.assert_close(noise.gaussian("a", 2.0, like), a + 1)
     assert noise.gaussian("l", 3.0, like).tolist() == [[-6.0] * 3] * 2
@@ -429,10 +435,10 @@ def test_draws_are_noted_with_their_values() -> None:
         ("f", True),
         ("a", False),
     ]
-    silent = witness.Witness(Streams(5), 2, silent=True)
+    silent = noise_log.NoiseLog(Streams(5), 2, silent=True)
     assert not silent.gaussian("a", 2.0, like).any()
     assert silent.draws[0].scale == 2.0
-    stacked = witness.Witness(Streams(5), 2, trials=torch.Size((4,)))
+    stacked = noise_log.NoiseLog(Streams(5), 2, trials=torch.Size((4,)))
     out = stacked.gaussian("a", 2.0, like.expand(4, 2, 3))
     torch.testing.assert_close(out, a.expand(4, 2, 3))
 
@@ -456,7 +462,7 @@ def test_draws_are_noted_with_their_values() -> None:
 )
 def test_a_value_under_noise_is_noted_in_units_of_it(made: Any, value: float | None) -> None:
     x = vector(1.0, -3.0)
-    noise = witness.Witness(Streams(5), 1, watched=True)
+    noise = noise_log.NoiseLog(Streams(5), 1, watched=True)
     made(noise.gaussian("z", 1.0, x), x)
     if value is None:
         assert noise.values == {}
@@ -482,11 +488,11 @@ def test_lengths_are_those_that_move_a_message_most(monkeypatch: pytest.MonkeyPa
         return SimpleNamespace(play=lambda silent: SimpleNamespace(sent=sent(gradient)))
 
     towards = vector(3.0, 4.0)
-    monkeypatch.setattr(lengths, "_vacant", lambda coupled, without: world(0 * towards))
-    monkeypatch.setattr(lengths, "_with", lambda coupled, without, gradient: world(gradient))
+    monkeypatch.setattr(worst_length, "_vacant", lambda coupled, without: world(0 * towards))
+    monkeypatch.setattr(worst_length, "_with", lambda coupled, without, gradient: world(gradient))
     tried = [0.5, 1.9, 2.1, 2.9, 3.1, 100.0]
     coupled: Any = Lengths()
-    found = lengths._chosen(coupled, None, towards, tried, 2, False)  # type: ignore[arg-type]
+    found = worst_length._chosen(coupled, None, towards, tried, 2, False)  # type: ignore[arg-type]
     assert found[1] == 2.9
     assert found[0] >= 2.1
     assert len(found) == 2
@@ -499,18 +505,18 @@ def test_a_search_of_lengths_is_in_multiples_of_the_clip(monkeypatch: pytest.Mon
         seen.append(tried)
         return [2.5]
 
-    monkeypatch.setattr(lengths, "_chosen", chosen)
-    monkeypatch.setattr(lengths, "_vacant", lambda coupled, without: "vacant")
-    monkeypatch.setattr(lengths, "_with", lambda coupled, without, gradient: gradient.tolist())
+    monkeypatch.setattr(worst_length, "_chosen", chosen)
+    monkeypatch.setattr(worst_length, "_vacant", lambda coupled, without: "vacant")
+    monkeypatch.setattr(worst_length, "_with", lambda coupled, without, gradient: gradient.tolist())
     world: Any = SimpleNamespace(oracle=SimpleNamespace(batch_size=2), state=[torch.zeros(3, 2)])
     towards = vector(3.0, 4.0)
 
     def pairs(clip: float | None, opposite: bool) -> Any:
-        return lengths.longest_moving(None, world, towards, clip, 2, opposite, False)  # type: ignore[arg-type]
+        return worst_length.longest_moving(None, world, towards, clip, 2, opposite, False)  # type: ignore[arg-type]
 
     assert pairs(2.0, False) == ([("vacant", [1.5, 2.0])], None)
     assert pairs(None, True) == ([([-1.5, -2.0], [1.5, 2.0])], None)
-    assert seen[0] == [share * 2.0 for share in (*lengths.SHARES, *lengths.FAR)]
-    assert seen[1] == [share * 5.0 for share in lengths.SHARES if share < 1]
-    zero = lengths.longest_moving(None, world, 0 * towards, 2.0, 2, False, False)  # type: ignore[arg-type]
+    assert seen[0] == [share * 2.0 for share in (*worst_length.SHARES, *worst_length.FAR)]
+    assert seen[1] == [share * 5.0 for share in worst_length.SHARES if share < 1]
+    zero = worst_length.longest_moving(None, world, 0 * towards, 2.0, 2, False, False)  # type: ignore[arg-type]
     assert zero == ([], None)

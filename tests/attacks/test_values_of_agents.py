@@ -13,7 +13,7 @@ import dpaudit.attack as da
 from dpaudit.attacks import reacting_gradient, weather, who_learns_what
 from dpaudit.attacks.reacting_gradient import ReactingGradient
 from dpaudit.attacks.topology import ranking, scores
-from dpaudit.attacks.weather import Learned, Weather
+from dpaudit.attacks.weather import WeatherAttack, WeatherLeak
 from dpaudit.attacks.who_learns_what import WhoLearnsWhat
 from dpaudit.files.finding import Column, Name
 from dpaudit.files.threat import ThreatModel
@@ -27,10 +27,10 @@ ZERO = ThreatModel(name="agent 0", kind="curious", agents=(0,))
 @pytest.mark.parametrize("n", [1, 2, 20, 21, 40])
 def test_ends_of_weathers_are_ranks_of_their_draws(n: int) -> None:
     """The lower median, and the rank of 95% rounded up."""
-    learned = [Learned(float(mu), None) for mu in reversed(range(n))]
+    learned = [WeatherLeak(float(mu), None) for mu in reversed(range(n))]
     bound = weather.Bound(99.0, "why")
     schema: Any = SimpleNamespace(times=1, every=4)
-    own = Weather(victim=2)
+    own = WeatherAttack(victim=2)
     finding: Any = lambda **of: SimpleNamespace(**of)  # noqa: E731
     found: Any = own._finding(finding, learned, bound, 6, schema, ["dropped"])
     mus = [float(mu) for mu in range(n)]
@@ -44,7 +44,9 @@ def test_ends_of_weathers_are_ranks_of_their_draws(n: int) -> None:
     assert found.notes[0] == f"mu of one record of agent 2, {used}"
     assert found.notes[2:] == ("why", "dropped")
     schema.times = 3
-    many: Any = Weather()._finding(finding, learned, weather.Bound(None, "why"), 6, schema, [])
+    many: Any = WeatherAttack()._finding(
+        finding, learned, weather.Bound(None, "why"), 6, schema, []
+    )
     assert Name.MU_OF_ANY_WEATHER not in many.metrics
     assert "agent about which most is learned, used 3 times, every 4 rounds" in many.notes[0]
 
@@ -71,20 +73,24 @@ def test_weathers_are_drawn_until_there_are_enough(
     monkeypatch.setattr(weather, "bound_of", lambda *of: of[3:])
     asked: list[Any] = []
 
-    def learns(view: Any, defense: Any, setting: str, n: int, schema: Any, honest: Any) -> Learned:
+    def learns(
+        view: Any, defense: Any, setting: str, n: int, schema: Any, honest: Any
+    ) -> WeatherLeak:
         asked.append((setting, n, honest))
-        return Learned(1.0, None)
+        return WeatherLeak(1.0, None)
 
     monkeypatch.setattr(weather, "learned_by", learns)
     monkeypatch.setattr(
-        Weather, "_finding", lambda self, finding, found, bound, n, schema, dropped: (found, bound, n, dropped)
+        WeatherAttack, "_finding", lambda self, finding, found, bound, n, schema, dropped: (found, bound, n, dropped)
     )  # fmt: skip
     context: Any = SimpleNamespace(
         defense=SimpleNamespace(n_rounds=9), setting=SimpleNamespace(n_agents=3, holders=(0, 1, 2))
     )
     told: Any = None
     steps: list[Any] = []
-    [found] = Weather(draws=draws, victim=victim).measure(context, ZERO, lambda *s: steps.append(s))
+    [found] = WeatherAttack(draws=draws, victim=victim).measure(
+        context, ZERO, lambda *s: steps.append(s)
+    )
     assert len(asked) == learned
     assert steps == [(i + 1, draws) for i in range(learned)]
     if not learned:
@@ -97,7 +103,7 @@ def test_weathers_are_drawn_until_there_are_enough(
     first = asked[0]
     assert first[1:] == (6, [1] if victim == 1 else [0, 2])
     told = SimpleNamespace(defined=True, quiet=False, note="bent")
-    [bent] = Weather().measure(context, ZERO, lambda *_: None)
+    [bent] = WeatherAttack().measure(context, ZERO, lambda *_: None)
     assert bent.notes == ("bent",)
 
 
@@ -112,7 +118,7 @@ def test_a_bound_over_weathers_is_of_every_agent(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(weather, "every_release", whole)
     monkeypatch.setattr(
-        weather, "_learned", lambda adversary, schema, victims, end: Learned([3.0, 5.0, 4.0][victims[0]] + end, None)
+        weather, "_learned", lambda adversary, schema, victims, end: WeatherLeak([3.0, 5.0, 4.0][victims[0]] + end, None)
     )  # fmt: skip
     setting: Any = SimpleNamespace(
         holders=(0, 1, 2), n_agents=3, network=SimpleNamespace(calm="calm")
@@ -210,7 +216,7 @@ def test_pairs_have_ends_where_gradients_react(monkeypatch, reacts, blind, highs
         asked.append((agent, n, schema, every_link))
         mu = {1 - agent: (7.0 if every_link else 1.0) + agent}
         relays = "x" if (blind if every_link else reacts) else None
-        return who_learns_what.Learned(mu, {0: "m"} if agent and not every_link else {}, relays)  # type: ignore[arg-type]
+        return who_learns_what.AgentLeak(mu, {0: "m"} if agent and not every_link else {}, relays)  # type: ignore[arg-type]
 
     monkeypatch.setattr(who_learns_what, "learned_by", learns)
     monkeypatch.setattr(who_learns_what, "Game", SimpleNamespace(of=lambda *_: None))

@@ -19,13 +19,13 @@ from dpaudit.attacks.likelihood_ratio import attack as ratio
 from dpaudit.attacks.likelihood_ratio import runs
 from dpaudit.attacks.likelihood_ratio.attack import LikelihoodRatio
 from dpaudit.attacks.mutual_information import attack as information
-from dpaudit.attacks.sensitivity import alignment, laws
-from dpaudit.attacks.sensitivity.kept import KEPT_ANSWERS, KeptAnswers
+from dpaudit.attacks.sensitivity import alignment, message_laws
+from dpaudit.attacks.sensitivity.world_cache import KEPT_ANSWERS, KeptAnswers
 from dpaudit.attacks.shadow_models.shadows import statistics
 from dpaudit.attacks.text import span
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Reaction
-from dpaudit.game.runs.play import Scored, Worlds
+from dpaudit.game.runs.play import ScoredRuns, Worlds
 
 NOTHING: Any = None
 EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
@@ -94,7 +94,7 @@ def test_directions_with_most_zeros_are_chosen_first() -> None:
 
 def worlds(without: list[float], there: list[float], features: int = 1) -> Worlds:
     return Worlds(
-        *(Scored(np.array(x), np.zeros((len(x), features))) for x in (without, there))
+        *(ScoredRuns(np.array(x), np.zeros((len(x), features))) for x in (without, there))
     )  # fmt: skip
 
 
@@ -122,13 +122,13 @@ def test_a_learned_score_must_certify_clearly_more(
     monkeypatch.setattr(runs, "from_scores", certified)
     streams: Any = SimpleNamespace(numpy=lambda name: name)
     training = worlds([0.0, scores], [scores, 0.0])
-    found = runs.Score.of(1e-5, training, streams)
+    found = runs.RunScore.of(1e-5, training, streams)
     assert (found.learned is not None) is is_learned
     assert found.choosing[0] is (held_out[0] if is_learned else training.scores[0])
     counted = found(worlds([1.0], [2.0]))
     assert [x.tolist() for x in counted] == ([[11.0], [12.0]] if is_learned else [[1.0], [2.0]])
     bare = worlds([0.0], [0.0], features=0)
-    assert runs.Score.of(1e-5, bare, streams).learned is None
+    assert runs.RunScore.of(1e-5, bare, streams).learned is None
     assert runs._is_known(worlds([0.0], [0.0, 1.0]))
     assert not runs._is_known(worlds([0.0], [0.0]))
 
@@ -153,7 +153,7 @@ def test_rounds_of_an_exact_leak_are_those_that_are_followed(
     monkeypatch.setattr(ratio, "replace", changed)
     monkeypatch.setattr(ratio, "as_seen_by", lambda threat_model, defense: defense)
     monkeypatch.setattr(
-        ratio, "Asking",
+        ratio, "QuestionContext",
         lambda context, threat_model, trials, first, *_: SimpleNamespace(
             trials=trials, first_rounds=first, context=context
         ),
@@ -170,23 +170,23 @@ def test_rounds_of_an_exact_leak_are_those_that_are_followed(
 @pytest.mark.parametrize("wherever", [False, True])
 def test_laws_are_compared_where_all_plays_fit(monkeypatch, wherever: bool) -> None:
     """Batches of 5 records of 3 agents, each with 7 numbers, of two worlds or of two plays of each."""
-    numbers = 4 * (1 + wherever) * laws.PLAYS * 5 * 3 * 7
+    numbers = 4 * (1 + wherever) * message_laws.PLAYS * 5 * 3 * 7
     here: Any = SimpleNamespace(
         oracle=SimpleNamespace(batch_size=5), state=[torch.zeros(3, 7)],
         coupled=SimpleNamespace(setting=SimpleNamespace(d=7)),
     )  # fmt: skip
     asked: list[Any] = []
-    monkeypatch.setattr(laws, "_sums", lambda *of: (asked.append(of[2:]), {})[1])
-    monkeypatch.setattr(laws, "_plays", lambda *of: (asked.append(of[2:]), iter([]))[1])
-    monkeypatch.setattr(laws, "_p_value", lambda scores: 1.0)
+    monkeypatch.setattr(message_laws, "_sums", lambda *of: (asked.append(of[2:]), {})[1])
+    monkeypatch.setattr(message_laws, "_plays", lambda *of: (asked.append(of[2:]), iter([]))[1])
+    monkeypatch.setattr(message_laws, "_p_value", lambda scores: 1.0)
     for most, found in ((numbers, []), (numbers - 1, None)):
-        monkeypatch.setattr(laws, "MOST", most)
-        assert laws.of_another_law(here, here, ["x"], wherever) == found
+        monkeypatch.setattr(message_laws, "MOST", most)
+        assert message_laws.of_another_law(here, here, ["x"], wherever) == found
     assert asked == [(["x"], wherever), ("compared", ["x"], wherever)]
-    monkeypatch.setattr(laws, "MOST", numbers)
-    for p, names in ((laws.LEVEL, ["x", "y"]), (laws.LEVEL * 1.01, [])):
-        monkeypatch.setattr(laws, "_p_value", lambda scores, p=p: p)
-        assert laws.of_another_law(here, here, ["x", "y"], wherever) == names
+    monkeypatch.setattr(message_laws, "MOST", numbers)
+    for p, names in ((message_laws.LEVEL, ["x", "y"]), (message_laws.LEVEL * 1.01, [])):
+        monkeypatch.setattr(message_laws, "_p_value", lambda scores, p=p: p)
+        assert message_laws.of_another_law(here, here, ["x", "y"], wherever) == names
 
 
 def test_scores_of_two_worlds_are_lengths_and_parts(monkeypatch) -> None:
@@ -197,15 +197,15 @@ def test_scores_of_two_worlds_are_lengths_and_parts(monkeypatch) -> None:
     )  # fmt: skip
     one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]])
     monkeypatch.setattr(
-        laws, "_sums", lambda *_: {"x": (laws.PLAYS * one, laws.PLAYS * other)}
+        message_laws, "_sums", lambda *_: {"x": (message_laws.PLAYS * one, message_laws.PLAYS * other)}
     )  # fmt: skip
     payloads = torch.tensor([[5.0, 4.0]]), torch.tensor([[2.0, 1.0]])
-    monkeypatch.setattr(laws, "_plays", lambda *_: iter([{"x": payloads}]))
+    monkeypatch.setattr(message_laws, "_plays", lambda *_: iter([{"x": payloads}]))
     kept: list[Any] = []
-    monkeypatch.setattr(laws, "_p_value", lambda scores: (kept.extend(scores), 1.0)[1])
-    assert laws.of_another_law(here, here, ["x"]) == []
+    monkeypatch.setattr(message_laws, "_p_value", lambda scores: (kept.extend(scores), 1.0)[1])
+    assert message_laws.of_another_law(here, here, ["x"]) == []
     [(first, second)] = kept
-    assert first.tolist() == [9 + 16, 3 * 2 * laws.PLAYS]
+    assert first.tolist() == [9 + 16, 3 * 2 * message_laws.PLAYS]
     assert second.tolist() == [0 + 1, 0.0]
 
 

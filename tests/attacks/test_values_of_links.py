@@ -11,11 +11,11 @@ from torch import Tensor
 import dpaudit.attack as da
 from dpaudit.attacks.shadow_models import attack
 from dpaudit.attacks.shadow_models.attack import ShadowModels
-from dpaudit.attacks.shadow_models.shadows import Dealt, deal, models_seen
+from dpaudit.attacks.shadow_models.shadows import RecordAssignment, deal, models_seen
 from dpaudit.attacks.topology import attack as topology
-from dpaudit.attacks.topology import overheard, scores
+from dpaudit.attacks.topology import observer_view, scores
 from dpaudit.attacks.topology.attack import Topology
-from dpaudit.attacks.topology.overheard import Overheard, linked, overhear
+from dpaudit.attacks.topology.observer_view import ObservedModels, linked, overhear
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.transcript import Message, Transcript, broadcast
 from dpaudit.files.threat import ThreatModel
@@ -58,11 +58,13 @@ def test_messages_of_others_are_read_step_by_step(monkeypatch: pytest.MonkeyPatc
     expected = [[[c + more for c in X[i]] for i in (0, 2)] for more in (0, 200, 300)]
     assert found.models.tolist() == expected
     assert (found.models.dtype, found.rounding) == (torch.float64, torch.finfo(torch.float32).eps)
-    monkeypatch.setattr(overheard, "MOST_NUMBERS", 2 * 3 * 2 * 2)  # rounds, messages and senders
+    monkeypatch.setattr(
+        observer_view, "MOST_NUMBERS", 2 * 3 * 2 * 2
+    )  # rounds, messages and senders
     some = overhear(curious(1), Transcript(rounds), "x", range(1, 4), rng)
     assert some is not None
     assert some.models[0].tolist() == [[0.0, 2.0], [20.0, 22.0]]  # coordinates 2 and 0
-    monkeypatch.setattr(overheard, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(observer_view, "MOST_NUMBERS", 1)
     one = overhear(curious(1), Transcript(rounds), "x", range(1, 4), rng)
     assert one is not None
     assert one.models[0].tolist() == [[2.0], [22.0]]
@@ -73,7 +75,7 @@ def test_messages_of_others_are_read_step_by_step(monkeypatch: pytest.MonkeyPatc
 def test_an_agent_that_is_silent_has_its_last_model() -> None:
     """Or its first one, where it has sent none yet."""
     one, two = torch.tensor([1.0]), torch.tensor([2.0])
-    found = overheard._without_gaps([None, one, None, two, None])
+    found = observer_view._without_gaps([None, one, None, two, None])
     assert found.flatten().tolist() == [1.0, 1.0, 1.0, 2.0, 2.0]
 
 
@@ -86,10 +88,10 @@ def test_agents_are_linked_in_either_direction() -> None:
         [0, 0, 1], [0, 0, 1], [1, 1, 0],
     ]  # fmt: skip
     tapped = ThreatModel(name="tap", links=((0, 1), (5, 3), (3, 0)))
-    assert overheard.known(tapped, (3, 1, 0)).astype(int).tolist() == [
+    assert observer_view.known(tapped, (3, 1, 0)).astype(int).tolist() == [
         [0, 0, 1], [0, 0, 1], [1, 1, 0],
     ]  # fmt: skip
-    assert not overheard.known(EAVESDROPPER, (3, 1, 0)).any()
+    assert not observer_view.known(EAVESDROPPER, (3, 1, 0)).any()
 
 
 def test_links_are_those_of_the_rounds_that_are_read() -> None:
@@ -215,7 +217,7 @@ def test_models_that_are_alike_give_no_links_but_by_times() -> None:
     models = torch.from_numpy(rng.normal(size=(3, 2, 5)))
 
     def titles(models: Tensor, sends: Tensor, rounding: float) -> list[str]:
-        heard = Overheard((0, 1), models, sends, rounding)
+        heard = ObservedModels((0, 1), models, sends, rounding)
         return [title for title, *_ in topology._scored(heard)]
 
     times = ["links by the times of messages"]
@@ -315,7 +317,7 @@ def test_records_are_dealt_anew_within_their_class() -> None:
     every = labels + tests
     rng = np.random.default_rng(0)
     found = deal(problem, 40, (2,), rng)
-    assert isinstance(found, Dealt)
+    assert isinstance(found, RecordAssignment)
     assert found.held.shape == (40, 3, 3)
     assert len(found.public) == 4
     assert sorted([*found.records, *found.public, 5]) == list(range(14))

@@ -15,8 +15,8 @@ from dpaudit.attacks.canaries.attack import Canaries
 from dpaudit.attacks.canaries.records import WithRecords
 from dpaudit.attacks.membership import Membership
 from dpaudit.attacks.text import attack as text
-from dpaudit.attacks.text.attack import Dager, RecoveredBatch, Scored
-from dpaudit.attacks.weather import Weather
+from dpaudit.attacks.text.attack import Dager, RecoveredBatch, ScoredText
+from dpaudit.attacks.weather import WeatherAttack
 from dpaudit.files.threat import ThreatModel
 
 NOTHING: Any = None
@@ -201,29 +201,31 @@ def test_weather_needs_something_that_differs_between_draws() -> None:
     drawn = ThreatModel(name="some", kind="colluding", drawn=2)
     own = ThreatModel(name="one", kind="curious", agents=(3,))
     for context, model in ((stormy, own), (calm, drawn), (stormy, drawn), (stormy, EAVESDROPPER)):
-        Weather().refuse_too_large(context, model)
+        WeatherAttack().refuse_too_large(context, model)
     with pytest.raises(da.ConfigError, match="nothing differs between draws"):
-        Weather().refuse_too_large(calm, own)
-    Weather(victim=2).refuse_too_large(stormy, own)
-    Weather(victim=3).refuse_too_large(stormy, drawn)
+        WeatherAttack().refuse_too_large(calm, own)
+    WeatherAttack(victim=2).refuse_too_large(stormy, own)
+    WeatherAttack(victim=3).refuse_too_large(stormy, drawn)
     with pytest.raises(da.ConfigError, match='victim 3 is an agent of "one"'):
-        Weather(victim=3).refuse_too_large(stormy, own)
+        WeatherAttack(victim=3).refuse_too_large(stormy, own)
 
 
 def test_weather_reads_twice_as_many_rounds_as_agents() -> None:
-    assert [Weather()._rounds(n, 4) for n in (6, 8, 20)] == [6, 8, 8]
-    assert [Weather(n_rounds=n)._rounds(20, 4) for n in (3, 15)] == [3, 15]
+    assert [WeatherAttack()._rounds(n, 4) for n in (6, 8, 20)] == [6, 8, 8]
+    assert [WeatherAttack(n_rounds=n)._rounds(20, 4) for n in (3, 15)] == [3, 15]
 
     def invalid(n_rounds: int = 10, **of: Any) -> list[str]:
-        return [option for option, _ in Weather(**of).validate_options(n_rounds, 4)]
+        return [option for option, _ in WeatherAttack(**of).validate_options(n_rounds, 4)]
 
     assert invalid() == []
     assert invalid(n_rounds=10) == []
-    assert [option for option, _ in Weather(n_rounds=11).validate_options(10, 4)] == ["n_rounds"]
-    assert [option for option, _ in Weather(victim=4).validate_options(10, 4)] == ["victim"]
+    assert [option for option, _ in WeatherAttack(n_rounds=11).validate_options(10, 4)] == [
+        "n_rounds"
+    ]
+    assert [option for option, _ in WeatherAttack(victim=4).validate_options(10, 4)] == ["victim"]
     assert invalid(participation=(2, 7)) == []
     assert invalid(participation=(2, 8)) == ["participation"]  # of the eight that are read
-    [(option, said)] = Weather(participation=(3, 4)).validate_options(10, 4)
+    [(option, said)] = WeatherAttack(participation=(3, 4)).validate_options(10, 4)
     assert (option, said) == (
         "participation", "3 times every 4 rounds takes 9 rounds of 8; expected 2 times at most",
     )  # fmt: skip
@@ -360,7 +362,7 @@ def test_text_is_kept_as_pairs_of_truth_and_recovered() -> None:
     written: dict[str, bytes] = {}
     context: Any = SimpleNamespace(run=SimpleNamespace(write=written.__setitem__))
     problem: Any = SimpleNamespace(dataset=SimpleNamespace(vocabulary=("a", "b")))
-    of = Scored(text_scenario("no-defense"), problem, context, 7, NOTHING)
+    of = ScoredText(text_scenario("no-defense"), problem, context, 7, NOTHING)
     truth = torch.tensor([[[0, 1], [1, 2]]])
     found = RecoveredBatch(
         torch.tensor([[1, 2], [0, 0]]), torch.tensor([True, True, True]), 0.5, seen()
@@ -423,7 +425,7 @@ def test_text_is_recovered_round_by_round_where_it_is_seen(monkeypatch) -> None:
     monkeypatch.setattr(text, "truth_of", lambda scenario, targets, *_: (targets, None))
     monkeypatch.setattr(text, "_front", lambda problem, model: model)
     monkeypatch.setattr(text, "recovered", recovered)
-    monkeypatch.setattr(Scored, "findings", lambda self, ids, found, targets: [(self.k, found)])
+    monkeypatch.setattr(ScoredText, "findings", lambda self, ids, found, targets: [(self.k, found)])
     steps: list[tuple[int, int]] = []
     first, second = Dager(message="gradient", rounds=(1, 2)).measure(
         context, EAVESDROPPER, lambda *s: steps.append(s)

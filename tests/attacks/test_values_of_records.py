@@ -15,7 +15,7 @@ from dpaudit.attacks.shadow_models import scores as shadow_scores
 from dpaudit.attacks.shadow_models import shadows
 from dpaudit.attacks.shadow_models.attack import ShadowModels
 from dpaudit.attacks.shadow_models.attack import _Scored as ScoredRuns
-from dpaudit.attacks.shadow_models.shadows import Dealt
+from dpaudit.attacks.shadow_models.shadows import RecordAssignment
 
 NOTHING: Any = None
 
@@ -184,7 +184,7 @@ def test_runs_are_trained_in_blocks_and_read_after_rounds(monkeypatch: Any) -> N
         problem=problem, setting=None, seed=1, checkpoint=SimpleNamespace(stage=lambda b: saved),
         streams=SimpleNamespace(device="cpu", child=lambda *of: of),
     )  # fmt: skip
-    dealt = Dealt(
+    dealt = RecordAssignment(
         torch.arange(3)[:, None, None], np.array([5, 6]), np.ones((3, 2), dtype=bool), np.array([7])
     )
     defense: Any = SimpleNamespace(n_rounds=3)

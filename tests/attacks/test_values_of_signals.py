@@ -15,13 +15,13 @@ from dpaudit.attacks.canaries import records as canary_records
 from dpaudit.attacks.gradient_inversion import attack as inversion
 from dpaudit.attacks.gradient_inversion.recursion import (
     _ACTIVE,
-    Call,
+    LayerCall,
     Signal,
     _before_activation,
     _rms,
 )
-from dpaudit.attacks.sensitivity import alignment, few, worlds
-from dpaudit.attacks.sensitivity.examination import Examination
+from dpaudit.attacks.sensitivity import alignment, unseen_inputs, worlds
+from dpaudit.attacks.sensitivity.examination import RoundExamination
 from dpaudit.attacks.shadow_models import attack as shadow_attack
 from dpaudit.attacks.shadow_models import scores
 from dpaudit.attacks.shadow_models.attack import ShadowModels
@@ -31,7 +31,7 @@ NOTHING: Any = None
 
 def before(layer: nn.Module, *values: float, shape: tuple[int, ...] = (4,)) -> Signal:
     a = torch.tensor(values, dtype=torch.float64)
-    call = Call(layer, torch.zeros(2, *shape), torch.zeros(2, len(values)), {}, {})
+    call = LayerCall(layer, torch.zeros(2, *shape), torch.zeros(2, len(values)), {}, {})
     return _before_activation(call, Signal(a, 3 * torch.ones_like(a), 2 * torch.ones_like(a)))
 
 
@@ -116,7 +116,7 @@ def test_a_move_is_constant_where_another_draw_is_moved_alike(
 def test_few_rounds_are_looked_at_from_first_to_last(monkeypatch, n_rounds: int, rounds) -> None:
     """Three at most, the middle one rounded, up to the twentieth."""
     small = SimpleNamespace(defense=SimpleNamespace(n_rounds=n_rounds), start=lambda: 100)
-    monkeypatch.setattr(few, "small_problem", lambda real: small)
+    monkeypatch.setattr(unseen_inputs, "small_problem", lambda real: small)
     looked: list[int] = []
     played: list[int] = []
 
@@ -143,21 +143,23 @@ def test_few_rounds_are_looked_at_from_first_to_last(monkeypatch, n_rounds: int,
 
         return SimpleNamespace(rows=rows)
 
-    monkeypatch.setattr(few, "Examination", Examined)
-    monkeypatch.setattr(few, "_Round", of_round)
+    monkeypatch.setattr(unseen_inputs, "RoundExamination", Examined)
+    monkeypatch.setattr(unseen_inputs, "_Round", of_round)
     broken = failing = 0
-    found: Any = few.few_with_gradients(NOTHING, "add-remove")
+    found: Any = unseen_inputs.few_with_gradients(NOTHING, "add-remove")
     assert looked == rounds
     assert found[1] == [f"row {k}" for k in rounds]
     assert played == list(range(1, min(n_rounds, 20) + 1))
     failing = rounds[-1]
-    found = few.few_with_gradients(NOTHING, "add-remove")
+    found = unseen_inputs.few_with_gradients(NOTHING, "add-remove")
     assert found[1] == [f"row {k}" for k in rounds[:-1]]
-    assert list(found[0].unclear) == [few.FAILS.format("KeyError")]
+    assert list(found[0].unclear) == [unseen_inputs.FAILS.format("KeyError")]
     broken, failing = rounds[-1], 0
-    assert few.few_with_gradients(NOTHING, "add-remove")[1] == [f"row {k}" for k in rounds[:-1]]
-    monkeypatch.setattr(few, "small_problem", lambda real: None)
-    assert few.few_with_gradients(NOTHING, "add-remove") == (None, [])
+    assert unseen_inputs.few_with_gradients(NOTHING, "add-remove")[1] == [
+        f"row {k}" for k in rounds[:-1]
+    ]
+    monkeypatch.setattr(unseen_inputs, "small_problem", lambda real: None)
+    assert unseen_inputs.few_with_gradients(NOTHING, "add-remove") == (None, [])
 
 
 def test_noise_that_reaches_messages_is_that_of_round_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +168,7 @@ def test_noise_that_reaches_messages_is_that_of_round_1(monkeypatch: pytest.Monk
         "dpaudit.attacks.sensitivity.examination.PlayedWorld", lambda *of: of[1:]
     )  # fmt: skip
     monkeypatch.setattr("dpaudit.attacks.sensitivity.examination.reaching", lambda world: world)
-    found: Any = Examination(coupled, 0, 0)._first
+    found: Any = RoundExamination(coupled, 0, 0)._first
     assert found == ("start", 1, "batches 1")
 
 
@@ -321,7 +323,7 @@ def test_noise_is_kept_by_the_round_before(kept, before: int, keeps: bool, playe
         run.kept.append([False, True])
 
     coupled.note_noise = note
-    assert worlds.Coupled.keeps_noise(coupled, before) is keeps
+    assert worlds.CoupledWorlds.keeps_noise(coupled, before) is keeps
     assert asked == played
 
 

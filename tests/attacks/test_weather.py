@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.weather import Weather, bound_of
+from dpaudit.attacks.weather import WeatherAttack, bound_of
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.defenses.decor import Decor
 from dpaudit.defenses.dpsgd import DPDPSGD
@@ -38,7 +38,7 @@ def measured(
     setting: Setting, threat_model: ThreatModel, defense: Defense = GOSSIP, **options: Any
 ) -> Finding:
     context = AttackContext(None, setting, defense, (), STREAMS, None)
-    attack = Weather(**options)
+    attack = WeatherAttack(**options)
     attack.refuse_too_large(context, threat_model)
     (finding,) = attack.measure(context, threat_model, lambda done, total: None)
     return finding

@@ -181,7 +181,7 @@ def test_a_folder_of_something_else_is_left_alone(folder) -> None:
 
 
 def test_a_benchmark_has_one_runner(folder) -> None:
-    from dpaudit.training.held_folder import Folder
+    from dpaudit.training.locked_folder import Folder
 
     with Folder(Path("out")).held(), pytest.raises(RunError, match="in use by another dpaudit"):
         run()

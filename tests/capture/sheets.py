@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from dpaudit.capture.recording import CaptureFolder
-from dpaudit.files.recorded import Event
+from dpaudit.files.recorded import RecordedEvent
 
 GUESTS = Path(__file__).parent / "guests"
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 OMITTED = "# not on the sheet"
 
 
-def on_the_sheet(events: Iterable[Event]) -> list[Event]:
+def on_the_sheet(events: Iterable[RecordedEvent]) -> list[RecordedEvent]:
     """Without those of lines that say that they are left out."""
     return [e for e in events if OMITTED not in _line(e.call_site)]
 

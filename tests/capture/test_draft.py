@@ -15,8 +15,8 @@ from dpaudit.files.recorded import (
     DRAWS,
     EVENTS,
     UNSEEN,
-    Batch,
-    Draw,
+    RecordedBatch,
+    RecordedDraw,
     write_lines,
 )
 from dpaudit.recorder.draws.loaders import WORKERS
@@ -33,10 +33,10 @@ def recording(folder: Path, lines: str, records: int = 4, **drawn: object) -> Ca
     events, draws = with_rounds(*recorded(lines))
     taken = [draw for draw in draws if draw.call_site == "train.py:b"]
     write_lines(folder / EVENTS, events)
-    others: list[Draw] = [d.model_copy(update=drawn) for d in draws if d not in taken]
+    others: list[RecordedDraw] = [d.model_copy(update=drawn) for d in draws if d not in taken]
     write_lines(folder / DRAWS, others)
     batches = [
-        Batch(process=0, agent=0, number=i, sequence=d.sequence, records=records)
+        RecordedBatch(process=0, agent=0, number=i, sequence=d.sequence, records=records)
         for i, d in enumerate(taken, 1)
     ]
     write_lines(folder / BATCHES, batches)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.capture.audit import run_captured
+from dpaudit.capture.file_times import unedited
 from dpaudit.capture.program import KEPT
-from dpaudit.capture.written import unedited
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 

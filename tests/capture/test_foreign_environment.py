@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from dpaudit.capture.audit import run_captured
 from dpaudit.capture.draft import draft
-from dpaudit.capture.played import write_world
 from dpaudit.capture.run import Options, capture
+from dpaudit.capture.world_files import write_world
 from dpaudit.commands.cli import app
 from dpaudit.errors import ConfigError
 from dpaudit.files.captured_file import CapturedConfig

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.learned import LearnedScore, features_of
-from dpaudit.capture.measured import of_other_sizes
+from dpaudit.capture.learned_score import MessageScore, features_of
+from dpaudit.capture.record_shift import of_other_sizes
 from dpaudit.capture.runs import MessageId
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Finding, Name, Role
@@ -116,13 +116,13 @@ def test_a_learned_score_weighs_numbers_by_their_variance() -> None:
     noise = np.array([[-1, -4], [0, 0], [1, 4]])
     without = [run(a=[5 + x, y]) for x, y in noise]
     having = [run(a=[6 + x, y + 2]) for x, y in noise]
-    score = LearnedScore.of([A], without, having)
+    score = MessageScore.of([A], without, having)
     assert score.weights[:2] == pytest.approx([1 / (2 / 3 + 0.01), 2 / (32 / 3 + 0.04)])
     apart = score.of_run(run(a=[6, 2])) - score.of_run(run(a=[5, 0]))
     assert apart == pytest.approx(score.weights[:2] @ [1, 2] + score.weights[3])
     sides = [np.mean([score.of_run(one) for one in some]) for some in (without, having)]
     assert sides[0] == pytest.approx(-sides[1])  # those of several agents have one threshold
-    assert LearnedScore.of([A], without, without).of_run(having[0]) == 0.0
+    assert MessageScore.of([A], without, without).of_run(having[0]) == 0.0
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
@@ -131,28 +131,28 @@ def test_a_learned_score_is_the_same_in_any_unit(unit: float) -> None:
     rng = np.random.default_rng(3)
     z = rng.normal(size=(40, 8)) * (rng.random((40, 8)) < 0.5)
     sides = [[run(a=unit * (x + move * (x != 0))) for x in z] for move in (0.0, 0.5)]
-    score, other = LearnedScore.of([A], *sides), run(a=unit * rng.normal(size=8))
+    score, other = MessageScore.of([A], *sides), run(a=unit * rng.normal(size=8))
     plain = [[run(a=one.messages[A] / unit) for one in some] for some in sides]
-    same = LearnedScore.of([A], *plain).of_run(run(a=other.messages[A] / unit))
+    same = MessageScore.of([A], *plain).of_run(run(a=other.messages[A] / unit))
     assert score.of_run(other) == pytest.approx(same, rel=1e-6)
 
 
 def test_what_is_rounded_is_not_learned() -> None:
     without = [run(a=[0.1 + 1e-12 * i, i]) for i in range(3)]
     having = [run(a=[0.1 + 1e-12 * i + 3e-13, i + 1]) for i in range(3)]
-    weights = LearnedScore.of([A], without, having).weights
+    weights = MessageScore.of([A], without, having).weights
     assert weights[0] == 0.0 < weights[1]
 
 
 def test_a_learned_score_sees_which_numbers_are_there() -> None:
     """The numbers have mean 0 with the record, as without: that they are not 0 tells it."""
     signs = [-1.0, 1.0, -1.0, 1.0]
-    score = LearnedScore.of([A], [run(a=[0.0]) for _ in signs], [run(a=[x]) for x in signs])
+    score = MessageScore.of([A], [run(a=[0.0]) for _ in signs], [run(a=[x]) for x in signs])
     assert score.of_run(run(a=[-1.0])) == score.of_run(run(a=[1.0])) > score.of_run(run(a=[0.0]))
 
 
 def test_a_learned_score_sees_how_many_numbers_there_are() -> None:
-    score = LearnedScore.of([A, B], [run(a=[0, 0], b=[1])] * 2, [run(a=[0], b=[1])] * 2)
+    score = MessageScore.of([A, B], [run(a=[0, 0], b=[1])] * 2, [run(a=[0], b=[1])] * 2)
     assert score.sizes == (2, 1)
     assert score.of_run(run(a=[0], b=[1])) > score.of_run(run(a=[0, 0], b=[1]))
     nothing = score.of_run(run(b=[1]))

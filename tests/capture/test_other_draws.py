@@ -10,8 +10,8 @@ import pytest
 
 from dpaudit.capture.other_draws import other_draws
 from dpaudit.capture.runs import MessageId
-from dpaudit.capture.unnamed import drawn_beside, masks_beside
-from dpaudit.files.recorded import Batch, Draw
+from dpaudit.capture.unnamed_noise import drawn_beside, masks_beside
+from dpaudit.files.recorded import RecordedBatch, RecordedDraw
 
 MESSAGE = MessageId(0, (1,), "x", 1)
 COIN = "coin.py:3 draws numbers that are not shown as noise"
@@ -44,10 +44,10 @@ def of(
     for sequence, event in enumerate(events):
         at = {"process": process, "sequence": sequence}
         if event is BATCH:
-            taken.append(Batch(agent=0, number=len(taken) + 1, records=3, **at))
+            taken.append(RecordedBatch(agent=0, number=len(taken) + 1, records=3, **at))
         else:
             about = {"rank": 0, "time": 0.0, "occurrence": 0, "round": None, "dtype": "float64"}
-            draws.append(Draw(**about, **at, **event))
+            draws.append(RecordedDraw(**about, **at, **event))
     run: Any = SimpleNamespace(taken=taken, all_draws=draws)
     run.span, run.messages = lambda agent, k: (-1, len(events)), {MESSAGE: np.zeros(2)}
     run.id_of, run.as_bytes = {}, as_bytes

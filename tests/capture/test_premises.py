@@ -13,12 +13,19 @@ import pytest
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.capture import worlds
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.drawn import drawn_noise, runs_needed
-from dpaudit.capture.far_records import refuse_unbounded
+from dpaudit.capture.extreme_records import refuse_unbounded
+from dpaudit.capture.file_times import files_below
+from dpaudit.capture.noise_tests import drawn_noise, runs_needed
+from dpaudit.capture.record_changes import RecordMoves
 from dpaudit.capture.runs import NamedDraw
-from dpaudit.capture.traces import NotExamined, Ordered, Trace, are_alike, in_short, printed
-from dpaudit.capture.ways import Moves
-from dpaudit.capture.written import files_below
+from dpaudit.capture.visible_output import (
+    NotExamined,
+    Ordered,
+    VisibleOutput,
+    are_alike,
+    in_short,
+    printed,
+)
 from dpaudit.errors import RunError
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.finding import Name, Role
@@ -384,9 +391,9 @@ def test_a_run_that_failed_is_said_with_its_last_line() -> None:
     assert in_short(failed) == "ended; it said last: ZeroDivisionError: by zero"
 
 
-def moves(**sizes: float) -> Moves:
+def moves(**sizes: float) -> RecordMoves:
     far = {how: sizes.get(how.partition(":")[0], 1.0) for how in ("present", *FAR)}
-    return Moves({(0, 1, "gaussian"): far}, None, {})
+    return RecordMoves({(0, 1, "gaussian"): far}, None, {})
 
 
 def test_one_length_in_all_directions_is_a_bound() -> None:
@@ -445,7 +452,11 @@ def test_a_server_answers_whoever_asks_first(
 ) -> None:
     """The order on a link is compared in any case."""
     one, two = answers(tmp_path, *order), answers(tmp_path, *other)
-    same = {o for o in get_args(Ordered) if not Trace.of(one, o).other_order(Trace.of(two, o))}
+    same = {
+        o
+        for o in get_args(Ordered)
+        if not VisibleOutput.of(one, o).other_order(VisibleOutput.of(two, o))
+    }
     assert same == alike
 
 

@@ -8,12 +8,12 @@ from safetensors.torch import save_file
 
 from dpaudit.capture.recording import DRAWS, EVENTS, CaptureFolder
 from dpaudit.errors import RunError
-from dpaudit.files.recorded import Draw, Event, SentTensor, write_lines
+from dpaudit.files.recorded import RecordedDraw, RecordedEvent, SentTensor, write_lines
 
 SENT = SentTensor(
     name="0", shape=(2, 2), dtype="bfloat16", file="transcript/a.safetensors", key="7", sha256="0"
 )
-EVENT = Event(
+EVENT = RecordedEvent(
     process=0,
     rank=1,
     sequence=4,
@@ -29,7 +29,7 @@ EVENT = Event(
     tensors=(SENT,),
     inconsistent=False,
 )
-DRAW = Draw(
+DRAW = RecordedDraw(
     process=0,
     rank=None,
     sequence=1,

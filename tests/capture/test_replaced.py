@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.capture.ways import adding_nothing
+from dpaudit.capture.record_changes import adding_nothing
 from dpaudit.files.result import AuditResult
 from dpaudit.files.verdict import Verdict
 from dpaudit.files.world import FAR, How

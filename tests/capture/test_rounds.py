@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from dpaudit.capture.rounds import numbered, rounds_of, start_site
-from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.recorded import RecordedDraw, RecordedEvent, SentTensor
 
 
-def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw]]:
+def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[RecordedEvent], list[RecordedDraw]]:
     """Calls of rank 0, a letter each: its line. Small letters draw, others send.
 
     The shape that is sent is the number after a letter; destinations are 1, or those given.
@@ -24,20 +24,22 @@ def recorded(lines: str, to: Sequence[int] = ()) -> tuple[list[Event], list[Draw
         shape = (int(after) if after else 4,)
         if line.islower():
             draws.append(
-                Draw(**fields, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1))
+                RecordedDraw(
+                    **fields, operator="normal_", shape=shape, dtype="float32", parameters=(0, 1)
+                )
             )
             continue
         tensor = SentTensor(name="0", shape=shape, dtype="float32", file="", key="", sha256="")
         destination = to[len(events) % len(to)] if to else 1
         fields |= {"operator": "send", "group": (0, 1), "tag": 0, "source": 0}
         fields |= {"destinations": (destination,), "tensors": (tensor,), "inconsistent": False}
-        events.append(Event(**fields))
+        events.append(RecordedEvent(**fields))
     return events, draws
 
 
 def with_rounds(
-    events: Sequence[Event], draws: Sequence[Draw], starts_at: str | None = None
-) -> tuple[list[Event], list[Draw]]:
+    events: Sequence[RecordedEvent], draws: Sequence[RecordedDraw], starts_at: str | None = None
+) -> tuple[list[RecordedEvent], list[RecordedDraw]]:
     """The same with their rounds."""
     found = rounds_of(events, draws, starts_at)
     return numbered(events, found), numbered(draws, found)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.capture.aligned import MOST_ROUNDS, Alignments
+from dpaudit.capture.alignment import MOST_ROUNDS, Alignments
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
-from dpaudit.capture.traces import NotExamined
+from dpaudit.capture.visible_output import NotExamined
 from dpaudit.files.world import World
 
 SENT = [(1, 0), (1, 1), (2, 1), (2, 0)]  # round and agent, in order of time

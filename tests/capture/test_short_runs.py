@@ -9,8 +9,8 @@ import pytest
 from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.accounting.releases import Release, epsilon
 from dpaudit.attack.figures import counted_test, without_errors
-from dpaudit.capture.accounted import SLACK, VictimLeaks, released
-from dpaudit.capture.measured import RoundLeak
+from dpaudit.capture.composition import SLACK, VictimLeaks, released
+from dpaudit.capture.record_shift import RoundLeak
 from dpaudit.capture.sampling import Sampling
 from dpaudit.capture.short_runs import ShortRuns, ShortRunScores, _capacity
 from dpaudit.files.captured_file import CapturedConfig

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpaudit.capture.runs import MessageId
 from dpaudit.capture.sizes import with_sizes
-from dpaudit.capture.worlds import MeasuredRuns, Neighbours, measured_worlds
+from dpaudit.capture.worlds import MeasuredRuns, NeighbouringRuns, measured_worlds
 from dpaudit.files.threat import ThreatModel
 
 from .toy import Toy, config_of
@@ -36,7 +36,7 @@ class Stops(Toy):
             super().send(run, at, message, content)
 
 
-def of_round(toy: Toy, folder: Path, k: int) -> tuple[Neighbours, int]:
+def of_round(toy: Toy, folder: Path, k: int) -> tuple[NeighbouringRuns, int]:
     """What is known of a round, and how many runs were played for sizes."""
     config = config_of(folder, record={"rounds": (k,), "victims": (0,)})
     worlds: MeasuredRuns = measured_worlds(config, toy)  # type: ignore[arg-type]

@@ -9,24 +9,31 @@ import pytest
 import torch
 
 from dpaudit.attack.local_steps import local_steps
-from dpaudit.capture import aligned, examined, inverted, sampling, traces, ways
-from dpaudit.capture.aligned import Alignments, below_overflow
-from dpaudit.capture.far_draws import _is_shown
+from dpaudit.capture import (
+    alignment,
+    gradient_inversion,
+    premises,
+    record_changes,
+    sampling,
+    visible_output,
+)
+from dpaudit.capture.alignment import Alignments, below_overflow
+from dpaudit.capture.draw_order import _by_value
 from dpaudit.capture.local_steps import LocalSteps, mixing_of, said_of
-from dpaudit.capture.measured import (
-    Move,
+from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
+from dpaudit.capture.rare_noise import _is_shown
+from dpaudit.capture.record_changes import RecordMoves
+from dpaudit.capture.record_shift import (
+    NoiseMove,
     Response,
     _noiseless,
     leak,
     making_up_for,
 )
-from dpaudit.capture.noise_lines import _sizes, noise_lines, noise_of_tap
-from dpaudit.capture.numbering import _by_value
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
 from dpaudit.capture.shared_draws import owners, same_draws
-from dpaudit.capture.ways import Moves
-from dpaudit.capture.worlds import Neighbours, perturbed
+from dpaudit.capture.worlds import NeighbouringRuns, perturbed
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.local_training import LocalTraining
@@ -242,18 +249,18 @@ def test_an_adversary_reads_the_first_gradient_of_each_victim() -> None:
         seen(1, [reads], [[mine]]),
         seen(2, [reads], [[mine]]),
     ]
-    assert list(inverted._read(some, by)) == [some[2]]
+    assert list(gradient_inversion._read(some, by)) == [some[2]]
 
 
 def test_a_batch_of_images_has_labels() -> None:
     images, labels = torch.zeros(2, 5, 5, dtype=torch.float64), torch.tensor([1, 0])
-    found = inverted.batch_in([labels, images])
+    found = gradient_inversion.batch_in([labels, images])
     assert found is not None
     assert (found.images.shape, found.images.dtype) == ((2, 1, 5, 5), torch.float32)
     assert found.labels.tolist() == [1, 0]
-    assert inverted.batch_in([torch.zeros(2, 3, 5, 5), labels]) is not None
+    assert gradient_inversion.batch_in([torch.zeros(2, 3, 5, 5), labels]) is not None
     for parts in ([images], [labels], [torch.zeros(2, 5), labels], [images, labels[None]]):
-        assert inverted.batch_in(parts) is None
+        assert gradient_inversion.batch_in(parts) is None
 
 
 def test_a_blind_guess_is_of_records_that_are_not_attacked() -> None:
@@ -261,11 +268,13 @@ def test_a_blind_guess_is_of_records_that_are_not_attacked() -> None:
         images = torch.stack([torch.full((1, size, size), v) for v in values])
         return SimpleNamespace(images=images, labels=torch.tensor([int(v) % 2 for v in values]))
 
-    found = inverted.others([batch(1, 2, 3), batch(4, 2), batch(6, 7, size=3)], [batch(1)], "k")
+    found = gradient_inversion.others(
+        [batch(1, 2, 3), batch(4, 2), batch(6, 7, size=3)], [batch(1)], "k"
+    )
     assert found.images[:, 0, 0, 0].tolist() == [2.0, 3.0, 4.0, 2.0]
     assert found.labels.tolist() == [0, 1, 0, 0]
     with pytest.raises(RunError, match="two classes"):
-        inverted.others([batch(1, 2, 4)], [batch(1)], "k")
+        gradient_inversion.others([batch(1, 2, 4)], [batch(1)], "k")
 
 
 def test_noise_is_moved_by_the_least_that_makes_up() -> None:
@@ -307,11 +316,11 @@ def test_what_rounding_may_leave_beside_noise_shows_nothing() -> None:
     assert leak(place, noised, [A, B], *runs, rounding=0.9e-7).noiseless == B
     assert leak(place, noised, [A, B], *runs, rounding=1e-7).mu == pytest.approx(0.5)
     base: Any = SimpleNamespace(single={A}, messages=runs[1].messages)
-    of = Neighbours({0: place}, {0: noised}, {}, base)
+    of = NeighbouringRuns({0: place}, {0: noised}, {}, base)
     assert of._rounding(noised, [A, B]) == 0.5 * 2.0**-20  # 9.0 has no noise
     assert of._rounding(noised, [B]) == 0.0  # it is no single
     opposite: Any = SimpleNamespace(single={A}, messages={A: np.array([-4.0, 9.0])})
-    of = Neighbours({0: place}, {0: noised}, {}, opposite)
+    of = NeighbouringRuns({0: place}, {0: noised}, {}, opposite)
     assert of._rounding(noised, [A, B]) == 4.0 * 2.0**-20
 
 
@@ -335,7 +344,7 @@ def test_numbers_are_known_by_value_where_they_are_apart() -> None:
 
 
 def test_changes_are_shortened_below_overflow() -> None:
-    most = aligned.MOST_MOVED
+    most = alignment.MOST_MOVED
     found = below_overflow({A: np.array([2 * most, 1.0]), B: np.array([-4 * most])})
     assert found[A].tolist() == pytest.approx([most / 2, 0.25])
     assert found[B].tolist() == [-most]
@@ -344,22 +353,22 @@ def test_changes_are_shortened_below_overflow() -> None:
 
 
 def test_contents_are_the_same_up_to_rounding() -> None:
-    same, one = traces.SAME, np.array([1.0, 100.0])
+    same, one = visible_output.SAME, np.array([1.0, 100.0])
     for step, size, alike in ((90, 0.0, True), (110, 0.0, False), (110, 200.0, True)):
-        assert traces.is_same(one, one + np.array([step * same, 0.0]), size) is alike
-    assert not traces.is_same(one, np.array([1.0]))
-    assert not traces.is_same(np.zeros(1), np.array([1e-30]))
+        assert visible_output.is_same(one, one + np.array([step * same, 0.0]), size) is alike
+    assert not visible_output.is_same(one, np.array([1.0]))
+    assert not visible_output.is_same(np.zeros(1), np.array([1e-30]))
 
 
 def test_two_moves_are_apart_by_a_norm() -> None:
     one = {(1, "y"): np.array([3.0, 0.0]), (2, "y"): np.array([9.0])}
     other = {(1, "y"): np.array([0.0, -4.0]), (1, "z"): np.array([12.0])}
     keys = [(1, "y"), (1, "z")]
-    assert ways.distance(one, other, keys, 2) == pytest.approx(13.0)
-    assert ways.distance(one, other, keys, 1) == pytest.approx(19.0)
-    assert ways.distance(one, other, [], 1) == 0.0
+    assert record_changes.distance(one, other, keys, 2) == pytest.approx(13.0)
+    assert record_changes.distance(one, other, keys, 1) == pytest.approx(19.0)
+    assert record_changes.distance(one, other, [], 1) == 0.0
     sizes: Any = {(0, 1, "gaussian"): {"a": 1.0, "b": 3.0}, (1, 1, "gaussian"): {"a": 2.0}}
-    moves = Moves({**sizes, (0, 2, "gaussian"): {"a": 9.0}}, None, {})
+    moves = RecordMoves({**sizes, (0, 2, "gaussian"): {"a": 9.0}}, None, {})
     assert [moves.largest(k, "gaussian") for k in (1, 2, 3)] == [3.0, 9.0, 0.0]
     assert moves.largest(1, "laplace") == 0.0
 
@@ -370,22 +379,22 @@ def test_a_message_shows_what_noise_does_not_make_up_for() -> None:
     runs: Any = SimpleNamespace(hidden=lambda m: np.array([True, False]), worlds=worlds)
     changes = {A: np.array([5.0, 1.0]), B: np.array([0.0, -2.0])}
 
-    def shown(move: Move) -> MessageId | None:
+    def shown(move: NoiseMove) -> MessageId | None:
         return Alignments.without_noise(runs, 1, 0, changes, move)
 
-    assert shown(Move({}, bare=2.0)) == B
-    assert shown(Move({}, bare=1.0)) == A
-    assert shown(Move({}, bare=4e-5)) is None  # rounding, of 5
+    assert shown(NoiseMove({}, bare=2.0)) == B
+    assert shown(NoiseMove({}, bare=1.0)) == A
+    assert shown(NoiseMove({}, bare=4e-5)) is None  # rounding, of 5
     units = {0: np.array([-10.0])}
-    assert shown(Move(units, left=9e-3)) is None
-    assert shown(Move(units, left=1.1e-2)) == A
-    assert shown(Move({}, left=1.1e-3)) == A
+    assert shown(NoiseMove(units, left=9e-3)) is None
+    assert shown(NoiseMove(units, left=1.1e-2)) == A
+    assert shown(NoiseMove({}, left=1.1e-3)) == A
     changes = {A: np.array([0.0, 8e-6]), B: np.array([0.0, -8.9e-6])}
     assert (
-        shown(Move({}, bare=8.9e-6)) is None
+        shown(NoiseMove({}, bare=8.9e-6)) is None
     )  # rounding of what was sent, in a round without noise
     changes = {A: np.array([0.0, 8e-6]), B: np.array([0.0, -1e-5])}
-    assert shown(Move({}, bare=1e-5)) == B
+    assert shown(NoiseMove({}, bare=1e-5)) == B
 
 
 def test_noise_far_out_is_held_against_the_move_of_a_record() -> None:
@@ -393,28 +402,28 @@ def test_noise_far_out_is_held_against_the_move_of_a_record() -> None:
     moved = {0: {(1, "y"): np.array([0.0, 30.0]), (2, "y"): np.array([1e9])}}
     one, other = {A: np.zeros(1)}, {A: np.ones(1)}
     for of, shown in (
-        (Move({0: np.array([0.2, 0.0])}), False),
-        (Move({0: np.array([0.32, 0.0])}), True),
-        (Move({}, left=0.32), True),
-        (Move({}, left=0.2), False),
-        (Move({}, left=np.nan), True),
+        (NoiseMove({0: np.array([0.2, 0.0])}), False),
+        (NoiseMove({0: np.array([0.32, 0.0])}), True),
+        (NoiseMove({}, left=0.32), True),
+        (NoiseMove({}, left=0.2), False),
+        (NoiseMove({}, left=np.nan), True),
     ):
         runs: Any = SimpleNamespace(places={1: places}, make_up=lambda k, v, c, of=of: of)
         assert _is_shown(runs, 1, [0], moved, one, other) is shown
     for left, shown in ((0.9e-4, False), (1.1e-4, True)):  # a record that moves nothing
         runs = SimpleNamespace(
-            places={1: places}, make_up=lambda *_, left=left: Move({}, left=left)
+            places={1: places}, make_up=lambda *_, left=left: NoiseMove({}, left=left)
         )
         assert _is_shown(runs, 1, [0], {0: {}}, one, other) is shown
 
 
 def test_releases_that_are_alike_are_the_largest() -> None:
-    unit = 1 - examined.PRECISION
-    found = list(examined._releases("gaussian", [2.0, 2.0 * unit, 1.0, 0.9 * unit], 0.25))
+    unit = 1 - premises.PRECISION
+    found = list(premises._releases("gaussian", [2.0, 2.0 * unit, 1.0, 0.9 * unit], 0.25))
     assert [one.count for one in found] == [2, 1, 1]
     assert {(one.sampling, one.sampling_rate) for one in found} == {("poisson", 0.25)}
     scales = [1 / one.noise_multiplier for one in found]
-    assert scales == pytest.approx([2.0, 1.0, 0.9 * unit], rel=2 * examined.PRECISION)
+    assert scales == pytest.approx([2.0, 1.0, 0.9 * unit], rel=2 * premises.PRECISION)
 
 
 def test_draws_are_left_out_and_signed_in_turn() -> None:

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dpaudit.accounting.families import gaussian_epsilon
-from dpaudit.capture import aligned, examined, far_records
-from dpaudit.capture.accounted import NOISELESS, SLACK, Least
-from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.examined import Cost, Examination
+from dpaudit.capture import alignment, extreme_records, premises
+from dpaudit.capture.alignment import Alignments
+from dpaudit.capture.composition import NOISELESS, SLACK, Least
 from dpaudit.capture.named_models import stored_weights
+from dpaudit.capture.premises import Cost, PremiseExamination
+from dpaudit.capture.record_changes import Variant
 from dpaudit.capture.runs import MessageId
-from dpaudit.capture.traces import SAME
-from dpaudit.capture.ways import Way
+from dpaudit.capture.visible_output import SAME
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -39,7 +39,7 @@ def test_a_run_with_moved_noise_changes_each_batch(tmp_path: Path, first, number
     moved = {0: {(1, "a"): np.array([0.5, -1.0])}, 4: {(2, "b"): np.array([2.0, 0.0, 4.0])}}
     of: Any = SimpleNamespace(worlds=runs, records=records)
     of.with_noise_moved = partial(Alignments.with_noise_moved, of)
-    world = Alignments.world(of, Way("absent", 1), moved, (0, 4), first)
+    world = Alignments.world(of, Variant("absent", 1), moved, (0, 4), first)
     assert world.tape == tmp_path / "absent-middle-0-4.safetensors"
     found = load_file(world.tape)
     assert found["a"].tolist() == [[0.0, 4.0]]
@@ -79,7 +79,7 @@ def test_a_run_differs_by_what_noise_does_not_hide(
         asked.append((k, victim, {m: c.tolist() for m, c in changes.items()}))
         return SimpleNamespace(left=left, units={0: np.array([0.6 * over, 0.8 * over])})
 
-    monkeypatch.setattr(aligned.Trace, "of", lambda run, ordered: run)
+    monkeypatch.setattr(alignment.VisibleOutput, "of", lambda run, ordered: run)
     of: Any = SimpleNamespace(
         equal=SimpleNamespace(trace=trace(1.0, 2.0), printed=[("said",)]), victims=(0,),
         places={2: {0: SimpleNamespace(messages=(message,))}}, make_up=make_up,
@@ -121,8 +121,8 @@ def cost(victim: int, adjacency: Any = "add-remove", noiseless: Any = None, **si
     ],
 )
 def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found) -> None:
-    monkeypatch.setattr(examined, "released", lambda family, size, rate: (size, rate))
-    monkeypatch.setattr(examined, "least", lambda some, delta, adjacency: Least(10 + some[0][0]))
+    monkeypatch.setattr(premises, "released", lambda family, size, rate: (size, rate))
+    monkeypatch.setattr(premises, "least", lambda some, delta, adjacency: Least(10 + some[0][0]))
     sampling = SimpleNamespace(
         unknown=lambda claim: of.get("unknown"), amplifies=of.get("amplifies", False), rate=0.5
     )
@@ -135,7 +135,7 @@ def test_a_record_far_out_costs_whoever_reads_all(monkeypatch, costs, of, found)
     about = {"text": "c", "epsilon": 1.0, "adjacency": of.get("of", "add-remove")}
     claim = Claim.model_validate({**about, "delta": of.get("delta", 1e-5)})
     view = ThreatModel(name="view", kind="curious", agents=(1,))
-    least, shown = Examination._least(own, claim, view)
+    least, shown = PremiseExamination._least(own, claim, view)
     expected, what = found
     assert least == (NOISELESS if expected == "noiseless" else Least(expected))
     assert shown == what
@@ -165,7 +165,7 @@ def test_what_rounds_remember_costs_a_run(of_runs: Any, of: Any, found: float) -
     )
     claim = Claim.model_validate({"text": "c", "mu": 1.0, "scope": "run", **of})
     view = ThreatModel(name="view", kind="curious", agents=(1,))
-    least, shown = Examination._least(own, claim, view)
+    least, shown = PremiseExamination._least(own, claim, view)
     expected = inf if found == inf else gaussian_epsilon(1e-5, found / (1 + SLACK))
     assert least.epsilon == pytest.approx(expected, rel=1e-4)
     assert shown == ("x" if found == inf else None)
@@ -197,7 +197,7 @@ def test_a_far_record_moves_finite_numbers_alone() -> None:
     of, shorter = ({**sent, **more} for more in ({}, {third: np.ones(1)}))
     for messages in (of, shorter):
         run: Any = SimpleNamespace(messages=messages)
-        moved, unseen = far_records._changes(runs, 2, (0, 1, 2), nothing, run)
+        moved, unseen = extreme_records._changes(runs, 2, (0, 1, 2), nothing, run)
         assert {v: c.tolist() for v, some in moved.items() for c in some.values()} == {
             0: [3.0, -2.0], 1: [0.0, 5.0], 2: [0.0, 0.0],
         }  # fmt: skip

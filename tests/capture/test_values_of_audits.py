@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dpaudit.accounting.families import gaussian_epsilon
-from dpaudit.capture import audit, measured, worlds
+from dpaudit.capture import audit, record_shift, worlds
 from dpaudit.capture.audit import run_captured
-from dpaudit.capture.measured import NO_LEAK, NotMeasured, RoundLeak
+from dpaudit.capture.record_shift import NO_LEAK, NotMeasured, RoundLeak
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
-from dpaudit.capture.worlds import MeasuredRuns, Neighbours, measured_worlds
+from dpaudit.capture.worlds import MeasuredRuns, NeighbouringRuns, measured_worlds
 from dpaudit.errors import RunError
 from dpaudit.files.finding import Finding, Name, Role
 from dpaudit.files.result import AuditResult
@@ -57,7 +57,7 @@ def of_role(result: AuditResult, role: Role) -> list[Finding]:
 
 def test_a_toy_is_audited_by_its_runs(monkeypatch, tmp_path: Path) -> None:
     """Without premises, which need more runs: a record moves a round by 0.5 of its noise."""
-    monkeypatch.setattr(audit.Examination, "examine", lambda self, asked, decided: None)
+    monkeypatch.setattr(audit.PremiseExamination, "examine", lambda self, asked, decided: None)
     result, told = audited(monkeypatch, tmp_path, claim=CLAIMS, threat_model=MODELS)
     assert [one.verdict for one in result.claims] == [
         *[Verdict.UNDERPOWERED] * 2, *[Verdict.UNSUPPORTED] * 2, Verdict.UNDERPOWERED,
@@ -106,7 +106,7 @@ def test_what_was_left_out_of_an_audit_is_noted(monkeypatch, tmp_path: Path) -> 
     assert ignored == audit.IGNORED.format("y, w")
     assert unmeasured.startswith('"x" of round 1 from agent 0 to 1 is not linear in noise "z"')
     assert (
-        f"Short runs alone test such messages. To have them measured: {measured.CLIPPED}"
+        f"Short runs alone test such messages. To have them measured: {record_shift.CLIPPED}"
         in unmeasured
     )
     assert left_out == "one message went elsewhere"
@@ -144,7 +144,7 @@ def test_a_round_that_is_not_measured_is_noted(monkeypatch, tmp_path: Path, nois
     unread = ThreatModel(name="agent 5", kind="curious", agents=(5,))
     assert worlds._shows_without_noise(found.rounds[1], [unread, EVERYONE])
     assert not worlds._shows_without_noise(found.rounds[1], [unread])
-    monkeypatch.setattr(Neighbours, "leak", lambda *_: RoundLeak(inf, inf, "m", upper=True))  # type: ignore[arg-type]
+    monkeypatch.setattr(NeighbouringRuns, "leak", lambda *_: RoundLeak(inf, inf, "m", upper=True))  # type: ignore[arg-type]
     assert not worlds._shows_without_noise(found.rounds[1], [EVERYONE])
 
 
@@ -227,7 +227,7 @@ def test_a_part_of_a_draw_in_its_order_is_found_by_its_signs() -> None:
 
     base, silent = run(values), run(0 * values)
     one, two = (run(draw.scale * s) for s in signs)
-    found = measured._response(place, message, 0, base, silent, one, two)
+    found = record_shift._response(place, message, 0, base, silent, one, two)
     assert found is not None
     assert found.number.tolist() == [0, 1, 2]
     assert found.size == pytest.approx([2.0] * 3)

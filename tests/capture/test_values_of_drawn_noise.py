@@ -8,54 +8,54 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binomtest, chi2, norm, poisson
 
-from dpaudit.capture import drawn
-from dpaudit.capture.drawn import Drawing
+from dpaudit.capture import noise_tests
+from dpaudit.capture.noise_tests import NormalizedDraw
 
 
-def drawing(values: np.ndarray, run: int = 0, agent: int = 0, nth: int = 0) -> Drawing:
-    return Drawing(run, agent, "z", nth, "gaussian", values)
+def drawing(values: np.ndarray, run: int = 0, agent: int = 0, nth: int = 0) -> NormalizedDraw:
+    return NormalizedDraw(run, agent, "z", nth, "gaussian", values)
 
 
 def test_numbers_on_a_grid_are_seen() -> None:
     z = np.random.default_rng(1).normal(size=400)
-    assert "multiples of 0.02 times" in drawn._on_a_grid([drawing(np.round(50 * z) / 50)])
-    assert drawn._on_a_grid([drawing(z)]) == ""
-    few = np.arange(drawn.FEWEST_ON_GRID - 1.0)
-    assert drawn._on_a_grid([drawing(few)]) == ""
-    assert drawn._on_a_grid([drawing(np.arange(1.0 * drawn.FEWEST_ON_GRID))]) != ""
+    assert "multiples of 0.02 times" in noise_tests._on_a_grid([drawing(np.round(50 * z) / 50)])
+    assert noise_tests._on_a_grid([drawing(z)]) == ""
+    few = np.arange(noise_tests.FEWEST_ON_GRID - 1.0)
+    assert noise_tests._on_a_grid([drawing(few)]) == ""
+    assert noise_tests._on_a_grid([drawing(np.arange(1.0 * noise_tests.FEWEST_ON_GRID))]) != ""
 
 
 def test_noise_that_runs_share_is_seen() -> None:
     z = np.random.default_rng(1).normal(size=(3, 4))
-    assert "same in runs" in drawn._fixed([drawing(z[0]), drawing(z[0], run=1)])
+    assert "same in runs" in noise_tests._fixed([drawing(z[0]), drawing(z[0], run=1)])
     for other in (drawing(z[1], run=1), drawing(z[0], run=1, nth=1), drawing(z[0], run=1, agent=1)):
-        assert drawn._fixed([drawing(z[0]), other]) == ""
-    assert drawn._fixed([drawing(z[0]), drawing(z[0])]) == ""
+        assert noise_tests._fixed([drawing(z[0]), other]) == ""
+    assert noise_tests._fixed([drawing(z[0]), drawing(z[0])]) == ""
 
 
 def test_a_law_is_held_against_its_numbers() -> None:
     z = np.random.default_rng(2).normal(size=50)
     distance = max(abs((i + e) / 50 - norm.cdf(x)) for i, x in enumerate(sorted(z)) for e in (0, 1))
-    assert drawn._law(ndtr(z)) == pytest.approx(min(1.0, 2 * np.exp(-2 * 50 * distance**2)))
-    assert drawn._law(ndtr(z + 1)) < 1e-6
+    assert noise_tests._law(ndtr(z)) == pytest.approx(min(1.0, 2 * np.exp(-2 * 50 * distance**2)))
+    assert noise_tests._law(ndtr(z + 1)) < 1e-6
     one, other = z[:25], z[25:]
     p = 2 * norm.sf(abs(one @ other) / np.linalg.norm(one))
-    assert drawn._related(one, other) == pytest.approx(p)
-    assert drawn._related(0 * one, other) == 1.0
-    assert drawn._standard(z, "gaussian") is z
+    assert noise_tests._related(one, other) == pytest.approx(p)
+    assert noise_tests._related(0 * one, other) == 1.0
+    assert noise_tests._standard(z, "gaussian") is z
     x = np.array([-3.0, 0.0, 0.5])
     exact = norm.ppf([np.exp(-3) / 2, 0.5, 1 - np.exp(-0.5) / 2])
-    assert drawn._standard(x, "laplace") == pytest.approx(exact, abs=1e-12)
-    level = norm.isf(drawn.LEVEL / 2) + norm.ppf(0.95)
-    assert drawn._seen(1000) == pytest.approx(100 * level / sqrt(2000))
-    assert drawn._seen(2) == 100.0
+    assert noise_tests._standard(x, "laplace") == pytest.approx(exact, abs=1e-12)
+    level = norm.isf(noise_tests.LEVEL / 2) + norm.ppf(0.95)
+    assert noise_tests._seen(1000) == pytest.approx(100 * level / sqrt(2000))
+    assert noise_tests._seen(2) == 100.0
 
 
 def test_equal_numbers_are_a_poisson_variable() -> None:
     z = np.random.default_rng(3).normal(size=(100, 10))
-    assert drawn._drawn_again(z) == 1.0
+    assert noise_tests._drawn_again(z) == 1.0
     z[0, :3] = -z[50:53, 9]
-    assert drawn._drawn_again(z) == pytest.approx(poisson.sf(2, 1e6 / 2 / 2**21))
+    assert noise_tests._drawn_again(z) == pytest.approx(poisson.sf(2, 1e6 / 2 / 2**21))
 
 
 def test_parts_of_noise_have_these_p_values() -> None:
@@ -63,7 +63,7 @@ def test_parts_of_noise_have_these_p_values() -> None:
     z = np.random.default_rng(3).normal(size=(8, 4))
     places = [(r, a, k) for r in (0, 1) for a in (0, 1) for k in (0, 1)]
     group = [drawing(z[i], r, a, k) for i, (r, a, k) in enumerate(places)]
-    found = list(drawn._of_parts(group, z.T))
+    found = list(noise_tests._of_parts(group, z.T))
     index = {place: i for i, place in enumerate(places)}
 
     def of_size(total: float, n: int) -> float:
@@ -85,31 +85,33 @@ def test_parts_of_noise_have_these_p_values() -> None:
         pairs = [(i, index.get(tuple(np.add(p, step)))) for p, i in index.items()]
         there = [(i, other) for i, other in pairs if other is not None]
         ones, others = zip(*there, strict=True)
-        expected.append(drawn._related(z[list(ones)], z[list(others)]))
+        expected.append(noise_tests._related(z[list(ones)], z[list(others)]))
     expected.append(1.0)  # no number is equal to another one
-    expected.append(drawn._law(ndtr(z.ravel())))
-    for size in drawn.TAILS:
+    expected.append(noise_tests._law(ndtr(z.ravel())))
+    for size in noise_tests.TAILS:
         n = int((np.abs(z) > size).sum())
         expected.append(float(binomtest(n, 32, 2 * norm.sf(size)).pvalue))
     assert [p for _, p in found] == pytest.approx(expected)
     among = list[float]()
-    among.append(drawn._related(z[:, [0, 2]], z[:, [1, 3]]))
-    among.append(drawn._related(z[:, [0, 1]], z[:, [3, 2]]))
+    among.append(noise_tests._related(z[:, [0, 2]], z[:, [1, 3]]))
+    among.append(noise_tests._related(z[:, [0, 1]], z[:, [3, 2]]))
     for signs in (np.sign(z), np.sign(np.abs(z) - norm.ppf(0.75))):
         sums = [(signs[:, lag:] * signs[:, :-lag]).sum() for lag in (1, 2, 3)]
         among.append(
             least([min(1.0, 2 * np.exp(-(s**2) / (16 * (4 - i)))) for i, s in enumerate(sums, 1)])
         )
-    among.append(drawn._law(chi2.cdf(squares.sum(axis=1), 4)))
-    among.append(drawn._law(ndtr(z.sum(axis=1) / 2)))
-    assert [p for _, p in drawn._among_coordinates(z.T)] == pytest.approx(among)
-    assert [drawn._parity(group[i], group[j]) for i, j in ((0, 4), (0, 2), (1, 3), (1, 0))] == [
+    among.append(noise_tests._law(chi2.cdf(squares.sum(axis=1), 4)))
+    among.append(noise_tests._law(ndtr(z.sum(axis=1) / 2)))
+    assert [p for _, p in noise_tests._among_coordinates(z.T)] == pytest.approx(among)
+    assert [
+        noise_tests._parity(group[i], group[j]) for i, j in ((0, 4), (0, 2), (1, 3), (1, 0))
+    ] == [
         0,
         0,
         0,
         1,
     ]
-    assert drawn._parity(group[4], drawing(z[0], run=2)) == 1
+    assert noise_tests._parity(group[4], drawing(z[0], run=2)) == 1
 
 
 @pytest.mark.parametrize(
@@ -125,4 +127,4 @@ def test_pairs_that_share_no_draw_have_one_parity(one: Any, other: Any) -> None:
     for n in range(5):
         places = [tuple(n + m if i == place else k for i, k in enumerate(one)) for m in (0, 1)]
         a, b = (drawing(np.zeros(1), *at) for at in places)
-        assert drawn._parity(a, b) == n % 2
+        assert noise_tests._parity(a, b) == n % 2

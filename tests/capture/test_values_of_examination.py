@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from dpaudit.accounting.releases import epsilon
-from dpaudit.capture import aligned, examined
-from dpaudit.capture.accounted import NOISELESS, Ends
-from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.examined import Cost, Examination
+from dpaudit.capture import alignment, premises
+from dpaudit.capture.alignment import Alignments
+from dpaudit.capture.composition import NOISELESS, Ends
+from dpaudit.capture.file_times import files_below
+from dpaudit.capture.premises import Cost, PremiseExamination
+from dpaudit.capture.record_changes import RecordMoves, Variant
 from dpaudit.capture.runs import MessageId, TakenBatch
 from dpaudit.capture.sampling import Sampling
 from dpaudit.capture.short_runs import ClaimAgainst
-from dpaudit.capture.traces import NotExamined
-from dpaudit.capture.ways import Moves, Way
+from dpaudit.capture.visible_output import NotExamined
 from dpaudit.capture.worlds import measured_worlds
-from dpaudit.capture.written import files_below
 from dpaudit.errors import RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import LEFT_OUT, Metric, Name, Role
@@ -42,25 +42,25 @@ def against(*claims: Claim) -> list[ClaimAgainst]:
     return [ClaimAgainst(i, one, EVERYONE) for i, one in enumerate(claims)]
 
 
-def examination(toy: Toy, folder: Path, **of: Any) -> Examination:
+def examination(toy: Toy, folder: Path, **of: Any) -> PremiseExamination:
     worlds = measured_worlds(config_of(folder, **of), toy)  # type: ignore[arg-type]
     files = files_below(folder, toy.scratch.parent)
-    return Examination(worlds, toy, lambda: None, files)  # type: ignore[arg-type]
+    return PremiseExamination(worlds, toy, lambda: None, files)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer ways to change a record, none among others, and nine seeds."""
-    monkeypatch.setattr(aligned, "FAR_OWN_LABEL", FAR[:2])
-    monkeypatch.setattr(aligned, "NEARER", ())
-    monkeypatch.setattr(aligned, "FAR_OTHER_LABEL", FAR[6:8])
-    monkeypatch.setattr(examined, "refuse_unbounded", lambda moves, used: None)
-    monkeypatch.setattr(examined, "refuse_otherwise_among_others", lambda *_: None)
-    monkeypatch.setattr(examined, "runs_needed", lambda plain, sites: 9)
+    monkeypatch.setattr(alignment, "FAR_OWN_LABEL", FAR[:2])
+    monkeypatch.setattr(alignment, "NEARER", ())
+    monkeypatch.setattr(alignment, "FAR_OTHER_LABEL", FAR[6:8])
+    monkeypatch.setattr(premises, "refuse_unbounded", lambda moves, used: None)
+    monkeypatch.setattr(premises, "refuse_otherwise_among_others", lambda *_: None)
+    monkeypatch.setattr(premises, "runs_needed", lambda plain, sites: 9)
 
 
 def test_a_right_program_is_examined_whole(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(examined, "runs_needed", lambda plain, sites: 9)
+    monkeypatch.setattr(premises, "runs_needed", lambda plain, sites: 9)
     toy = Toy(tmp_path / "scratch" / "worlds")
     of = examination(toy, tmp_path)
     counted: list[int] = []
@@ -137,7 +137,7 @@ def test_what_was_examined_bounds_a_claim(tmp_path: Path) -> None:
 
 def test_assumptions_hold_no_figures() -> None:
     """A figure of a verdict's sentence must be in its evidence, or `dpaudit verify` contradicts."""
-    assert not [text for text in (*examined.ASSUMED, examined.COINS) if re.search(r"\d", text)]
+    assert not [text for text in (*premises.ASSUMED, premises.COINS) if re.search(r"\d", text)]
 
 
 @pytest.mark.usefixtures("few_runs")
@@ -167,7 +167,7 @@ def test_a_program_that_writes_or_draws_is_not_examined(tmp_path: Path, monkeypa
     of = examination(Toy(tmp_path / "scratch" / "worlds"), tmp_path)
     (tmp_path / "written").mkdir()
     (tmp_path / "written" / "loss.txt").touch()
-    monkeypatch.setattr(examined, "other_draws", lambda plain, sites, sampled: "a.py:1 draws")
+    monkeypatch.setattr(premises, "other_draws", lambda plain, sites, sampled: "a.py:1 draws")
     of.examine(against(claim()), False)
     name = Path("written") / "loss.txt"
     assert of.missing == {
@@ -179,7 +179,7 @@ def test_a_program_that_writes_or_draws_is_not_examined(tmp_path: Path, monkeypa
     def fail(*_: Any) -> Any:
         raise RunError("DPA058", "it ended", "help")
 
-    monkeypatch.setattr(examined, "refuse_bare_numbers", fail)
+    monkeypatch.setattr(premises, "refuse_bare_numbers", fail)
     failing.examine(against(claim()), False)
     assert failing.missing == {"composition": "it ended"}
     assert (failing.aligned, failing.blocked, failing.runs) == (False, LEFT_OUT, ())
@@ -228,7 +228,9 @@ def test_one_draw_of_several_that_agents_share_is_refused() -> None:
     place.draws, place.owners_of = [*place.draws, own], lambda d: {0, 1} if d is own else {0}
     nothing: Any = None
     with pytest.raises(NotExamined, match="agents share noise"):
-        Examination(worlds, nothing, lambda: None, {})._refuse_before_runs(against(claim()), False)
+        PremiseExamination(worlds, nothing, lambda: None, {})._refuse_before_runs(
+            against(claim()), False
+        )
 
 
 @pytest.mark.parametrize(
@@ -244,10 +246,10 @@ def test_one_draw_of_several_that_agents_share_is_refused() -> None:
 )
 def test_batches_may_be_drawn_where_they_are_said_to_be(monkeypatch, of: Any, drawn: bool) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(examined, "other_draws", lambda *given: asked.append(given))
+    monkeypatch.setattr(premises, "other_draws", lambda *given: asked.append(given))
     worlds, nothing = state(**of), None
     worlds.plain, worlds.config.noise = "plain", SimpleNamespace(sites=("z",))
-    own = Examination(worlds, nothing, lambda: None, {})  # type: ignore[arg-type]
+    own = PremiseExamination(worlds, nothing, lambda: None, {})  # type: ignore[arg-type]
     own._refuse_other_draws()
     assert asked == [("plain", ("z",), drawn)]
     assert own.missing == {}
@@ -255,14 +257,14 @@ def test_batches_may_be_drawn_where_they_are_said_to_be(monkeypatch, of: Any, dr
 
 def test_a_record_in_few_rounds_counts_in_the_loudest(monkeypatch) -> None:
     """It moves four rounds by 1, 0, 3 and 2 of their noise, and is in two batches of a run."""
-    monkeypatch.setattr(Examination, "_records_missing", lambda self: "")
-    monkeypatch.setattr(Examination, "_count", lambda self, claim: 2)
+    monkeypatch.setattr(PremiseExamination, "_records_missing", lambda self: "")
+    monkeypatch.setattr(PremiseExamination, "_count", lambda self, claim: 2)
     nothing: Any = None
-    own = Examination(state(n_rounds=4), nothing, lambda: None, {}, aligned=True)
+    own = PremiseExamination(state(n_rounds=4), nothing, lambda: None, {}, aligned=True)
     moved = {
         (0, k, "gaussian"): {"a": size, "b": 0.0} for k, size in enumerate((1.0, 0.0, 3.0, 2.0), 1)
     }
-    own.moves = Moves(moved, None, {})  # type: ignore[arg-type]
+    own.moves = RecordMoves(moved, None, {})  # type: ignore[arg-type]
     found = own.releases(claim())
     assert found is not None
     assert [1 / r.noise_multiplier for r in found] == pytest.approx([3.0, 2.0], rel=2e-3)
@@ -298,7 +300,7 @@ def test_a_record_in_few_rounds_counts_in_the_loudest(monkeypatch) -> None:
 )
 def test_what_is_known_before_more_runs_is_refused(of: Any, premise: str, said: str) -> None:
     nothing: Any = None
-    own = Examination(state(**of), nothing, lambda: None, {})
+    own = PremiseExamination(state(**of), nothing, lambda: None, {})
     asked = against(claim(), claim("round"))
     if not premise:
         own._refuse_before_runs(asked, False)
@@ -308,7 +310,9 @@ def test_what_is_known_before_more_runs_is_refused(of: Any, premise: str, said: 
     assert error.value.premise == premise
 
 
-def of_batches(*by_agent: list[tuple[int, str]], n_rounds: int = 2, **of: Any) -> Examination:
+def of_batches(
+    *by_agent: list[tuple[int, str]], n_rounds: int = 2, **of: Any
+) -> PremiseExamination:
     """Batches with their times; an agent sends in round k at 10 k."""
     batches = [
         TakenBatch(agent, at, len(records), tuple(records))
@@ -324,7 +328,7 @@ def of_batches(*by_agent: list[tuple[int, str]], n_rounds: int = 2, **of: Any) -
         config=SimpleNamespace(record=SimpleNamespace(victims=victims)),
     )  # fmt: skip
     nothing: Any = None
-    return Examination(worlds, nothing, lambda: None, {}, aligned=of.get("aligned", True))
+    return PremiseExamination(worlds, nothing, lambda: None, {}, aligned=of.get("aligned", True))
 
 
 def test_each_round_has_one_batch_of_an_agent() -> None:
@@ -364,7 +368,7 @@ def test_how_often_a_record_is_used_is_known(batches, of, counts, said) -> None:
     assert own.uses() == uses
     assert own._count(claim("run")) == counted
     assert own._count(claim("round")) == 1
-    assert (examined.COINS in own.assumed) == (not own.in_turn)
+    assert (premises.COINS in own.assumed) == (not own.in_turn)
     other = of_batches([(5, "ab"), (15, "cd")])
     own.runs = [other.worlds.plain]
     assert own.uses() == max(uses, 1)
@@ -385,7 +389,7 @@ def test_batches_that_are_drawn_are_held_against_their_rate(monkeypatch) -> None
         seen.append((len(runs), victims, rate))
         return of.why, metric
 
-    monkeypatch.setattr(examined, "drawn_rate", drawn_rate)
+    monkeypatch.setattr(premises, "drawn_rate", drawn_rate)
     of: Any = of_batches([(5, "ab"), (15, "cd")], stated="poisson", rate=0.5)
     of.why, of.runs = "", [of.worlds.plain]
     assert of.drawn == ("", {Name.DECLARED_RATE: Metric(value=0.5), Name.SAMPLING_RATE: metric})
@@ -393,7 +397,7 @@ def test_batches_that_are_drawn_are_held_against_their_rate(monkeypatch) -> None
     assert of._records_missing() == ""  # by chance, in each batch
     assert of._count(claim()) == 2
     assert of._count(claim("round")) == 1
-    assert of.assumed[-1] == examined.COINS
+    assert of.assumed[-1] == premises.COINS
     apart: Any = of_batches([(5, "ab"), (15, "cd")], stated="poisson", rate=0.5)
     apart.why, of = "they are not", apart
     assert apart._records_missing() == "they are not"
@@ -404,12 +408,12 @@ def test_batches_that_are_drawn_are_held_against_their_rate(monkeypatch) -> None
     unaligned: Any = of_batches([(5, "ab")], stated="poisson", rate=0.5, aligned=False)
     assert unaligned.drawn == ("", {Name.DECLARED_RATE: Metric(value=0.5)})
     assert of_batches([(5, "ab")]).drawn == ("", {})
-    assert of_batches([(5, "ab")]).assumed[-1] == examined.ASSUMED[-1]
+    assert of_batches([(5, "ab")]).assumed[-1] == premises.ASSUMED[-1]
 
 
 def test_seeds_show_the_noise_and_the_rate_of_records(monkeypatch) -> None:
-    monkeypatch.setattr(examined, "runs_needed", lambda plain, sites: 3)
-    monkeypatch.setattr(examined, "runs_for_rate", lambda plain, victims, rate: 5)
+    monkeypatch.setattr(premises, "runs_needed", lambda plain, sites: 3)
+    monkeypatch.setattr(premises, "runs_for_rate", lambda plain, victims, rate: 5)
     for stated, n in (("poisson", 5), (None, 3)):
         of: Any = of_batches([(5, "ab")], stated=stated, rate=0.5 if stated else 1.0)
         of.worlds.config.noise = SimpleNamespace(sites=())
@@ -433,9 +437,11 @@ def test_a_drawn_batch_moves_noise_of_one_family(
     }  # fmt: skip
     message = MessageId(0, (1,), "x", 1)
     for moved, both in ((sizes, True), ({**sizes, (0, 1, "laplace"): {"a": 0.0}}, False)):
-        moves = Moves(moved, (message, Way("absent", 0)), {})
+        moves = RecordMoves(moved, (message, Variant("absent", 0)), {})
         monkeypatch.setattr(Alignments, "moves", lambda self, moves=moves: moves)
-        monkeypatch.setattr(Examination, "_costs", lambda *_: iter([Cost(0, "add-remove", {})]))
+        monkeypatch.setattr(
+            PremiseExamination, "_costs", lambda *_: iter([Cost(0, "add-remove", {})])
+        )
         with pytest.raises(NotExamined) as error:
             of._align(against(claim()))
         assert error.value.premise == "composition"
@@ -447,9 +453,9 @@ def test_a_drawn_batch_moves_noise_of_one_family(
 class OfMoves(SimpleNamespace):
     """Alignments of which it is known what is furthest and how far two records are apart."""
 
-    ways = (Way("absent", 0), Way("scaled", 0), Way("own:3", 1))
+    ways = (Variant("absent", 0), Variant("scaled", 0), Variant("own:3", 1))
 
-    def furthest(self, victim: int, k: int, way: Way, moves: Any, adjacency: str) -> str:
+    def furthest(self, victim: int, k: int, way: Variant, moves: Any, adjacency: str) -> str:
         return f"{adjacency} of {way.how}"
 
     def apart(self, victim: int, k: int, pair: Any, number: int) -> Any:
@@ -467,7 +473,7 @@ def test_the_record_that_moves_most_has_a_cost() -> None:
         (1, 3, "laplace"): {"scaled": 7.0},  # in no batch of this round
     }
     runs: Any = OfMoves(asked=[], shown={"gaussian": 2.0})
-    moves = Moves(sizes, None, {}, {Way("own:1e22", 0): {}})
+    moves = RecordMoves(sizes, None, {}, {Variant("own:1e22", 0): {}})
     found = list(of._costs(runs, moves, ["add-remove", "replace-one"]))
     assert found == [
         Cost(v, adjacency, {"gaussian": 2.0})
@@ -482,7 +488,7 @@ def test_the_record_that_moves_most_has_a_cost() -> None:
     ]
     for shown, costs in ((message, [Cost(1, "add-remove", {}, message)]), (None, [])):
         runs = OfMoves(asked=[], shown=shown)
-        bare = Moves(sizes, (message, Way("absent", 0)), {})
+        bare = RecordMoves(sizes, (message, Variant("absent", 0)), {})
         assert list(of._costs(runs, bare, ["add-remove", "replace-one"])) == costs
         assert [one[:2] for one in runs.asked] == [(1, 2)]  # without it, none is in its place
     unused: Any = of_batches([], [(5, "ab")])

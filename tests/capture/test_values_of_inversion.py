@@ -11,16 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attack.local_steps import outer_gradients
-from dpaudit.capture import inverted
-from dpaudit.capture.inverted import ImageBatch, Inversion, KnownModel, Seen, batch_in
+from dpaudit.capture import gradient_inversion
+from dpaudit.capture.gradient_inversion import (
+    ImageBatch,
+    Inversion,
+    KnownModel,
+    RunGradient,
+    batch_in,
+)
 from dpaudit.capture.local_steps import LocalSteps
-from dpaudit.capture.measured import NotMeasured, Response
+from dpaudit.capture.record_shift import NotMeasured, Response
 from dpaudit.capture.runs import AgentRound, MessageId, NamedDraw
-from dpaudit.capture.worlds import Neighbours
+from dpaudit.capture.worlds import NeighbouringRuns
 from dpaudit.checkpoint import NO_CHECKPOINT
 from dpaudit.defense.contract import Target
 from dpaudit.errors import NotObservable, RunError
-from dpaudit.files.captured_file import GradientInversion
+from dpaudit.files.captured_file import GradientInversionOptions
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import World
 from dpaudit.models.gradients import Gradients as Engine
@@ -36,7 +42,7 @@ IMAGES, LABELS = torch.rand(6, 1, 2, 2, generator=RNG), torch.tensor([0, 1, 1, 0
 
 def inversion(rounds: Any = None, weights: tuple[str, ...] = (), **options: Any) -> Inversion:
     about = {"name": "gradient-inversion", "message": "m", "model": "net:Net", **options}
-    known = KnownModel(GradientInversion.model_validate(about), MODULE, KNOWN)
+    known = KnownModel(GradientInversionOptions.model_validate(about), MODULE, KNOWN)
     config = SimpleNamespace(
         messages=SimpleNamespace(weights=weights), threat_model=(EVERYONE,), seed=3,
         record=SimpleNamespace(victims=(0,), rounds=(1, 2)),
@@ -121,13 +127,13 @@ def test_a_step_starts_from_weights_that_were_sent_before() -> None:
     assert of._before(later, run)[0].tolist()[-1] == eight(50)
 
 
-def seen(content: Tensor, **of: Any) -> Seen:
+def seen(content: Tensor, **of: Any) -> RunGradient:
     batch = of.pop("batch", ImageBatch(IMAGES[:2], LABELS[:2]))
     about = {
         "target": Target(2, 0, 9), "parts": (message(0, 9, 2),), "weights": KNOWN, "links": (),
         "sizes": (len(batch.labels),), "before": torch.empty(0, 8).double(), **of,
     }  # fmt: skip
-    return Seen(message=content, batch=batch, **about)
+    return RunGradient(message=content, batch=batch, **about)
 
 
 def test_an_update_is_what_weights_differ_by_from_their_start() -> None:
@@ -174,7 +180,7 @@ def place(k: int = 2, batch: int = 1, n_batches: int = 1, **of: Any) -> AgentRou
 
 
 def neighbours(victim_place: AgentRound, **of: Any) -> Any:
-    return Neighbours(
+    return NeighbouringRuns(
         {0: victim_place}, of.get("noised", {}), {}, of.get("base"), **of.get("more", {})
     )  # type: ignore[arg-type]
 
@@ -291,7 +297,7 @@ def test_declared_training_is_held_against_a_message() -> None:
     of, rate = inversion(weights=("m",), local=SGD), 0.5
     own = gradient(KNOWN, slice(2))
 
-    def at(factor: float) -> Seen:
+    def at(factor: float) -> RunGradient:
         return seen(KNOWN - factor * rate * own)
 
     found = of._step(ENGINE, at(1.0))
@@ -333,7 +339,7 @@ def test_declared_passes_are_over_the_same_records() -> None:
 
 def test_public_images_are_those_that_are_not_attacked() -> None:
     batches = [ImageBatch(IMAGES[i : i + 2], LABELS[i : i + 2]) for i in (0, 2, 4)]
-    one, quiet = seen(torch.zeros(8)), inverted._Shown([], batches)
+    one, quiet = seen(torch.zeros(8)), gradient_inversion._Shown([], batches)
     found = inversion()._public(ENGINE, [one], quiet)
     assert torch.equal(found.x, IMAGES[:2])
     assert torch.equal(found.y, LABELS[:2])
@@ -342,11 +348,11 @@ def test_public_images_are_those_that_are_not_attacked() -> None:
     assert found.class_names == ("0", "1")
     assert found.value_range == (float(IMAGES.min()), float(IMAGES.max()))
     assert inversion(value_range=(-1.0, 2.0))._public(ENGINE, [one], quiet).value_range == (-1, 2)
-    dark = inverted._Shown([], [ImageBatch(IMAGES[2:] * 0 + 0.5, LABELS[2:])])
+    dark = gradient_inversion._Shown([], [ImageBatch(IMAGES[2:] * 0 + 0.5, LABELS[2:])])
     limits = inversion()._public(ENGINE, [one], dark).value_range
     assert limits == (float(IMAGES[:2].min()), float(IMAGES[:2].max()))
     with pytest.raises(RunError, match=r"attack\[2\]: the blind guess"):
-        inversion()._public(ENGINE, [one], inverted._Shown([], batches[:1]))
+        inversion()._public(ENGINE, [one], gradient_inversion._Shown([], batches[:1]))
 
 
 def test_the_noise_of_an_outer_step_is_longer() -> None:
@@ -387,12 +393,14 @@ def attacked(monkeypatch: pytest.MonkeyPatch, attack: Attack, of: Inversion, **g
         names = [f"{scenario.message} {i}" for i in range(2)]
         return [Noted(name) for name in names]
 
-    monkeypatch.setattr(inverted, "scored", scored)
-    monkeypatch.setattr(inverted, "as_one_gradient", lambda scenario, *_: (scenario, "as one"))
-    monkeypatch.setattr(GradientInversion, "plugin", lambda self, rounds: attack)
+    monkeypatch.setattr(gradient_inversion, "scored", scored)
+    monkeypatch.setattr(
+        gradient_inversion, "as_one_gradient", lambda scenario, *_: (scenario, "as one")
+    )
+    monkeypatch.setattr(GradientInversionOptions, "plugin", lambda self, rounds: attack)
     monkeypatch.setattr(Inversion, "_std", lambda self, one, without: 0.6 + float(one.message[0]))
     some, steps = given["seen"], given["steps"]
-    quiet = inverted._Shown(some, [ImageBatch(IMAGES[2:], LABELS[2:])])
+    quiet = gradient_inversion._Shown(some, [ImageBatch(IMAGES[2:], LABELS[2:])])
     scenario = of._scenario(EVERYONE, given.get("world", "defense"), 2, given.get("n", 2))
     return of._attacked(scenario, ENGINE, steps, some, quiet, NO_CHECKPOINT), scores
 
@@ -439,7 +447,9 @@ def test_an_attack_is_given_gradients_and_their_noise(monkeypatch) -> None:
     assert torch.equal(truth.labels, torch.stack([LABELS[:2]] * 2))
     assert [f.name for f in findings] == ["m 0", "m 1"]
     said = "the gradient of net:Net, as it is sent"
-    assert {f.notes for f in findings} == {("own", said, inverted.KNOWN, inverted.PUBLIC)}
+    assert {f.notes for f in findings} == {
+        ("own", said, gradient_inversion.KNOWN, gradient_inversion.PUBLIC)
+    }
     attacked(monkeypatch, attack, of, seen=some, steps=steps, world="no-defense")
     assert attack.asked[-1][0].std.tolist() == [0.0, 0.0]
     [refused], scores = attacked(monkeypatch, Attack("no"), of, seen=some, steps=steps)
@@ -477,13 +487,13 @@ def test_each_adversary_and_world_has_its_findings(monkeypatch) -> None:
     monkeypatch.setattr(
         Inversion, "_step", lambda self, engine, one: LocalSteps(torch.empty(0), 1, 1)
     )
-    monkeypatch.setattr(GradientInversion, "plugin", lambda self, rounds: Attack())
+    monkeypatch.setattr(GradientInversionOptions, "plugin", lambda self, rounds: Attack())
     four = ImageBatch(IMAGES[:4], LABELS[:4])
     several = [
         seen(torch.zeros(8), target=Target(2, v, 9), parts=(message(v, 9, 2),), **of)
         for v, of in ((0, {}), (1, {"batch": four, "sizes": (2, 2)}), (2, {}))
     ]
-    shown = inverted._Shown(several, [])
+    shown = gradient_inversion._Shown(several, [])
     of = inversion(local={**SGD, "epochs": 2})
     of.worlds.config.threat_model = (EVERYONE, unread)  # type: ignore[misc]
     worlds = {"defense": shown, "no-defense": shown}

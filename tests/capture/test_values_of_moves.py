@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from dpaudit.capture import aligned, far_draws, far_records
-from dpaudit.capture.aligned import Alignments
-from dpaudit.capture.far_draws import refuse_other_noise_far_out
-from dpaudit.capture.far_records import refuse_unbounded, with_overflowing
-from dpaudit.capture.measured import Move
+from dpaudit.capture import alignment, extreme_records, rare_noise
+from dpaudit.capture.alignment import Alignments
+from dpaudit.capture.extreme_records import refuse_unbounded, with_overflowing
+from dpaudit.capture.rare_noise import refuse_other_noise_far_out
+from dpaudit.capture.record_changes import RecordMoves, Variant
+from dpaudit.capture.record_shift import NoiseMove
 from dpaudit.capture.runs import AgentRound, MessageId
-from dpaudit.capture.traces import NotExamined
-from dpaudit.capture.ways import Moves, Way
+from dpaudit.capture.visible_output import NotExamined
 from dpaudit.errors import RunError
 from dpaudit.files.world import FAR, NEARER, OVERFLOWING, Change
 
@@ -23,18 +23,18 @@ from .toy import CLIP, RECORDS, SCALE, Toy, alignments, become
 
 USED = {v: {1: 1, 2: 2} for v in (0, 1)}
 WAYS = [
-    *(Way(how, 0) for how in ("absent", "scaled", *FAR[:6])),
-    *(Way(how, 1) for how in ("absent", *NEARER)),
-    *(Way(how, 2) for how in ("absent", *FAR[6:])),
+    *(Variant(how, 0) for how in ("absent", "scaled", *FAR[:6])),
+    *(Variant(how, 1) for how in ("absent", *NEARER)),
+    *(Variant(how, 2) for how in ("absent", *FAR[6:])),
 ]
 
 
 @pytest.fixture
 def few_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is left out, ten times as large, or far out along itself."""
-    monkeypatch.setattr(aligned, "FAR_OWN_LABEL", FAR[:1])
-    monkeypatch.setattr(aligned, "NEARER", ())
-    monkeypatch.setattr(aligned, "FAR_OTHER_LABEL", FAR[6:7])
+    monkeypatch.setattr(alignment, "FAR_OWN_LABEL", FAR[:1])
+    monkeypatch.setattr(alignment, "NEARER", ())
+    monkeypatch.setattr(alignment, "FAR_OTHER_LABEL", FAR[6:7])
 
 
 def message(agent: int, k: int) -> MessageId:
@@ -45,7 +45,7 @@ def key(agent: int, k: int) -> str:
     return f"{agent}/{k - 1}/z"
 
 
-def clipped(victim: int, way: Way) -> np.ndarray:
+def clipped(victim: int, way: Variant) -> np.ndarray:
     """What the record of a place adds to the sum, as it becomes."""
     record = RECORDS[victim][[way.place]]
     changed = become(record, [SimpleNamespace(how=way.how, record=0)])  # type: ignore[list-item]
@@ -73,11 +73,11 @@ def test_a_record_moves_each_round_by_its_clipped_length(tmp_path: Path, measure
         for v in (0, 1):
             for way in WAYS:
                 units = moves.units[way][v][k, key(v, k)]
-                moved = clipped(v, way) - clipped(v, Way("present", way.place))
+                moved = clipped(v, way) - clipped(v, Variant("present", way.place))
                 assert units == pytest.approx(moved / SCALE, abs=1e-9)
             expected = {
                 way.how: np.linalg.norm(clipped(v, way)) / SCALE
-                for way in [*WAYS, Way("present", 0)]
+                for way in [*WAYS, Variant("present", 0)]
                 if way.how != "absent"
             }
             assert moves.sizes[v, k, "gaussian"] == pytest.approx(expected)
@@ -172,10 +172,10 @@ def test_agents_that_send_on_are_played_in_turn(tmp_path: Path, monkeypatch, sin
     assert moves.units[WAYS[0]][1][2, key(1, 2)] == pytest.approx([-0.6 / SCALE, 0.8 / SCALE])
     of.verify(moves)
     refuse_other_noise_far_out(of, moves)
-    monkeypatch.setattr(aligned, "MOST_ROUNDS", 4)
+    monkeypatch.setattr(alignment, "MOST_ROUNDS", 4)
     again = Alignments(of.worlds, of.program, of.records, of.on_run, of.equal)
     assert len(again.stages) == 4
-    monkeypatch.setattr(aligned, "MOST_ROUNDS", 3)
+    monkeypatch.setattr(alignment, "MOST_ROUNDS", 3)
     again = Alignments(of.worlds, of.program, of.records, of.on_run, of.equal)
     with pytest.raises(NotExamined, match="get 4 times; 3 at most") as error:
         assert again.stages
@@ -221,7 +221,7 @@ def test_runs_that_end_far_out_show_no_distance(tmp_path: Path, how: str, said: 
     with pytest.raises(NotExamined, match=said) as error:
         of.moves()
     assert error.value.premise == "distance"
-    assert of.apart(0, 1, (Way("scaled", 0), Way(how, 0)), 1) is None  # type: ignore[arg-type]
+    assert of.apart(0, 1, (Variant("scaled", 0), Variant(how, 0)), 1) is None  # type: ignore[arg-type]
 
 
 def test_a_run_counts_when_it_ends_and_also_if_it_fails(tmp_path: Path) -> None:
@@ -250,15 +250,15 @@ def test_a_number_without_noise_shows_a_record(tmp_path: Path) -> None:
     of = alignments(Bare(tmp_path), tmp_path, record={"rounds": (1, 2)})
     assert of.hidden(message(0, 2)).tolist() == [True, True, False]
     moves = of.moves()
-    assert moves.noiseless == (message(0, 2), Way("absent", 0))
-    way = Way("scaled", 0)
+    assert moves.noiseless == (message(0, 2), Variant("absent", 0))
+    way = Variant("scaled", 0)
     assert of.furthest(0, 2, way, moves, "add-remove") == "absent"
     assert of.furthest(0, 2, way, moves, "replace-one") == "own:1e3"
-    assert of.apart(0, 2, (Way("absent", 0), way), 2) == message(0, 2)
-    assert of.apart(1, 1, (Way("absent", 0), way), 1) == {"gaussian": pytest.approx(1 / SCALE)}
+    assert of.apart(0, 2, (Variant("absent", 0), way), 2) == message(0, 2)
+    assert of.apart(1, 1, (Variant("absent", 0), way), 1) == {"gaussian": pytest.approx(1 / SCALE)}
     first = Bare(tmp_path, rounds=1)
     stopped = alignments(first, tmp_path).moves()
-    assert stopped.noiseless == (message(0, 1), Way("absent", 0))
+    assert stopped.noiseless == (message(0, 1), Variant("absent", 0))
     of.worlds.plain.all_draws.append(
         SimpleNamespace(
             process=0, sequence=of.worlds.base._ids[message(0, 2)].sequence - 1, shape=(3,),
@@ -273,26 +273,28 @@ def test_a_number_without_noise_shows_a_record(tmp_path: Path) -> None:
 def test_the_furthest_record_is_the_other_way(tmp_path: Path) -> None:
     of = alignments(Toy(tmp_path), tmp_path)
     moves, _ = with_overflowing(of, of.moves(), USED)
-    assert of.furthest(0, 1, Way("absent", 0), moves, "add-remove") == "scaled"
-    assert of.furthest(0, 1, Way("absent", 1), moves, "add-remove") == "own:3"
-    assert of.furthest(0, 1, Way("scaled", 0), moves, "add-remove") == "absent"
-    assert of.furthest(0, 1, Way("scaled", 0), moves, "replace-one") == "own:-1e3"
-    assert of.furthest(0, 1, Way("own:1e22", 0), moves, "replace-one") == "own:-1e3"
-    assert of.furthest(1, 1, Way("own:-3", 1), moves, "replace-one") == "own:1e2"
+    assert of.furthest(0, 1, Variant("absent", 0), moves, "add-remove") == "scaled"
+    assert of.furthest(0, 1, Variant("absent", 1), moves, "add-remove") == "own:3"
+    assert of.furthest(0, 1, Variant("scaled", 0), moves, "add-remove") == "absent"
+    assert of.furthest(0, 1, Variant("scaled", 0), moves, "replace-one") == "own:-1e3"
+    assert of.furthest(0, 1, Variant("own:1e22", 0), moves, "replace-one") == "own:-1e3"
+    assert of.furthest(1, 1, Variant("own:-3", 1), moves, "replace-one") == "own:1e2"
 
 
 def test_two_records_are_apart_by_their_difference(tmp_path: Path, monkeypatch) -> None:
     of = alignments(toy := Toy(tmp_path), tmp_path, record={"rounds": (1, 2)})
-    pair, runs = (Way("own:-1e3", 0), Way("scaled", 0)), counted(of)
+    pair, runs = (Variant("own:-1e3", 0), Variant("scaled", 0)), counted(of)
     assert of.apart(0, 1, pair, 1) == {"gaussian": pytest.approx(2 / SCALE)}
     assert len(runs) == 2
     assert [[(c.agent, c.batch, c.how, c.record) for c in w.changes] for w in toy.worlds[-2:]] == [
         [(0, 1, "own:-1e3", 0)], [(0, 1, "scaled", 0)],
     ]  # fmt: skip
-    assert of.apart(1, 2, (Way("absent", 1), Way("present", 1)), 2) == {
+    assert of.apart(1, 2, (Variant("absent", 1), Variant("present", 1)), 2) == {
         "gaussian": pytest.approx(0.2 / SCALE)
     }
-    monkeypatch.setattr(aligned, "making_up_for", lambda *_: Move({0: np.ones(2)}, hidden=True))
+    monkeypatch.setattr(
+        alignment, "making_up_for", lambda *_: NoiseMove({0: np.ones(2)}, hidden=True)
+    )
     assert of.apart(0, 2, pair, 2) is None
     assert of.apart(0, 1, pair, 1) == {"gaussian": 0.0}
 
@@ -404,8 +406,8 @@ def test_records_that_overflow_move_a_round_as_far(tmp_path: Path) -> None:
     for (v, k, family), sizes in found.sizes.items():
         assert {how: sizes[how] for how in moves.sizes[v, k, family]} == moves.sizes[v, k, family]
         assert [sizes[how] for how in OVERFLOWING] == pytest.approx([CLIP / SCALE] * 4)
-        units = found.overflowing[Way("own:-1e160", 0)][v]
-        expected = clipped(v, Way("own:-1e3", 0)) - clipped(v, Way("present", 0))
+        units = found.overflowing[Variant("own:-1e160", 0)][v]
+        expected = clipped(v, Variant("own:-1e3", 0)) - clipped(v, Variant("present", 0))
         assert units[k, key(v, k)] == pytest.approx(expected / SCALE)
     refuse_unbounded(found, USED)
     unused, _ = with_overflowing(of, moves, {0: {2: 2}, 1: {}})
@@ -432,11 +434,11 @@ def test_records_that_give_no_numbers_are_not_seen(tmp_path: Path) -> None:
     assert ["own:1e160" in found.sizes[v, 1, "gaussian"] for v in (0, 1)] == [True, False]
     assert ["own:-1e160" in found.sizes[v, 1, "gaussian"] for v in (0, 1)] == [True, True]
     assert len(runs) == 2 * (len(OVERFLOWING) + 2)
-    way = Way("own:1e160", 0)
-    assert [one for one in far_records._shown(of, 1, [way], [1], USED)] == [
-        (way, far_records.Shown({}, frozenset({1})))
+    way = Variant("own:1e160", 0)
+    assert [one for one in extreme_records._shown(of, 1, [way], [1], USED)] == [
+        (way, extreme_records.ShownRound({}, frozenset({1})))
     ]
-    assert list(far_records._shown(of, 1, [way], [], USED)) == []
+    assert list(extreme_records._shown(of, 1, [way], [], USED)) == []
 
 
 class Cuts(Toy):
@@ -494,20 +496,20 @@ def test_noise_far_out_is_looked_at_in_three_rounds(tmp_path, monkeypatch, round
         found.append((k, sign))
         return world
 
-    monkeypatch.setattr(far_draws, "_far_out", far_out)
-    monkeypatch.setattr(far_draws, "_is_shown", lambda *_: False)
-    units = {Way("absent", 0): {v: {} for v in (0, 1)}}
-    refuse_other_noise_far_out(of, Moves({}, None, units))
+    monkeypatch.setattr(rare_noise, "_far_out", far_out)
+    monkeypatch.setattr(rare_noise, "_is_shown", lambda *_: False)
+    units = {Variant("absent", 0): {v: {} for v in (0, 1)}}
+    refuse_other_noise_far_out(of, RecordMoves({}, None, units))
     assert found == [(k, sign) for k in looked for sign in (1.0, 1.0, -1.0, -1.0)]
     of.program = Fails(tmp_path, how="absent")  # type: ignore[assignment]
     with pytest.raises(NotExamined, match="on the positive side"):
-        refuse_other_noise_far_out(of, Moves({}, None, units))
+        refuse_other_noise_far_out(of, RecordMoves({}, None, units))
 
 
 def test_laplace_noise_far_out_is_of_its_own_scale(tmp_path: Path) -> None:
     of = alignments(Toy(tmp_path, family="laplace"), tmp_path)
     replay = of.worlds.replay
-    world = far_draws._far_out(of, replay, 2, (1,), -1.0)
+    world = rare_noise._far_out(of, replay, 2, (1,), -1.0)
     assert world.tape is not None
     assert world.tape.name == "far-negative-2-tape.safetensors"
     found, own = load_file(world.tape), load_file(replay.tape)  # type: ignore[arg-type]
@@ -515,5 +517,5 @@ def test_laplace_noise_far_out_is_of_its_own_scale(tmp_path: Path) -> None:
     assert found[key(0, 2)].tolist() == own[key(0, 2)].tolist()
     shared = replay.model_copy(update={"same": {key(1, 2): (key(0, 2), 1)}})
     of.worlds = of.worlds._replace(replay=shared)
-    same = load_file(far_draws._far_out(of, replay, 2, (1,), -1.0).tape)  # type: ignore[arg-type]
+    same = load_file(rare_noise._far_out(of, replay, 2, (1,), -1.0).tape)  # type: ignore[arg-type]
     assert same[key(1, 2)].tolist() == own[key(1, 2)].tolist()

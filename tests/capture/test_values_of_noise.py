@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from dpaudit.capture import drawn
-from dpaudit.capture.drawn import Drawing, drawn_noise, runs_needed
+from dpaudit.capture import noise_tests
+from dpaudit.capture.noise_tests import NormalizedDraw, drawn_noise, runs_needed
 from dpaudit.capture.runs import NamedDraw
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.verdict import Verdict
@@ -33,9 +33,9 @@ def both(one: Run, other: Run) -> Run:
     return Run([*one.draws, *other.draws], {**one.tape, **other.tape})
 
 
-def drawing(values: Any, run: int = 0, agent: int = 0, nth: int = 0, **of: Any) -> Drawing:
+def drawing(values: Any, run: int = 0, agent: int = 0, nth: int = 0, **of: Any) -> NormalizedDraw:
     about = {"name": "z", "family": "gaussian", **of}
-    return Drawing(run, agent, occurrence=nth, values=np.asarray(values, float), **about)
+    return NormalizedDraw(run, agent, occurrence=nth, values=np.asarray(values, float), **about)
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -84,8 +84,8 @@ def test_what_was_not_examined_of_noise_is_said() -> None:
     assert (right.metrics[Name.FOUND].value, right.metrics[Name.FOUND].n) == (0.0, 80)
     assert len(right.notes) == 2
     assert "8,000 numbers of 2 runs" in right.notes[0]
-    assert f"noise {drawn._seen(8000):.2g}% too small in all of them" in right.notes[0]
-    assert f"or {drawn._seen(80):.2g}% in one coordinate" in right.notes[0]
+    assert f"noise {noise_tests._seen(8000):.2g}% too small in all of them" in right.notes[0]
+    assert f"or {noise_tests._seen(80):.2g}% in one coordinate" in right.notes[0]
     assert right.notes[1].startswith("80 draws of 2 runs")
     alone = found_of(many[0])
     assert alone.not_examined == ("one run shows no size of the noise",)
@@ -145,43 +145,43 @@ def test_noise_on_a_grid_has_no_law() -> None:
 )
 def test_a_grid_is_one_to_a_twentieth_of_a_step(last, unit, is_grid) -> None:
     values = unit * np.append(np.arange(19.0), last)
-    assert bool(drawn._on_a_grid([drawing(values)])) is is_grid
+    assert bool(noise_tests._on_a_grid([drawing(values)])) is is_grid
     split = [drawing(values[:9]), drawing(values[9:], agent=1)]
-    assert bool(drawn._on_a_grid(split)) is is_grid
+    assert bool(noise_tests._on_a_grid(split)) is is_grid
     other = drawing(normal(1, 40), name="y")
-    assert bool(drawn._on_a_grid([other, *split])) is is_grid
-    assert drawn._on_a_grid([drawing(np.ones(30))]) == ""
+    assert bool(noise_tests._on_a_grid([other, *split])) is is_grid
+    assert noise_tests._on_a_grid([drawing(np.ones(30))]) == ""
 
 
 def test_how_many_numbers_repeat_by_chance() -> None:
-    assert drawn._least_repeated([drawing([0, 0, 1]), drawing([1])]) == pytest.approx(
-        log(4 / drawn.LEVEL) / log(3)  # 4 of 12 ordered pairs are alike
+    assert noise_tests._least_repeated([drawing([0, 0, 1]), drawing([1])]) == pytest.approx(
+        log(4 / noise_tests.LEVEL) / log(3)  # 4 of 12 ordered pairs are alike
     )
-    assert drawn._least_repeated([drawing([0, 1, 2])] * 1) == 2.0
-    assert drawn._least_repeated([drawing([5.0])]) == 2.0
-    assert drawn._least_repeated([drawing([5.0, 5.0])]) == inf
+    assert noise_tests._least_repeated([drawing([0, 1, 2])] * 1) == 2.0
+    assert noise_tests._least_repeated([drawing([5.0])]) == 2.0
+    assert noise_tests._least_repeated([drawing([5.0, 5.0])]) == inf
     rare = [drawing(np.append(np.arange(10**5), 0.0))]
-    assert drawn._least_repeated(rare) == 2.0
+    assert noise_tests._least_repeated(rare) == 2.0
 
 
 def test_repeats_are_of_so_many_numbers() -> None:
     plain = run([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [1.0, 2.0]])
     for least, n in ((2, 2), (2.5, 0), (1, 2)):
-        assert len(drawn._repeated(plain, plain.draws, least)) == n  # type: ignore[arg-type]
+        assert len(noise_tests._repeated(plain, plain.draws, least)) == n  # type: ignore[arg-type]
     other = both(run([[1.0, 2.0]]), run([[1.0, 2.0]], "y", agent=3))
-    assert drawn._repeated(other, other.draws, 2) == [  # type: ignore[arg-type]
+    assert noise_tests._repeated(other, other.draws, 2) == [  # type: ignore[arg-type]
         '"y" of agent 3 is that of agent 0 before'
     ]
     less = both(run([[1.0, -2.0]]), run([[-1.0, 2.0]], "y"))
-    assert drawn._repeated(less, less.draws, 2) == [  # type: ignore[arg-type]
+    assert noise_tests._repeated(less, less.draws, 2) == [  # type: ignore[arg-type]
         '"y" of agent 0 is the negative of its "z" before'
     ]
     shared = both(run([[1.0, -2.0]]), run([[-1.0, 2.0]], agent=1))  # as the noise of a pair
-    assert drawn._repeated(shared, shared.draws, 2) == []  # type: ignore[arg-type]
+    assert noise_tests._repeated(shared, shared.draws, 2) == []  # type: ignore[arg-type]
     pairs = [drawing([1, 2]), drawing([1, 2], run=1)]
-    assert [bool(drawn._fixed(pairs, least)) for least in (1, 2, 3)] == [True, True, False]
+    assert [bool(noise_tests._fixed(pairs, least)) for least in (1, 2, 3)] == [True, True, False]
     named = [drawing([1, 2]), drawing([1, 2], run=1, name="y")]
-    assert drawn._fixed(named) == ""
+    assert noise_tests._fixed(named) == ""
 
 
 def test_the_size_of_noise_is_that_of_the_least_agent() -> None:
@@ -194,11 +194,11 @@ def test_the_size_of_noise_is_that_of_the_least_agent() -> None:
         drawing(0.9 * z[2], name="y"),
         drawing(2 * z[3], family="laplace"),
     ]
-    found = drawn._size(some)
+    found = noise_tests._size(some)
     total = float(np.square(0.8 * z[1]).sum())
     expected = size_of_draws(total, 500, "gaussian", 0.05 / 4)
     assert (found.value, *found.ends, found.n) == pytest.approx((*expected, 500))
-    laplace = drawn._size([drawing(-z[3], family="laplace")])
+    laplace = noise_tests._size([drawing(-z[3], family="laplace")])
     expected = size_of_draws(float(np.abs(z[3]).sum()), 500, "laplace", 0.05)
     assert (laplace.value, *laplace.ends) == pytest.approx(expected)
 
@@ -210,46 +210,46 @@ def test_the_least_p_value_counts_all_lines(monkeypatch: pytest.MonkeyPatch) -> 
         seen.append(([len(d.values) for d in some], step))
         return some[0].name, {"z": 0.01, "y": 0.3}[some[0].name]
 
-    monkeypatch.setattr(drawn, "_odd_group", group)
-    monkeypatch.setattr(drawn, "FEWEST_RUNS", 1)
-    monkeypatch.setattr(drawn, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(noise_tests, "_odd_group", group)
+    monkeypatch.setattr(noise_tests, "FEWEST_RUNS", 1)
+    monkeypatch.setattr(noise_tests, "MOST_NUMBERS", 10)
     some = [drawing(range(8)), drawing(range(8)), drawing(range(4)), drawing(range(1), name="y")]
-    what, p = drawn._least_likely(some)  # 21 numbers, of which each third is tested
+    what, p = noise_tests._least_likely(some)  # 21 numbers, of which each third is tested
     assert seen == [([8, 8], 3), ([4], 3), ([1], 3)]
     assert (what, p) == ('"z": z', pytest.approx(0.03))
-    monkeypatch.setattr(drawn, "MOST_NUMBERS", 21)
+    monkeypatch.setattr(noise_tests, "MOST_NUMBERS", 21)
     seen.clear()
-    drawn._least_likely(some)
+    noise_tests._least_likely(some)
     assert seen == [([8, 8], 1), ([4], 1), ([1], 1)]
-    assert drawn._least_likely(some[3:])[1] == 0.3
-    monkeypatch.setattr(drawn, "FEWEST_RUNS", 8)
-    assert drawn._least_likely(some[:1]) == ("", 1.0)  # one loud draw, which is left out
+    assert noise_tests._least_likely(some[3:])[1] == 0.3
+    monkeypatch.setattr(noise_tests, "FEWEST_RUNS", 8)
+    assert noise_tests._least_likely(some[:1]) == ("", 1.0)  # one loud draw, which is left out
 
 
 def test_a_group_of_draws_has_one_p_value(monkeypatch: pytest.MonkeyPatch) -> None:
     for n, m, most in ((5, 7, 1000), (5, 7, 3), (1, 40, 1000), (5, 1, 1000)):
-        monkeypatch.setattr(drawn, "MOST_COLUMNS", most)
+        monkeypatch.setattr(noise_tests, "MOST_COLUMNS", most)
         columns = normal(7, n, m)
         group = [drawing(v, agent=i) for i, v in enumerate(columns.T)]
         chosen = columns[:, ::3] if most == 3 else columns
         tests = [white_noise_test(chosen.T if n == 1 else chosen)]
-        tests += drawn._among_coordinates(columns) if n > 1 else []
-        tests += drawn._of_parts(group, columns)
-        what, p = drawn._odd_group(group)
+        tests += noise_tests._among_coordinates(columns) if n > 1 else []
+        tests += noise_tests._of_parts(group, columns)
+        what, p = noise_tests._odd_group(group)
         assert p == pytest.approx(min(1.0, len(tests) * min(one for _, one in tests)))
         assert what == min(tests, key=lambda one: one[1])[0]
         names = [name for name, _ in tests]
         assert ("the size of a coordinate" in names) == (m > 1)
         assert ("neighbouring coordinates" in names) == (n > 1)
         assert names.count("its tails") == 5
-    assert drawn.TAILS == (1.5, 2.0, 2.5, 3.0, 3.5)
+    assert noise_tests.TAILS == (1.5, 2.0, 2.5, 3.0, 3.5)
 
 
 def test_draws_that_are_passed_over_leave_the_others_whole() -> None:
     """Of mirrored numbers each third has no mirrored one among them."""
     z = normal(8, 60, 50)
     mirrored = [drawing([*v, *-v], run=i) for i, v in enumerate(z)]
-    what, p = drawn._odd_group(mirrored, 3)
+    what, p = noise_tests._odd_group(mirrored, 3)
     assert what == "two coordinates that are multiples of one another"
     assert p < 1e-6
 
@@ -257,7 +257,7 @@ def test_draws_that_are_passed_over_leave_the_others_whole() -> None:
 def test_numbers_that_cancel_have_a_p_value_of_one() -> None:
     group = [drawing([1.0, -1.0]), drawing([-1.0, 1.0], agent=1)]
     columns = np.stack([d.values for d in group], axis=1)
-    found = dict(drawn._of_parts(group, columns))
+    found = dict(noise_tests._of_parts(group, columns))
     assert found["the mean of a coordinate"] == 1.0
     assert all(0 <= p <= 1 for p in found.values())
 
@@ -271,20 +271,20 @@ def test_surely_larger_noise_is_in_units_of_what_it_is(monkeypatch, family: Any)
     z = rng.normal(size=(3, 2, 500)) if family == "gaussian" else rng.laplace(size=(3, 2, 500))
     z /= [[[size(row)] for row in rows] for rows in z]
 
-    def loud(factors: list[list[float]], name: str = "z") -> list[Drawing]:
+    def loud(factors: list[list[float]], name: str = "z") -> list[NormalizedDraw]:
         return [
             drawing(factors[a][i] * z[a, i], agent=a, nth=i, family=family, name=name)
             for a in range(3)
             for i in range(2)
         ]
 
-    def sizes(*given: Drawing) -> list[float]:
-        return [size(d.values) for d in drawn._as_loud_as_stated(given)]
+    def sizes(*given: NormalizedDraw) -> list[float]:
+        return [size(d.values) for d in noise_tests._as_loud_as_stated(given)]
 
     same = pytest.approx
     assert sizes(*loud([[1.0] * 2, [1.0] * 2, [0.9, 3.0]])) == same([1.0] * 4 + [0.9])
     assert sizes(*loud([[2.0] * 2] * 3)) == []
-    monkeypatch.setattr(drawn, "FEWEST_RUNS", 1)
+    monkeypatch.setattr(noise_tests, "FEWEST_RUNS", 1)
     assert sizes(*loud([[1.0] * 2] * 3)) == same([1.0] * 6)
     assert sizes(*loud([[0.5] * 2] * 3)) == same([0.5] * 6)
     assert sizes(*loud([[1.01] * 2] * 3)) == same([1.01] * 6)  # by chance, perhaps
@@ -294,7 +294,7 @@ def test_surely_larger_noise_is_in_units_of_what_it_is(monkeypatch, family: Any)
     assert sizes(*loud([[1.13] * 2] * 3)) == same([1.0] * 6)  # of all alone
     both = [*loud([[2.0] * 2] * 3), *loud([[1.0] * 2] * 3, name="y")]
     assert sizes(*both) == same([1.0] * 12)
-    assert [d.name for d in drawn._as_loud_as_stated(both)] == ["z"] * 6 + ["y"] * 6
+    assert [d.name for d in noise_tests._as_loud_as_stated(both)] == ["z"] * 6 + ["y"] * 6
 
 
 @pytest.mark.parametrize(
@@ -310,18 +310,18 @@ def test_surely_larger_noise_is_in_units_of_what_it_is(monkeypatch, family: Any)
 )
 def test_numbers_of_eleven_bits_are_of_half_precision(values, scale, is_half: bool) -> None:
     one = run(values, scale=scale)
-    found = drawn._in_half_precision([one], [one.draws])  # type: ignore[list-item]
+    found = noise_tests._in_half_precision([one], [one.draws])  # type: ignore[list-item]
     assert bool(found) is is_half
     other = run(normal(9, 4, 20), name="y")
-    assert not drawn._in_half_precision([other], [other.draws])  # type: ignore[list-item]
+    assert not noise_tests._in_half_precision([other], [other.draws])  # type: ignore[list-item]
     beside = both(other, one)
-    found = drawn._in_half_precision([beside], [beside.draws])  # type: ignore[list-item]
+    found = noise_tests._in_half_precision([beside], [beside.draws])  # type: ignore[list-item]
     assert found.startswith('"z" has') is is_half
-    assert not drawn._in_half_precision([beside], [other.draws])  # type: ignore[list-item]
+    assert not noise_tests._in_half_precision([beside], [other.draws])  # type: ignore[list-item]
 
 
 def among(columns: np.ndarray) -> dict[str, float]:
-    return dict(drawn._among_coordinates(columns))
+    return dict(noise_tests._among_coordinates(columns))
 
 
 def test_coordinates_that_share_noise_have_small_p_values() -> None:
@@ -340,18 +340,20 @@ def test_coordinates_that_share_noise_have_small_p_values() -> None:
     assert found["mirrored coordinates"] == pytest.approx(2 * norm.sf(abs(mirrored)))
     far = [*lag_p_values(z.T)]
     assert found["coordinates some way apart"] == pytest.approx(min(1.0, len(far) * min(far)))
-    sizes = [*lag_p_values((np.abs(z) - drawn.MEDIAN).T)]
+    sizes = [*lag_p_values((np.abs(z) - noise_tests.MEDIAN).T)]
     assert found["the size of coordinates some way apart"] == pytest.approx(
         min(1.0, len(sizes) * min(sizes))
     )
-    lengths = drawn._law(chi2.cdf(np.square(z).sum(axis=0), 30))
+    lengths = noise_tests._law(chi2.cdf(np.square(z).sum(axis=0), 30))
     assert found["the lengths of draws"] == pytest.approx(lengths)
-    sums = drawn._law(norm.cdf(z.sum(axis=0) / np.sqrt(30)))
+    sums = noise_tests._law(norm.cdf(z.sum(axis=0) / np.sqrt(30)))
     assert found["the sums of draws"] == pytest.approx(sums)
     copied = among(np.stack([*rows[:-1], -2 * rows[4]]))
     assert copied["two coordinates that are multiples of one another"] == 0.0
-    few = np.stack([*rows[:-1], -2 * rows[4]])[:, : drawn.FEWEST_PARALLEL - 1]
+    few = np.stack([*rows[:-1], -2 * rows[4]])[:, : noise_tests.FEWEST_PARALLEL - 1]
     assert "two coordinates that are multiples of one another" not in among(few)
     odd = among(z[:29])
-    assert odd["neighbouring coordinates"] == pytest.approx(drawn._related(z[:28:2], z[1:29:2]))
-    assert odd["mirrored coordinates"] == pytest.approx(drawn._related(z[:14], z[28:14:-1]))
+    assert odd["neighbouring coordinates"] == pytest.approx(
+        noise_tests._related(z[:28:2], z[1:29:2])
+    )
+    assert odd["mirrored coordinates"] == pytest.approx(noise_tests._related(z[:14], z[28:14:-1]))

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from dpaudit.capture import among_others, recording
+from dpaudit.capture import other_records, recording
 from dpaudit.capture.addresses import addressed
-from dpaudit.capture.among_others import HOWS, refuse_bare_numbers, refuse_otherwise_among_others
 from dpaudit.capture.channels import routed
+from dpaudit.capture.other_records import HOWS, refuse_bare_numbers, refuse_otherwise_among_others
 from dpaudit.capture.process_logs import Process
 from dpaudit.capture.process_ranks import ranks_of
 from dpaudit.capture.recording import CaptureFolder, LoggedTensor, Receipts, SentContents
 from dpaudit.capture.runs import MessageId
-from dpaudit.capture.traces import NotExamined
+from dpaudit.capture.visible_output import NotExamined
 from dpaudit.errors import RunError
 from dpaudit.files.recorded import TRANSCRIPT
 from dpaudit.files.world import Change, World
@@ -271,8 +271,8 @@ def moved_by(
         of.later.append((k, [len(world.changes) for world in worlds], len(several)))
 
     monkeypatch.setattr(of, "played", played, raising=False)
-    monkeypatch.setattr(among_others, "_sizes", sizes)
-    monkeypatch.setattr(among_others, "_refuse_later", later)
+    monkeypatch.setattr(other_records, "_sizes", sizes)
+    monkeypatch.setattr(other_records, "_refuse_later", later)
     used = {0: {k: 2 for k in of.places if k != of.unused}}
     refuse_otherwise_among_others(of, None, used)  # type: ignore[arg-type]
     return asked
@@ -350,7 +350,7 @@ def test_later_rounds_are_looked_at_with_the_noise_moved() -> None:
         make_up=lambda k, v, changes: SimpleNamespace(units={1: (k, v, changes)}),
         refuse_differing=lambda several, premise: asked.append((several, premise)),
     )  # fmt: skip
-    among_others._refuse_later(runs, 2, worlds, [{0: "one"}, {0: "other"}])  # type: ignore[list-item]
+    other_records._refuse_later(runs, 2, worlds, [{0: "one"}, {0: "other"}])  # type: ignore[list-item]
     assert asked == [
         ("a", "others-2-0", {0: {(2, "y"): (2, 0, "one")}}),
         ("b", "others-2-1", {0: {(2, "y"): (2, 0, "other")}}),
@@ -374,13 +374,13 @@ def test_a_move_among_others_is_held_against_that_of_a_record() -> None:
     sizes = {(0, 2, "gaussian"): {"way": 3.0, "other": 4.0}, (0, 2, "laplace"): {"way": 5.0}}
     moves: Any = SimpleNamespace(sizes=sizes)
     before, after = ({0: {one: np.array([x])}} for x in (1.5, 4.0))
-    found: Any = list(among_others._sizes(runs, moves, 2, 0, before, after))
+    found: Any = list(other_records._sizes(runs, moves, 2, 0, before, after))
     units = {(2, "b"): "of b"}
     assert found == [(("gaussian", units, {}), 4.0), (("laplace", units, {}), 5.0)]
     assert made == [{one: [2.5]}]
     runs.without_noise = lambda *_: "x"
     with pytest.raises(NotExamined, match="x depends on other records"):
-        list(among_others._sizes(runs, moves, 2, 0, before, after))
+        list(other_records._sizes(runs, moves, 2, 0, before, after))
 
 
 def bare(

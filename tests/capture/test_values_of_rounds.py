@@ -12,7 +12,7 @@ from dpaudit.capture.other_draws import other_draws
 from dpaudit.capture.rounds import ProgramCall, is_small, numbered, start_site
 from dpaudit.capture.runs import MessageId, TakenBatch
 from dpaudit.capture.sampling import Sampling, pattern_of
-from dpaudit.capture.unnamed import drawn_beside
+from dpaudit.capture.unnamed_noise import drawn_beside
 from dpaudit.errors import RunError
 
 

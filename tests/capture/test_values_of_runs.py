@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from dpaudit.capture import runs, worlds
-from dpaudit.capture.played import ReplayedNumbers
 from dpaudit.capture.runs import (
     AgentRound,
     MessageId,
@@ -22,7 +21,8 @@ from dpaudit.capture.runs import (
     numbers,
     place_of,
 )
-from dpaudit.capture.worlds import Neighbours
+from dpaudit.capture.world_files import ReplayedNumbers
+from dpaudit.capture.worlds import NeighbouringRuns
 from dpaudit.errors import RunError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.files.world import Change, World
@@ -305,7 +305,7 @@ def test_more_noise_than_was_sent_may_hide_a_message(draws, k, hiding) -> None:
 def neighbours(**of: Any) -> Any:
     place = AgentRound(0, 2, (message(0, 1, 2), message(0, 2, 2, "y")), (), 1)
     runs = {0: {"present": None, "absent": None, "scaled": None, "negated": None}}
-    return Neighbours({0: place}, {}, runs, of.get("base"))  # type: ignore[arg-type]
+    return NeighbouringRuns({0: place}, {}, runs, of.get("base"))  # type: ignore[arg-type]
 
 
 def test_pairs_are_with_and_without_or_of_two_records() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpaudit.capture import short_runs
-from dpaudit.capture.measured import RoundLeak
+from dpaudit.capture.record_shift import RoundLeak
 from dpaudit.capture.runs import MessageId, NamedDraw
 from dpaudit.capture.short_runs import (
     Channel,
@@ -24,7 +24,7 @@ from dpaudit.capture.short_runs import (
     information,
 )
 from dpaudit.errors import RunError
-from dpaudit.files.captured_file import MutualInformation
+from dpaudit.files.captured_file import MutualInformationOptions
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Name, Role
 from dpaudit.files.threat import ThreatModel
@@ -210,7 +210,9 @@ def test_scores_that_were_kept_are_not_played_again(monkeypatch: pytest.MonkeyPa
 
 def test_names_that_no_victim_sends_are_refused() -> None:
     def refuse(*names: str | None) -> None:
-        attacks = [MutualInformation(name="mutual-information", message=name) for name in names]
+        attacks = [
+            MutualInformationOptions(name="mutual-information", message=name) for name in names
+        ]
         _refuse_other_names(runs(place(0, "model", "loss"), attack=attacks).worlds)
 
     refuse("model", None, "loss")
@@ -231,7 +233,7 @@ def all_findings(monkeypatch: pytest.MonkeyPatch, **asked: Any) -> tuple[list[An
     about = {"n": 60, "unknown": [], "amplifies": False, "claims": ("add-remove", "replace-one")}
     about |= asked
     attacks = [
-        MutualInformation(name="mutual-information", message="x"),
+        MutualInformationOptions(name="mutual-information", message="x"),
         SimpleNamespace(name="likelihood-ratio", message="y"),
     ]
     worlds = runs(place(0, "x", "y"), n=about["n"], attack=attacks, threat_model=(SPY, OWN)).worlds
@@ -308,7 +310,7 @@ def test_a_certified_bound_is_of_one_round() -> None:
     )
 
 
-ASKED = MutualInformation(name="mutual-information", n_permutations=0, n_splits=0)
+ASKED = MutualInformationOptions(name="mutual-information", n_permutations=0, n_splits=0)
 
 
 def revealed(values: Any, leak: RoundLeak, asked: Any = ASKED, **more: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.capture import local_steps as steps
-from dpaudit.capture import mismatches
+from dpaudit.capture import option_mismatches
 from dpaudit.capture.local_steps import LocalSteps, mixing_of, said_of, unlike_declared
 from dpaudit.files.local_training import LocalTraining
 
@@ -102,7 +102,7 @@ NET = nn.Linear(2, 1, bias=False)
     ],
 )
 def test_a_message_close_to_weights_is_named(message, weights, named, close) -> None:
-    found = mismatches.weights_or_update(vector(*message), vector(*weights), None, named)
+    found = option_mismatches.weights_or_update(vector(*message), vector(*weights), None, named)
     assert found.startswith("it is close to the weights" if close else "")
     assert bool(found) is close
 
@@ -110,9 +110,9 @@ def test_a_message_close_to_weights_is_named(message, weights, named, close) -> 
 def test_a_gradient_is_named_where_its_line_is_of_weights() -> None:
     message, gradient = vector(1.0, -2.0), vector(-3.0, 6.0)
     zero = torch.zeros(2, dtype=torch.float64)
-    assert "gradient itself" in mismatches.weights_or_update(message, zero, gradient, True)
-    assert mismatches.weights_or_update(message, zero, gradient, False) == ""
-    assert mismatches.weights_or_update(message, zero, vector(-3.0, 5.0), True) == ""
+    assert "gradient itself" in option_mismatches.weights_or_update(message, zero, gradient, True)
+    assert option_mismatches.weights_or_update(message, zero, gradient, False) == ""
+    assert option_mismatches.weights_or_update(message, zero, vector(-3.0, 5.0), True) == ""
 
 
 def test_gradients_are_asked_for_at_both_weights() -> None:
@@ -124,8 +124,8 @@ def test_gradients_are_asked_for_at_both_weights() -> None:
 
     sent = SimpleNamespace(message=vector(0.0, 1.0), weights=vector(3.0, 0.0), sizes=(1,))
     update = SimpleNamespace(message=vector(0.0, 1.0), weights=vector(5.0, 0.0), sizes=(1,))
-    said = mismatches.other_gradient(NET, sent, update, gradient, True)
-    assert said == mismatches.OF_GRADIENT
+    said = option_mismatches.other_gradient(NET, sent, update, gradient, True)
+    assert said == option_mismatches.OF_GRADIENT
     assert asked == [(3.0, 0.0), (5.0, 0.0)]
 
 
@@ -149,18 +149,18 @@ SGD = LocalTraining(optimizer="sgd", learning_rate=1.0)
 )
 def test_a_rate_is_found_to_a_thousandth(length: float, rates: list[float]) -> None:
     moved, asked = of_rate(lambda rate: rate)
-    found = mismatches._with_rate(SGD, vector(-length, 0.0), moved)
+    found = option_mismatches._with_rate(SGD, vector(-length, 0.0), moved)
     assert found is not None
     assert asked == pytest.approx(rates)
     assert found.learning_rate == pytest.approx(rates[-1])
-    assert mismatches._with_rate(SGD, vector(0.0, length), moved) is None
+    assert option_mismatches._with_rate(SGD, vector(0.0, length), moved) is None
 
 
 @pytest.mark.parametrize(("size", "calls"), [(0.0, 1), (inf, 1), (2.0, 8)])
 def test_a_rate_that_does_not_settle_is_none(size: float, calls: int) -> None:
     moved, asked = of_rate(lambda _: size)
     update = vector(1.0, 0.0) if size else vector(1.0, 1.0)
-    assert mismatches._with_rate(SGD, update, moved) is None
+    assert option_mismatches._with_rate(SGD, update, moved) is None
     assert len(asked) == calls
 
 
@@ -171,7 +171,7 @@ def test_other_training_is_said_by_what_differs() -> None:
 
     heavy = LocalTraining(optimizer="sgd", learning_rate=2.0, momentum=0.5)
     plain, adamw = vector(6.0, 0.0), vector(6.0, 6.0)
-    say = mismatches.other_training
+    say = option_mismatches.other_training
     assert say(heavy, plain, moved) == "learning_rate = 6 without momentum makes it"
     assert say(heavy, adamw, moved) == "learning_rate = 6 of adamw without momentum makes it"
     assert say(heavy, vector(6.0, 4.5), moved) == "learning_rate = 6 makes it"
@@ -193,17 +193,17 @@ def of_steps(monkeypatch: pytest.MonkeyPatch, message: Tensor, **at: Any) -> str
         move = training.learning_rate * vector(1.0, 2.0 * turn)
         return SimpleNamespace(moved=lambda oracle, X: X - X + move)
 
-    monkeypatch.setattr(mismatches, "local_steps", played)
+    monkeypatch.setattr(option_mismatches, "local_steps", played)
     weights = vector(1.0, 1.0)
     sent = SimpleNamespace(message=at.get("sent", message), weights=weights, sizes=(2, 2))
     update = SimpleNamespace(message=message, weights=weights, sizes=(2, 2))
     options: Any = SimpleNamespace(local=SGD, clip_norm=3.0)
     oracle: Any = None
-    return mismatches.other_steps(NET, sent, update, oracle, options, at.get("named", True))
+    return option_mismatches.other_steps(NET, sent, update, oracle, options, at.get("named", True))
 
 
 def test_a_message_of_other_steps_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    say = mismatches.OF_STEPS
+    say = option_mismatches.OF_STEPS
     assert of_steps(monkeypatch, vector(4.0, 8.0)) == "learning_rate = 4 makes it"
     assert "of adamw" in of_steps(monkeypatch, vector(4.0, -8.0))
     assert "reverse order" not in of_steps(monkeypatch, vector(4.0, 8.0))
@@ -215,7 +215,7 @@ def test_a_message_of_other_steps_is_explained(monkeypatch: pytest.MonkeyPatch) 
 def test_numbers_in_another_order_are_those_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a message that is both, its rate is said: its order is right."""
     said = [("in reverse order", vector(2.0, 1.0))]
-    monkeypatch.setattr(mismatches, "_orders", lambda module, gradient: iter(said))
+    monkeypatch.setattr(option_mismatches, "_orders", lambda module, gradient: iter(said))
     found = of_steps(monkeypatch, vector(2.0, 1.0))
     assert found == "it is that with in reverse order; expected the order of model.parameters()"
     said[:] = [("in reverse order", vector(1.0, 2.0))]

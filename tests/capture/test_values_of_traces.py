@@ -10,19 +10,19 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from dpaudit.capture import audit, draft, log_lines, program, traces, worlds
-from dpaudit.capture.accounted import Ends
+from dpaudit.capture import audit, draft, log_lines, program, visible_output, worlds
 from dpaudit.capture.channels import BESIDE, routed
+from dpaudit.capture.composition import Ends
 from dpaudit.capture.draft import _sites, _start, why_no_draft
 from dpaudit.capture.log_lines import lines_of
 from dpaudit.capture.process_logs import Process, given_by_system, without_given
 from dpaudit.capture.program import Servers
 from dpaudit.capture.runs import ProgramRun, _described
-from dpaudit.capture.traces import (
+from dpaudit.capture.visible_output import (
     OF_ORDER,
     EqualRuns,
     NotExamined,
-    Trace,
+    VisibleOutput,
     are_alike,
     printed,
     refuse_differing,
@@ -36,9 +36,9 @@ from .test_log_lines import ABOUT, SENT, written
 from .test_values_of_programs import note, options
 
 
-def trace(order: str = "a", draws: Any = (("k", 1.0, "gaussian"),), **of: Any) -> Trace:
+def trace(order: str = "a", draws: Any = (("k", 1.0, "gaussian"),), **of: Any) -> VisibleOutput:
     sent = tuple((letter,) for letter in order)
-    return Trace(
+    return VisibleOutput(
         sent, (), (), draws, of.get("batches", ((0, 1),)), of.get("printed", ()), "all"
     )  # fmt: skip
 
@@ -133,12 +133,12 @@ def equal(monkeypatch: pytest.MonkeyPatch, *runs: dict[str, str], **of: Any) -> 
         asked.extend(worlds)
         return [use(one) for one in runs]
 
-    monkeypatch.setattr(Trace, "of", lambda one, ordered: trace(
+    monkeypatch.setattr(VisibleOutput, "of", lambda one, ordered: trace(
         one[ordered], printed=tuple(one.get("printed", "").split())
     ))  # fmt: skip
     playing: Any = SimpleNamespace(each=each, workers=2)
     found = EqualRuns.of(playing, World(out=Path("out")), of.get("simulated", True))
-    assert len(asked) == traces.EQUAL_RUNS + 2
+    assert len(asked) == visible_output.EQUAL_RUNS + 2
     return found
 
 
@@ -192,7 +192,7 @@ def test_equal_runs_print_the_same(monkeypatch, said, simulated, printed) -> Non
     ],
 )
 def test_a_line_that_differs_is_quoted(one: Any, other: Any, line: str) -> None:
-    assert traces.other_line(one, other) == line
+    assert visible_output.other_line(one, other) == line
 
 
 @pytest.mark.parametrize(

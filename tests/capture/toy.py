@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from dpaudit.capture.aligned import Alignments
+from dpaudit.capture.alignment import Alignments
 from dpaudit.capture.runs import MessageId, NamedDraw, ProgramRun, TakenBatch
-from dpaudit.capture.traces import EqualRuns
+from dpaudit.capture.visible_output import EqualRuns
 from dpaudit.capture.worlds import measured_worlds
 from dpaudit.files.captured_file import CapturedConfig
 from dpaudit.files.world import Change, World

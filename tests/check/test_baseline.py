@@ -15,7 +15,7 @@ from dpaudit.attack.membership_rates import rate
 from dpaudit.check.baseline import (
     ALPHA,
     Baseline,
-    Ledger,
+    Contents,
     check_baseline,
     compare,
     config_hash,
@@ -31,7 +31,7 @@ from dpaudit.statistics.p_values import p_worse
 
 GOLDEN = AuditResult.read(Path(__file__).parents[1] / "golden" / "audit.json")
 FALSE_FAILURE = 1e-9
-EMPTY = Ledger()
+EMPTY = Contents()
 AUDIT = {"seed": 1, "data": {"path": "/somewhere/my.npz"}, "defense": {"name": "dpdl"}}
 
 
@@ -57,7 +57,7 @@ def drawn(rng: np.random.Generator, n_metrics: int, n: int, mean: float = 0.2) -
     return result(mean + rng.normal(0, 0.03, n) + rng.normal(0, 0.1, (n_metrics, n)))
 
 
-def baseline_of(found: AuditResult, ledger: Ledger = EMPTY) -> Baseline:
+def baseline_of(found: AuditResult, ledger: Contents = EMPTY) -> Baseline:
     return Baseline(checks={"c": check_baseline(AUDIT, found)}, ledger=ledger)
 
 
@@ -97,7 +97,7 @@ def test_a_real_worsening_is_seen() -> None:
     rng = np.random.default_rng(6)
     seen = 0
     for _ in range(50):
-        baseline = baseline_of(drawn(rng, 6, 8), Ledger(contents=("first",)))
+        baseline = baseline_of(drawn(rng, 6, 8), Contents(contents=("first",)))
         worse, _ = compare(baseline, {"c": drawn(rng, 6, 8, mean=0.6)}, "second")
         seen += bool(worse)
     assert seen >= 40
@@ -107,7 +107,7 @@ def test_a_real_worsening_is_seen() -> None:
 
 def test_the_levels_of_all_places_sum_to_alpha() -> None:
     contents = [str(i) for i in range(2_000)]
-    ledger = Ledger(contents=tuple(contents))
+    ledger = Contents(contents=tuple(contents))
     spent = sum(ledger.level(content) for content in contents)
     assert spent == pytest.approx(ALPHA, rel=1e-3)
     assert spent < ALPHA
@@ -160,7 +160,7 @@ def test_key_metrics_are_of_the_defended_run_with_own_labels() -> None:
 
 def test_a_baseline_survives_writing_and_reading(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
-    written = baseline_of(GOLDEN, Ledger(contents=("a",)))
+    written = baseline_of(GOLDEN, Contents(contents=("a",)))
     written.write(path)
     assert Baseline.read(path) == written
     text = path.read_text()
@@ -181,7 +181,7 @@ def test_a_baseline_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", lambda path, mode: Full(path, mode.replace("b", "")))
         with pytest.raises(RunError, match=r"baseline.json: cannot write: No space left on device"):
-            baseline_of(GOLDEN, Ledger(contents=("new",))).write(path)
+            baseline_of(GOLDEN, Contents(contents=("new",))).write(path)
     assert path.read_text() == before
     assert [p.name for p in tmp_path.iterdir()] == ["baseline.json"]
 

@@ -10,7 +10,14 @@ import pytest
 from dpaudit.check import baseline, cache
 from dpaudit.check.baseline import Baseline, check_baseline
 from dpaudit.check.cache import AuditCache, Seal, machine_key
-from dpaudit.check.evidence import Accumulated, History, accumulated, by_history, merged, settled
+from dpaudit.check.evidence import (
+    AccumulatedEvidence,
+    History,
+    accumulated,
+    by_history,
+    merged,
+    settled,
+)
 from dpaudit.check.ledgers import DeclaredLedger, declared
 from dpaudit.check.statements import (
     _interval,
@@ -105,7 +112,7 @@ def test_wealth_is_written_as_far_as_floats_reach() -> None:
     [speaker] = _speakers(file, {"c": audit_of(Verdict.NOT_REFUTED)})
     history = History("c", "config", "claim", "attack")
     for log_wealth, said in ((log(20.0), "20, p = 0.05"), (1e300, "1.01e+304, p = 0")):
-        found = speaker.together(history, Accumulated(2, log_wealth))
+        found = speaker.together(history, AccumulatedEvidence(2, log_wealth))
         assert found.statement.message.endswith(f"reached a wealth of {said}")
 
 
@@ -143,8 +150,8 @@ def test_a_claim_without_a_code_and_one_at_its_level() -> None:
 
 
 def test_evidence_below_a_wealth_of_one_is_none() -> None:
-    assert Accumulated(1, -3.0).p == 1.0
-    assert Accumulated(1, 0.5).p == pytest.approx(0.60653066)
+    assert AccumulatedEvidence(1, -3.0).p == 1.0
+    assert AccumulatedEvidence(1, 0.5).p == pytest.approx(0.60653066)
     one, other = stake(1, -3.0), stake(1, 2.0, claim="another; against e")
     assert accumulated([], one.history) == (0, 0.0)
     assert accumulated([stake(1, 2.0), stake(2, -1.0)], one.history) == (2, 2.0)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dpaudit.commands.coherence import flaws
-from dpaudit.commands.kept import CONTROLS, FIGURES, differing
 from dpaudit.commands.reasons import SAYS
+from dpaudit.commands.required_evidence import CONTROLS, FIGURES, differing
 from dpaudit.files.threat import ThreatModel
 from dpaudit.verify import verdict
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dpaudit.commands.cli import app
 from dpaudit.errors import RunError
-from dpaudit.files.whole import refuse_links, write_whole
+from dpaudit.files.atomic_files import refuse_links, write_whole
 from dpaudit.training.run_directory import RunDirectory
 from tests.check.stub_audits import CLAIMS
 from tests.said import without_help

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dpaudit.commands.cli import app
 from dpaudit.files.mechanism_file import MechanismConfig
 from dpaudit.files.result import AuditResult
-from dpaudit.mechanism import rare, search
+from dpaudit.mechanism import rare_outputs, search
 
 pytest_plugins = ["pytester"]
 OURS = """
@@ -35,7 +35,9 @@ def test_bold(mechanism_audit):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ours.py").write_text(OURS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rare, "MOST_NUMBERS", 2 * 10**5)  # of its noise and clip, few show all
+    monkeypatch.setattr(
+        rare_outputs, "MOST_NUMBERS", 2 * 10**5
+    )  # of its noise and clip, few show all
     monkeypatch.setattr(search, "DRAWN", (20, 40))
     return tmp_path
 

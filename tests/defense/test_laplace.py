@@ -6,7 +6,7 @@ import pytest
 
 from dpaudit.accounting.releases import epsilon
 from dpaudit.defense.contract import Setting
-from dpaudit.defense.laplace import Moves, ScaledDefense, laplace_releases
+from dpaudit.defense.laplace import L1Moves, ScaledDefense, laplace_releases
 from dpaudit.errors import ConfigError
 from dpaudit.files.threat import ThreatModel
 from dpaudit.graphs.graph import build_graph
@@ -30,7 +30,7 @@ class Moving(ScaledDefense):
 
     def moves(self, n_rounds, setting, victim):
         by = [victim + 1.0] * n_rounds
-        return {"a": Moves(by, by), "b": Moves([0.0] * n_rounds, [2 * m for m in by])}
+        return {"a": L1Moves(by, by), "b": L1Moves([0.0] * n_rounds, [2 * m for m in by])}
 
     def start(self, X, setting):
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dpaudit.defense.claim_accounting import Accounted, account_claim, refuse_claims
+from dpaudit.defense.claim_accounting import AccountedClaim, account_claim, refuse_claims
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Adjacency, Claim
@@ -176,7 +176,7 @@ def attained(view: View, defense: Defense, adjacency: Adjacency) -> float:
 
 def declared(
     defense: Defense, setting: Setting, threat_model: ThreatModel, adjacency: Adjacency
-) -> Accounted | None:
+) -> AccountedClaim | None:
     """Of a pure claim, or of one with a delta if noise is Gaussian; None: neither can be made."""
     for delta in (0.0, DELTA):
         claim = Claim(text="c", epsilon=1.0, delta=delta, adjacency=adjacency)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import RunError
-from dpaudit.files.whole import artifact_file
+from dpaudit.files.atomic_files import artifact_file
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dpaudit.files.dp_event import read_event, write_event
 from dpaudit.files.hint import Hint
 from dpaudit.files.ledger_file import (
     Budget,
-    Entry,
+    LedgerEntry,
     PrivacyEvent,
     counted_lines,
     read_ledger,
@@ -182,7 +182,7 @@ def test_rows_of_tables_have_the_columns_of_all() -> None:
 
 GRAPHS = [g.model_fields["name"].annotation for g in get_args(get_args(GraphOptions)[0])]
 GRAPHS = [name for names in GRAPHS for name in get_args(names)]
-LINE = to_line(Entry(event=PrivacyEvent(epsilon=1.0), note="é"))
+LINE = to_line(LedgerEntry(event=PrivacyEvent(epsilon=1.0), note="é"))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_last_line_counts_if_it_is_whole(rest: bytes, n: int, is_cut_off: bool
     assert (counted.lines.count(b"\n"), counted.is_cut_off) == (1 + n, is_cut_off)
     budget, entries = read_ledger(first + LINE + rest, Path("l"))
     assert (budget.epsilon, budget.version, budget.adjacency) == (2.0, 1, "add-remove")
-    assert entries == [Entry(event=PrivacyEvent(epsilon=1.0), note="é")] * n
+    assert entries == [LedgerEntry(event=PrivacyEvent(epsilon=1.0), note="é")] * n
 
 
 def test_a_budget_is_written_without_what_it_has_not() -> None:

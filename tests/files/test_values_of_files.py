@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from dpaudit.errors import DataError, RunError
 from dpaudit.files import file_problems
+from dpaudit.files.atomic_files import artifact_file
 from dpaudit.files.certificate import Certificate, _changed_parts, canonical, digest, unpack
 from dpaudit.files.claim import Claim
 from dpaudit.files.documents import _refuse_unfit, _table, reason
@@ -19,7 +20,6 @@ from dpaudit.files.finding import canonical as spelt
 from dpaudit.files.result import JudgedClaim
 from dpaudit.files.score_file import read_scores
 from dpaudit.files.verdict import SEVERITY, Verdict, worst
-from dpaudit.files.whole import artifact_file
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.result import AuditResult
 from dpaudit.pipeline.run import Runtime, run_audit
 from dpaudit.training.checkpoints import StoredCheckpoint
-from dpaudit.training.held_folder import Folder
+from dpaudit.training.locked_folder import Folder
 from dpaudit.training.run_directory import RunDirectory
 from tests.small_audits import write_images
 

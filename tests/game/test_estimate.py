@@ -14,7 +14,7 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game.estimating.estimate import Window, _size, _whitening
+from dpaudit.game.estimating.estimate import LinearWindow, _size, _whitening
 from dpaudit.game.estimating.window import GradientInput, ProbedWindow, System, _of_colours
 from dpaudit.game.matrices import NotLocal
 from dpaudit.graphs.graph import build_graph
@@ -93,7 +93,7 @@ def test_what_is_off_is_the_noise_that_is_said(name: str, options: dict[str, Any
     momentum weighs its gradient by a factor that is linearised: noise dominates it here.
     """
     defense, setting = made(name, **options)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
     view, given = heard(defense, setting, EAVESDROPPER)
     known = [(model, g) for agent, model, g in given.asked if agent == 1]
     for found in window.estimates(view, ROUND, 1):
@@ -107,7 +107,7 @@ def test_what_is_off_is_the_noise_that_is_said(name: str, options: dict[str, Any
 @pytest.mark.parametrize("name", BARE)
 def test_without_noise_it_is_the_gradient(name: str) -> None:
     defense, setting = made(name)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
     view, given = heard(defense, setting, EAVESDROPPER)
     found = window.estimates(view, ROUND, 1)[0]
     _, model, gradient = next(asked for asked in given.asked if asked[0] == 1)
@@ -117,7 +117,7 @@ def test_without_noise_it_is_the_gradient(name: str) -> None:
 
 def test_rounding_of_messages_is_in_its_noise() -> None:
     defense, setting = made("d-psgd")
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
     view, given = heard(defense, setting, EAVESDROPPER, torch.float32)
     found = window.estimates(view, ROUND, 1)[0]
     gradient = next(g for agent, _, g in given.asked if agent == 1)
@@ -129,7 +129,7 @@ def test_rounding_of_messages_is_in_its_noise() -> None:
 def test_on_dpdl_it_is_the_stripped_momentum() -> None:
     """G_i less the cross-gradients leaves e_i (1/sqrt(w_ii) N + alpha sum_j w_ij / 2) under z_ii."""
     defense, setting = made("dpdl", noise_multiplier=20.0)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
     W, N = setting.network.at(1).W, 6
     own = 1 / (sqrt(W[1, 1].item()) * N)
     std = own * 20.0 * defense.clip_norm / B
@@ -141,7 +141,7 @@ def test_on_dpdl_it_is_the_stripped_momentum() -> None:
 
 def test_the_most_certain_gradient_is_the_first() -> None:
     defense, setting = made("dpdl", noise_multiplier=20.0)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
     view, _ = heard(defense, setting, EAVESDROPPER)
     stds = [found.std for found in window.estimates(view, ROUND, 1)]
     assert None not in stds
@@ -152,7 +152,7 @@ def test_the_most_certain_gradient_is_the_first() -> None:
 
 def test_noise_that_follows_gradients_is_not_known() -> None:
     defense, setting = made("dpps")
-    assert not Window(defense, setting, EAVESDROPPER, range(3, 5)).has_known_noise
+    assert not LinearWindow(defense, setting, EAVESDROPPER, range(3, 5)).has_known_noise
 
 
 def test_links_that_carry_the_same_gradient_are_averaged() -> None:
@@ -160,7 +160,7 @@ def test_links_that_carry_the_same_gradient_are_averaged() -> None:
     defense = load_plugin("defenses", "dpdl")(
         n_rounds=N_ROUNDS, batch_size=B, noise_multiplier=20.0, calibration=0.0
     ).calibrate(setting)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 1))
     (point,) = [u for u in window.inputs if (u.round, u.agent) == (ROUND, 1)]
     assert window.std(point) == pytest.approx(20.0 * defense.clip_norm / B / sqrt(6), rel=1e-6)
 
@@ -168,7 +168,7 @@ def test_links_that_carry_the_same_gradient_are_averaged() -> None:
 def test_of_many_trials_it_is_what_it_is_of_each() -> None:
     """The same weights: but for the rounding of messages, which is theirs together."""
     defense, setting = made("dpdl", noise_multiplier=20.0)
-    window = Window(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(ROUND - 1, ROUND + 2))
     view, _ = heard(defense, setting, EAVESDROPPER)
     halved = {
         k: {name: replace(sent, payload=sent.payload / 2) for name, sent in capture.items()}
@@ -191,7 +191,7 @@ def test_of_many_trials_it_is_what_it_is_of_each() -> None:
 def test_a_curious_agent_that_lacks_messages_is_refused() -> None:
     defense, setting = made("dp-dpsgd", noise_multiplier=1.0)
     curious = ThreatModel(name="agent 0", kind="curious", agents=(0,))
-    window = Window(defense, setting, curious, range(ROUND - 1, ROUND + 1))
+    window = LinearWindow(defense, setting, curious, range(ROUND - 1, ROUND + 1))
     view, _ = heard(defense, setting, curious)
     with pytest.raises(NotObservable, match="does not tell it from other gradients and states"):
         window.estimates(view, ROUND, 1)
@@ -202,14 +202,14 @@ def test_an_adversary_that_reads_no_message_is_refused() -> None:
     """All that paillier-consensus sends is encrypted for its receiver."""
     defense = load_plugin("defenses", "paillier-consensus")(n_rounds=3)
     setting = Setting(build_graph("complete", 3), (1,) * 3, 2)
-    window = Window(defense, setting, EAVESDROPPER, range(1, 4))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(1, 4))
     with pytest.raises(NotObservable, match="eavesdropper reads no message of rounds 1 to 3"):
         window.gradients(View(EAVESDROPPER, Transcript({})), 2, 0)
 
 
 def test_a_round_that_was_not_recorded_is_named() -> None:
     defense, setting = made("d-psgd")
-    window = Window(defense, setting, EAVESDROPPER, range(1, 3))
+    window = LinearWindow(defense, setting, EAVESDROPPER, range(1, 3))
     view, _ = heard(defense, setting, EAVESDROPPER)
     with pytest.raises(NotObservable, match='"x" of round 1 was not recorded'):
         window.estimates(view, 2, 1)
@@ -249,9 +249,9 @@ def test_agents_that_do_not_meet_are_moved_together(
 def test_unknowns_moved_in_blocks_are_those_moved_at_once(monkeypatch) -> None:
     defense, setting = made("dpdl", noise_multiplier=20.0)
     rounds = range(ROUND - 1, ROUND + 1)
-    at_once = Window(defense, setting, EAVESDROPPER, rounds)
+    at_once = LinearWindow(defense, setting, EAVESDROPPER, rounds)
     monkeypatch.setattr("dpaudit.game.estimating.window._MOVED", 1)  # each by itself
-    by_turns = Window(defense, setting, EAVESDROPPER, rounds)
+    by_turns = LinearWindow(defense, setting, EAVESDROPPER, rounds)
     assert by_turns.observed == at_once.observed
     told = [(at_once.std(u), by_turns.std(u)) for u in at_once.inputs if u.round == ROUND]
     assert [one for one, _ in told] == pytest.approx([one for _, one in told], rel=1e-6)

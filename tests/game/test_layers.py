@@ -20,7 +20,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.runs.play import play
 from dpaudit.game.worst_case import layers
 from dpaudit.game.worst_case.layers import (
-    Moved,
+    CoordinateMoves,
     Wider,
     _are_copies,
     _heaviest,
@@ -225,9 +225,14 @@ def row_of(*values: float) -> Tensor:
     ],
 )
 def test_layers_that_move_as_one_coordinate_are_copies(one, several, alike: bool) -> None:
-    assert _are_copies(Moved(*map(row_of, one)), Moved(*(row_of(*s) for s in several))) is alike
-    two = Moved(row_of(1.0, 1.0).mT, row_of(2.0, 2.0).mT)
-    assert not _are_copies(two, Moved(row_of(1.0), row_of(2.0)))
+    assert (
+        _are_copies(
+            CoordinateMoves(*map(row_of, one)), CoordinateMoves(*(row_of(*s) for s in several))
+        )
+        is alike
+    )
+    two = CoordinateMoves(row_of(1.0, 1.0).mT, row_of(2.0, 2.0).mT)
+    assert not _are_copies(two, CoordinateMoves(row_of(1.0), row_of(2.0)))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +247,9 @@ def test_layers_that_move_as_one_coordinate_are_copies(one, several, alike: bool
     ],
 )
 def test_a_record_weighs_in_all_layers_together(one, record, noise, times: float) -> None:
-    found = _times(Moved(*map(row_of, one)), Moved(row_of(*record), row_of(*noise)), 0)
+    found = _times(
+        CoordinateMoves(*map(row_of, one)), CoordinateMoves(row_of(*record), row_of(*noise)), 0
+    )
     assert found == pytest.approx(times)
 
 

@@ -13,12 +13,12 @@ from dpaudit.accounting.families import GAUSSIAN
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering.adversary import Adversary
-from dpaudit.game.filtering.leak import Reading
+from dpaudit.game.filtering.leak import RoundReading
 from dpaudit.game.game import Game
 from dpaudit.game.runs.play import (
     ASKED,
     LearnedScore,
-    Scored,
+    ScoredRuns,
     Worlds,
     _is_due,
     cross_fitted,
@@ -153,7 +153,7 @@ def test_a_learned_score_finds_noise_that_repeats_itself() -> None:
     score = LearnedScore(worlds)
     without, with_record = score(played(0)), score(played(1))
     assert without.max() < with_record.min()
-    moved = Worlds(*(Scored(world.scores, world.features + 100.0) for world in worlds))
+    moved = Worlds(*(ScoredRuns(world.scores, world.features + 100.0) for world in worlds))
     again = [LearnedScore(moved)(world) for world in moved]  # only differences of means count
     np.testing.assert_allclose(again, [score(world) for world in worlds], rtol=1e-6)
 
@@ -162,7 +162,9 @@ def test_cross_fitted_scores_of_nothing_are_guesses() -> None:
     """A score judged by the runs that it was learned from looks good where there is nothing to
     learn. Held out, its means differ by 6 standard errors in 1 of a billion seeds."""
     rng = np.random.default_rng(1)
-    nothing = Worlds(*(Scored(np.zeros(500), rng.standard_normal((500, 100))) for _ in range(2)))
+    nothing = Worlds(
+        *(ScoredRuns(np.zeros(500), rng.standard_normal((500, 100))) for _ in range(2))
+    )
 
     def apart(without: np.ndarray, with_record: np.ndarray) -> float:
         error = np.hypot(without.std(), with_record.std()) / np.sqrt(500)
@@ -214,7 +216,7 @@ def test_a_round_of_laplace_noise_reveals_the_sum_of_its_losses() -> None:
     shift = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     laplace = torch.tensor([True, True, False])
     known = {"messages": [], "whiten": None, "gain": None, "resolved": None, "shown": {}}
-    reading = Reading(
+    reading = RoundReading(
         columns={(1, 3, 0): shift},
         shifts={1: shift},
         noiseless={},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.likelihood_ratio.question import Asking
+from dpaudit.attacks.likelihood_ratio.question import QuestionContext
 from dpaudit.defense.contract import Setting
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -76,7 +76,7 @@ def test_the_exact_leak_and_its_runs_are_of_that_batch(setting_of) -> None:
     claim = Claim(text="ours", epsilon=1.0, delta=1e-5)
     context = AttackContext(problem, setting, game.defense, (claim,), Streams(3), scratch_run())
     pair = ThreatModel(name="two", kind="colluding", agents=(0, 1))
-    asking = Asking(context, pair, 40, None, 0.05, stop_early=False)
+    asking = QuestionContext(context, pair, 40, None, 0.05, stop_early=False)
     asked = asking.question(claim)
     assert (asked.game.victim, asked.game.first) == (VICTIM, 2)
     assert asked.game == asked.adversary.game

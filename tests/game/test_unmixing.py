@@ -10,7 +10,7 @@ from dpaudit.defense import Gradient, Noise, Setting, ThreatModel
 from dpaudit.defense.transcript import Transcript
 from dpaudit.defense.view import View
 from dpaudit.errors import NotObservable
-from dpaudit.game.estimating.estimate import Mixture, Unmixed
+from dpaudit.game.estimating.estimate import Mixture, UnmixedGradients
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
 from dpaudit.rng import Streams
@@ -38,7 +38,7 @@ def truth(dtype: torch.dtype) -> Tensor:
     return torch.randn(N, D, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
-def unmixed(name: str, dtype: torch.dtype, **options: Any) -> Unmixed:
+def unmixed(name: str, dtype: torch.dtype, **options: Any) -> UnmixedGradients:
     setting = Setting(build_graph("path", N), (40,) * N, D)
     made = load_plugin("defenses", name)(n_rounds=T, learning_rate=1e-4, batch_size=8, **options)
     defense = made.calibrate(setting)
@@ -52,7 +52,7 @@ def unmixed(name: str, dtype: torch.dtype, **options: Any) -> Unmixed:
     return Mixture(defense, setting, AT_THE_END, T).unmixed(view, X)
 
 
-def errors(found: Unmixed, dtype: torch.dtype) -> Tensor:
+def errors(found: UnmixedGradients, dtype: torch.dtype) -> Tensor:
     return (found.gradients - truth(dtype).double()).square().mean(dim=1).sqrt()
 
 

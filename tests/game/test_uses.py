@@ -10,7 +10,7 @@ import torch
 
 from dpaudit.accounting.releases import delta
 from dpaudit.defense.gossip import releases
-from dpaudit.game.filtering.leak import Met, Reading, Together, Use, grams, leak_of, met, parts
+from dpaudit.game.filtering.leak import Met, RoundReading, Together, Use, grams, leak_of, met, parts
 from tests.some_fast import fast_if
 
 RATE = 0.3
@@ -89,7 +89,7 @@ def test_what_shows_below_1e_12_deviations_changes_no_figure(shown, is_separate)
     ]
     nothing = {"messages": [], "whiten": None, "gain": None, "resolved": None, "shown": {}}
     nothing |= {"shifts": {}, "noiseless": {}, "draws": None, "laplace": None}
-    rounds = [Reading(columns=c, exact=True, has_laplace=False, **nothing) for c in columns]  # type: ignore[arg-type]
+    rounds = [RoundReading(columns=c, exact=True, has_laplace=False, **nothing) for c in columns]  # type: ignore[arg-type]
     game = SimpleNamespace(is_lasting=False, filled=1, batches=1, directions=10)
     leak = leak_of(rounds, game)  # type: ignore[arg-type]
     assert leak.separate == is_separate

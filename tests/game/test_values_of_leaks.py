@@ -17,7 +17,7 @@ from dpaudit.game.filtering.leak import (
     NEGLIGIBLE,
     Leak,
     Met,
-    Reading,
+    RoundReading,
     Together,
     certified,
     grams,
@@ -119,8 +119,8 @@ def reading(has_laplace: bool, **of: Any) -> Any:
         "noiseless": {}, "draws": draws, "laplace": torch.tensor([True, False]),
         "has_laplace": has_laplace,
     }  # fmt: skip
-    names = {name: None for name in Reading._fields}
-    return Reading(**{**names, **about, **of})
+    names = {name: None for name in RoundReading._fields}
+    return RoundReading(**{**names, **about, **of})
 
 
 def test_a_round_reveals_batches_by_the_largest_use() -> None:

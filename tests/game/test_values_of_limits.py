@@ -22,8 +22,8 @@ from dpaudit.game.network import gossip
 from dpaudit.game.network.gossip import NOISELESS, Innovations
 from dpaudit.game.probing.observer import Observer
 from dpaudit.game.runs import noise_law, play
-from dpaudit.game.runs.play import Scored, Worlds
-from dpaudit.game.step_inputs import AskedNoise, ConstantGradients, differs
+from dpaudit.game.runs.play import ScoredRuns, Worlds
+from dpaudit.game.step_inputs import ConstantGradients, RequestedNoise, differs
 from dpaudit.game.worst_case import record
 from dpaudit.graphs.graph import Graph, build_graph
 from dpaudit.rng import Streams
@@ -204,13 +204,13 @@ def test_noise_is_known_where_gradients_hardly_change_it(monkeypatch, effects: A
     monkeypatch.setattr(
         estimate, "noise_of", lambda size: (asked.append(size), square(*effects))[1]
     )
-    found = estimate.Window(NOTHING, toy(3).setting, EAVESDROPPER, range(1, 3))
+    found = estimate.LinearWindow(NOTHING, toy(3).setting, EAVESDROPPER, range(1, 3))
     assert found.has_known_noise is known
     assert asked == [1.0, 2.0]
 
 
 def worlds_of(n: int, at: float = 0.0) -> Worlds:
-    return Worlds(*(Scored(np.full(n, at + i), np.full((n, 1), at)) for i in (0, 1)))
+    return Worlds(*(ScoredRuns(np.full(n, at + i), np.full((n, 1), at)) for i in (0, 1)))
 
 
 def test_runs_are_played_in_even_blocks_until_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_own_rows_are_of_draws_for_agents_or_for_links(agents, rows: int, own: A
     game = replace(toy(3), setting=setting)
     kind: Any = {0: "external", 1: "curious", 2: "colluding"}[len(agents)]
     view = ThreatModel(name="some", kind=kind, agents=agents)
-    draws = {"z": AskedNoise("gaussian", torch.Size((1, rows, 1)))}
+    draws = {"z": RequestedNoise("gaussian", torch.Size((1, rows, 1)))}
     found = Observer(game, view)._own(1, {}, draws)
     assert {name: rows.tolist() for name, rows in found.items()} == (
         {} if own is None else {"z": own}

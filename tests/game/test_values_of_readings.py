@@ -13,7 +13,7 @@ from scipy import sparse
 from dpaudit.defense.contract import Setting
 from dpaudit.files.threat import ThreatModel
 from dpaudit.game.filtering import leak as leaks
-from dpaudit.game.filtering.leak import EVERY_ROUND, Reading, leak_of
+from dpaudit.game.filtering.leak import EVERY_ROUND, RoundReading, leak_of
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import NotLocal
 from dpaudit.game.network.gossip import Gossip as Network
@@ -34,7 +34,7 @@ def vector(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def reading(*shifts: tuple[int, torch.Tensor], **of: Any) -> Reading:
+def reading(*shifts: tuple[int, torch.Tensor], **of: Any) -> RoundReading:
     """Of uses with a column each, under two draws, of which the second is of Laplace noise."""
     k = of.pop("k", 1)
     columns = {(j, k, i): shift for i, (j, shift) in enumerate(shifts)}
@@ -44,7 +44,7 @@ def reading(*shifts: tuple[int, torch.Tensor], **of: Any) -> Reading:
         "shown": {}, "noiseless": {}, "draws": np.eye(2),
         "laplace": torch.tensor([False, True]), "exact": True, "has_laplace": True,
     }  # fmt: skip
-    return Reading(**{**about, **of})
+    return RoundReading(**{**about, **of})
 
 
 def lasting(**of: Any) -> Any:
@@ -79,7 +79,7 @@ def test_a_loss_is_pure_where_laplace_draws_alone_move() -> None:
 def test_uses_of_rounds_are_apart_if_they_show_alone() -> None:
     plain = {"has_laplace": False, "laplace": torch.tensor([False, False])}
 
-    def separate(*rounds: Reading, batches: int = 1) -> bool:
+    def separate(*rounds: RoundReading, batches: int = 1) -> bool:
         return leaks._is_separate(list(rounds), lasting(batches=batches))  # type: ignore[arg-type]
 
     first, second = (reading((k, vector(1.0, 0.0)), k=k, **plain) for k in (1, 2))

@@ -13,7 +13,7 @@ from dpaudit.game.filtering import every_release as releases
 from dpaudit.game.probing import replayability
 from dpaudit.game.runs import play
 from dpaudit.game.runs.noise_law import _kind, _losses, _sets, rounds_played
-from dpaudit.game.runs.play import LearnedScore, LogRatios, Scored, Worlds, cross_fitted
+from dpaudit.game.runs.play import LearnedScore, LogRatios, ScoredRuns, Worlds, cross_fitted
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.worst_case import record
 from dpaudit.release import Release
@@ -27,7 +27,7 @@ def vector(*values: float) -> torch.Tensor:
 
 def worlds(seed: int, shift: float, n: int = 40) -> Worlds:
     z = np.random.default_rng(seed).normal(size=(2, n, 3)) * [1.0, 2.0, 0.5]
-    return Worlds(*(Scored(x[:, 0], x + np.array([shift * i, 0, 0])) for i, x in enumerate(z)))
+    return Worlds(*(ScoredRuns(x[:, 0], x + np.array([shift * i, 0, 0])) for i, x in enumerate(z)))
 
 
 def discriminant(training: Worlds) -> tuple[np.ndarray, float]:
@@ -51,7 +51,7 @@ def test_learned_scores_are_of_runs_that_did_not_train_them() -> None:
     found = cross_fitted(every)
     for fold in range(play.FOLDS):
         kept = np.arange(17) % play.FOLDS != fold
-        training = Worlds(*(Scored(w.scores[kept], w.features[kept]) for w in every))
+        training = Worlds(*(ScoredRuns(w.scores[kept], w.features[kept]) for w in every))
         direction, middle = discriminant(training)
         for scores, world in zip(found, every, strict=True):
             assert scores[~kept] == pytest.approx(world.features[~kept] @ direction - middle)

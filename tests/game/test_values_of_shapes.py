@@ -23,7 +23,7 @@ from dpaudit.game.network.local import local_mu
 from dpaudit.game.probing import linearity, replayability, sparse_probe
 from dpaudit.game.probing.linearity import Defined, Nonlinear, defined, refuse_several
 from dpaudit.game.runs.noise_law import WithoutDraws
-from dpaudit.game.runs.play import Beside, LogRatios, SteepLosses
+from dpaudit.game.runs.play import CanaryAmongOthers, LogRatios, SteepLosses
 from dpaudit.game.runs.round_shape import GameShape
 from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, WrappedDefense, differs
 from dpaudit.game.worst_case import layers, record
@@ -271,7 +271,7 @@ def test_steep_losses_stand_beside_the_canary() -> None:
     each = late.per_record(X)
     assert each.shape == (1, 3, 8, 1)
     assert each[0, 1].flatten().tolist() == pytest.approx([1.2] * 8)
-    assert isinstance(late.at_step(1), Beside)
+    assert isinstance(late.at_step(1), CanaryAmongOthers)
     later = replace(late, canary=replace(canary, later=(torch.zeros(1),))).at_step(1)
     assert later.canary.drawn.tolist() == [0.0]
 
@@ -357,19 +357,28 @@ def test_the_batch_that_leaks_most_holds_the_record(monkeypatch: pytest.MonkeyPa
 
 
 def test_layers_are_copies_where_each_moves_alike() -> None:
-    one = layers.Moved(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
-    alike = layers.Moved(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 2.0 + 1e-6]]))
-    other = layers.Moved(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 2.0 + 5e-6]]))
+    one = layers.CoordinateMoves(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    alike = layers.CoordinateMoves(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 2.0 + 1e-6]]))
+    other = layers.CoordinateMoves(torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 2.0 + 5e-6]]))
     assert layers._are_copies(one, alike)
     assert not layers._are_copies(one, other)
-    assert not layers._are_copies(one, layers.Moved(torch.ones(2, 2), 2 * torch.ones(2, 2)))
-    none = layers.Moved(torch.zeros(0, 1), torch.zeros(0, 1))
-    assert layers._are_copies(none, layers.Moved(torch.zeros(0, 2), torch.zeros(0, 2)))
-    several = layers.Moved(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 1.0]]))
+    assert not layers._are_copies(
+        one, layers.CoordinateMoves(torch.ones(2, 2), 2 * torch.ones(2, 2))
+    )
+    none = layers.CoordinateMoves(torch.zeros(0, 1), torch.zeros(0, 1))
+    assert layers._are_copies(none, layers.CoordinateMoves(torch.zeros(0, 2), torch.zeros(0, 2)))
+    several = layers.CoordinateMoves(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 1.0]]))
     assert layers._times(one, several, 0) == pytest.approx(hypot(3.0, 8.0))
-    assert layers._times(layers.Moved(torch.zeros(1, 1), torch.ones(1, 1)), alike, 0) == 0.0
-    assert layers._times(layers.Moved(torch.ones(1, 1), torch.zeros(1, 1)), alike, 0) == 0.0
-    assert layers._times(one, layers.Moved(torch.ones(1, 2), torch.tensor([[0.0, 1.0]])), 0) == inf
+    assert (
+        layers._times(layers.CoordinateMoves(torch.zeros(1, 1), torch.ones(1, 1)), alike, 0) == 0.0
+    )
+    assert (
+        layers._times(layers.CoordinateMoves(torch.ones(1, 1), torch.zeros(1, 1)), alike, 0) == 0.0
+    )
+    assert (
+        layers._times(one, layers.CoordinateMoves(torch.ones(1, 2), torch.tensor([[0.0, 1.0]])), 0)
+        == inf
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dpaudit.game.game import Game
 from dpaudit.game.runs import noise_law
 from dpaudit.game.runs.noise_law import hiding_without
 from dpaudit.game.worst_case import layers, record
-from dpaudit.game.worst_case.layers import Moved
+from dpaudit.game.worst_case.layers import CoordinateMoves
 from dpaudit.graphs.graph import build_graph
 from dpaudit.release import Release
 from dpaudit.rng import Streams
@@ -85,8 +85,8 @@ def test_releases_of_a_leak_are_of_its_shifts() -> None:
     assert shown.mechanism(game, None) == ([0.5], "laplace")
 
 
-def moved(record: list[float], noise: list[float]) -> Moved:
-    return Moved(torch.tensor([record]), torch.tensor([noise]))
+def moved(record: list[float], noise: list[float]) -> CoordinateMoves:
+    return CoordinateMoves(torch.tensor([record]), torch.tensor([noise]))
 
 
 @pytest.mark.parametrize(

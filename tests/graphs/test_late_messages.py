@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dpaudit.files.options import graph_options
-from dpaudit.graphs.weather import Calm, Weathered, weathered
+from dpaudit.graphs.weather import Calm, WeatheredRound, weathered
 
 Array = NDArray[np.float64]
 LEAVES = 0.5  # churn, above which a drawn number keeps an agent in the round
@@ -38,7 +38,7 @@ class Given:
         return [Stream(), Stream(delays=self.delays), Stream(self.there), Stream()]
 
 
-def rounds(name: str, W: Array, there: Array, delays: Array) -> list[Weathered]:
+def rounds(name: str, W: Array, there: Array, delays: Array) -> list[WeatheredRound]:
     options = graph_options(name, churn=LEAVES, delay=max(1, int(delays.max())))
     given: Any = Given(there, delays)
     calm = [Calm(sparse.csr_array(W), None)]
@@ -78,7 +78,7 @@ def test_sums_are_kept_while_messages_reach_absent_agents() -> None:
         assert sent.tolist() == [1, 1, 1], k
 
 
-def mixed(found: list[Weathered], X: Array) -> list[Array]:
+def mixed(found: list[WeatheredRound], X: Array) -> list[Array]:
     """Models before each round, as agents that mix what arrives."""
     sent, before = list[Array](), [X]
     for k, one in enumerate(found):

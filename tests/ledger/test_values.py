@@ -7,16 +7,16 @@ import pytest
 
 from dpaudit import ledger
 from dpaudit.accounting import gaussian_epsilon
-from dpaudit.files.ledger_file import Budget, Entry, PrivacyEvent
+from dpaudit.files.ledger_file import Budget, LedgerEntry, PrivacyEvent
 from dpaudit.ledger import accounts
 from dpaudit.ledger.accounts import composed
 from dpaudit.release import Release
 
 
-def entry(what: Any, agent: str | None = None) -> Entry:
+def entry(what: Any, agent: str | None = None) -> LedgerEntry:
     if isinstance(what, PrivacyEvent):
-        return Entry(event=what, agent=agent)
-    return Entry(release=what, agent=agent)
+        return LedgerEntry(event=what, agent=agent)
+    return LedgerEntry(release=what, agent=agent)
 
 
 def budget_of(composition: str = "fixed", **more: Any) -> Budget:
@@ -138,4 +138,4 @@ def test_a_line_is_a_release_or_an_event_and_not_both() -> None:
     assert entry(other).release is None
     for given in ({}, {"release": one, "event": other}):
         with pytest.raises(ValueError, match="expected either release or event"):
-            Entry.model_validate(given)
+            LedgerEntry.model_validate(given)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpaudit.codes import entries
-from dpaudit.files.hint import Linted
+from dpaudit.files.hint import LintResult
 from dpaudit.lint.lint import hints_of, lint
-from dpaudit.lint.sources import MOST_BYTES, Source
+from dpaudit.lint.sources import MOST_BYTES, SourceFile
 
 WRONG = entries()["DPA213"].example
 DEEP = {
@@ -32,7 +32,7 @@ OTHER = {
 }
 
 
-def of_folder(folder: Path, files: dict[str, bytes]) -> Linted:
+def of_folder(folder: Path, files: dict[str, bytes]) -> LintResult:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return lint([folder])
@@ -51,18 +51,18 @@ def test_what_cannot_be_read_is_one_line_among_the_rest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_ends_in_no_traceback(name: str) -> None:
-    found = hints_of(Source(name, DEEP[name], True))
+    found = hints_of(SourceFile(name, DEEP[name], True))
     assert found == [] or found == "nested too deeply" or str(found).startswith("not Python")
 
 
 def test_many_calls_within_calls_take_no_more_than_their_share() -> None:
     functions = [f"def f{i}(x):\n    return f{i + 1}(x) + f{i + 1}(x)" for i in range(60)]
     text = "\n".join([*functions, "def f60(x):\n    return x + np.random.normal(0, 1)"])
-    assert hints_of(Source("a.py", text, True)) == []
+    assert hints_of(SourceFile("a.py", text, True)) == []
 
 
 def test_a_function_that_calls_itself_is_read_once() -> None:
-    assert hints_of(Source("a.py", "def noise(x):\n    return noise(x) + noise(x)", True)) == []
+    assert hints_of(SourceFile("a.py", "def noise(x):\n    return noise(x) + noise(x)", True)) == []
 
 
 def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_links_below_a_folder_are_not_followed(tmp_path: Path) -> None:
     (folder / "itself").symlink_to(folder)
     (folder / "linked.py").symlink_to(tmp_path / "outside.py")
     (folder / "lost.py").symlink_to(tmp_path / "absent.py")
-    assert lint([folder]) == Linted(0, ())
+    assert lint([folder]) == LintResult(0, ())
 
 
 def test_a_link_to_itself_that_is_named_is_one_line(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_nothing_of_a_file_is_run(tmp_path: Path) -> None:
 def test_a_comment_keeps_a_hint_of_its_code_alone() -> None:
     def codes(comment: str) -> list[str]:
         line = WRONG.strip().split("\n")[-1]
-        found = hints_of(Source("a.py", WRONG.replace(line, line + comment), True))
+        found = hints_of(SourceFile("a.py", WRONG.replace(line, line + comment), True))
         assert not isinstance(found, str)
         return [hint.code for hint in found]
 

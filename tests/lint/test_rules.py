@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.codes import entries
 from dpaudit.lint.lint import hints_of, lint
-from dpaudit.lint.sources import Source
+from dpaudit.lint.sources import SourceFile
 
 ROOT = Path(__file__).parents[2]
 MATERIAL = Path(__file__).with_name("material")
@@ -23,7 +23,7 @@ OWN_BUGS = {
 
 
 def found(text: str) -> list[tuple[int, str]]:
-    hints = hints_of(Source("example.py", text, True))
+    hints = hints_of(SourceFile("example.py", text, True))
     assert not isinstance(hints, str)
     return [(hint.line, hint.code) for hint in hints]
 

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from dpaudit.pipeline.processes import Server
+from dpaudit.pipeline.processes import AuditProcess
 
 MOST_SECONDS = 240
 
 
 def answered(command: Sequence[str], order: str, environment: Mapping[str, str]) -> tuple[int, str]:
     """Its exit code and what was said."""
-    server, until = Server.of(command, environment), time.monotonic() + MOST_SECONDS
+    server, until = AuditProcess.of(command, environment), time.monotonic() + MOST_SECONDS
     try:
         server.order(order)
         while (answer := server.answer()) is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dpaudit.benchmark.local import CellJob
 from dpaudit.errors import RunError
-from dpaudit.files.whole import write_whole
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.pipeline.processes import serve
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 import dpaudit.files.config as config
 from dpaudit.check import one_audit
 from dpaudit.errors import RunError
-from dpaudit.files.whole import write_whole
+from dpaudit.files.atomic_files import write_whole
 from dpaudit.inputs import recorder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "audit.json"

@@ -9,8 +9,8 @@ import pytest
 
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.mechanism.function import FunctionHere
-from dpaudit.mechanism.neighbours import Neighbours, _length
-from dpaudit.mechanism.search import Move, Search, _rank, _spread
+from dpaudit.mechanism.neighbours import NeighbouringInputs, _length
+from dpaudit.mechanism.search import OutputMove, Search, _rank, _spread
 from dpaudit.mechanism.source import _compared, replayed
 
 pytestmark = pytest.mark.usefixtures("few_pairs")
@@ -34,11 +34,11 @@ def of_norm(x: Any) -> Any:
 
 def search(function: Any, adjacency: Any = "replace-one", **asked: Any) -> Search:
     o = options(**{"runs": 400, **asked})
-    return Search(FunctionHere(function, o), Neighbours(o, adjacency, 0), 1e-5, 0)
+    return Search(FunctionHere(function, o), NeighbouringInputs(o, adjacency, 0), 1e-5, 0)
 
 
-def move(size: float, known: bool = True) -> Move:
-    return Move(None, np.ones(1) if known else None, size)  # type: ignore[arg-type]
+def move(size: float, known: bool = True) -> OutputMove:
+    return OutputMove(None, np.ones(1) if known else None, size)  # type: ignore[arg-type]
 
 
 def test_the_largest_move_comes_first_and_an_unknown_one_last() -> None:
@@ -129,7 +129,7 @@ def test_half_of_the_compared_calls_are_of_either_input(runs: int, most: int, n:
 
 
 def values(adjacency: Any, **asked: Any) -> list[tuple[str, list[float], list[float]]]:
-    pairs = Neighbours(options(**asked), adjacency, 0).fixed()
+    pairs = NeighbouringInputs(options(**asked), adjacency, 0).fixed()
     return [(p.name, p.without[0].tolist(), p.having[0].tolist()) for p in pairs]
 
 
@@ -171,7 +171,7 @@ def test_one_row_changes_among_the_rows_of_a_value() -> None:
     changed = [np.flatnonzero(np.any(np.not_equal(a, b), axis=1)) for _, a, b in replaced]
     assert {tuple(rows) for rows in changed} == {(0,)}
     assert (having[0], without[0]) == ([1.0, 0.0], [-2.0, 0.0])  # 2, within the range
-    removed = Neighbours(options(**o), "add-remove", 0).fixed()
+    removed = NeighbouringInputs(options(**o), "add-remove", 0).fixed()
     assert {pair.without[0].shape for pair in removed} == {(2, 2)}
     assert {pair.having[0].shape for pair in removed} == {(3, 2)}
 
@@ -182,9 +182,9 @@ def test_a_length_is_that_of_the_norm(norm: str, length: float) -> None:
 
 
 def test_integers_stay_on_their_grid_and_within_their_dtype() -> None:
-    found = Neighbours(options(dtype="int8"), "replace-one", 0)
+    found = NeighbouringInputs(options(dtype="int8"), "replace-one", 0)
     assert found.value(np.array([1.6, -1.4, 1e3, -1e3]))[0].tolist() == [2, -1, 127, -128]
-    tensors = Neighbours(options(shape=((1,), (1, 2))), "replace-one", 0)
+    tensors = NeighbouringInputs(options(shape=((1,), (1, 2))), "replace-one", 0)
     first, second = tensors.value(np.arange(3.0))
     assert (first.tolist(), second.tolist()) == ([0.0], [[1.0, 2.0]])
 

@@ -8,8 +8,8 @@ import torch
 
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.mechanism.function import FunctionHere
-from dpaudit.mechanism.neighbours import Neighbours, directions
-from dpaudit.mechanism.rare import far_seeds, other_draws
+from dpaudit.mechanism.neighbours import NeighbouringInputs, directions
+from dpaudit.mechanism.rare_outputs import far_seeds, other_draws
 from dpaudit.mechanism.search import Search
 from dpaudit.mechanism.shifts import recognised
 from tests.mechanism.functions import clipped, gaussian, given, laplace, of_torch
@@ -42,7 +42,7 @@ SCALES |= {"normalvariate": 1.5, "single": 0.25}
 def searched(function, shape=(5, 3), adjacency="replace-one", **options) -> Search:
     asked = MechanismOptions(function="a:b", shape=shape, **options)
     called = FunctionHere(function, asked)
-    return Search(called, Neighbours(asked, adjacency, 0), 1e-5, 0)
+    return Search(called, NeighbouringInputs(asked, adjacency, 0), 1e-5, 0)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -161,14 +161,14 @@ def test_directions_of_one_number_are_one() -> None:
 def test_neighbours_at_a_distance_are_that_far_apart() -> None:
     for norm, order in (("l1", 1), ("l2", 2), ("linf", np.inf)):
         options = MechanismOptions(function="a:b", shape=(4,), sensitivity=0.5, norm=norm)
-        for pair in Neighbours(options, "replace-one", 0).fixed():
+        for pair in NeighbouringInputs(options, "replace-one", 0).fixed():
             gap = np.linalg.norm(pair.having[0] - pair.without[0], order)
             assert gap == pytest.approx(0.5 / 3 if pair.name.endswith("0.166667") else 0.5)
 
 
 def test_removed_records_are_fewer_rows() -> None:
     options = MechanismOptions(function="a:b", shape=(5, 2), records=True, output_shape=(2,))
-    for pair in Neighbours(options, "add-remove", 0).fixed():
+    for pair in NeighbouringInputs(options, "add-remove", 0).fixed():
         assert (pair.without[0].shape, pair.having[0].shape) == ((4, 2), (5, 2))
         assert np.array_equal(pair.without[0], pair.having[0][1:])
 
@@ -176,7 +176,9 @@ def test_removed_records_are_fewer_rows() -> None:
 @pytest.mark.parametrize("ends", [{"low": 1.0}, {"high": -1.0}])
 def test_a_range_with_one_end_has_several_lengths(ends: dict) -> None:
     options = MechanismOptions(function="a:b", shape=(2,), **ends)
-    values = [v[0] for pair in Neighbours(options, "replace-one", 0).fixed() for v in pair[1:]]
+    values = [
+        v[0] for pair in NeighbouringInputs(options, "replace-one", 0).fixed() for v in pair[1:]
+    ]
     (end,) = ends.values()
     lengths = {abs(float(x) - end) for value in values for x in value}
     assert {0.0, 1.0, 1000.0} <= lengths
@@ -185,7 +187,7 @@ def test_a_range_with_one_end_has_several_lengths(ends: dict) -> None:
 
 def test_numbers_stay_in_their_range_and_on_their_grid() -> None:
     options = MechanismOptions(function="a:b", shape=(5,), low=0.0, high=3.0, dtype="int8")
-    for pair in Neighbours(options, "replace-one", 0).fixed():
+    for pair in NeighbouringInputs(options, "replace-one", 0).fixed():
         for value in pair[1:]:
             assert value[0].dtype == np.int64
             assert value[0].min() >= 0

@@ -9,10 +9,10 @@ from scipy.stats import norm
 
 from dpaudit.accounting import gaussian_epsilon
 from dpaudit.mechanism.function import FunctionHere, kept_randomness
-from dpaudit.mechanism.neighbours import SCALES, Neighbours
+from dpaudit.mechanism.neighbours import SCALES, NeighbouringInputs
 from dpaudit.mechanism.source import from_python
 from dpaudit.mechanism.zoo import discrete, updates
-from dpaudit.mechanism.zoo.entries import Entry, clipped, discrete_epsilon, randomised_response
+from dpaudit.mechanism.zoo.entries import ZooEntry, clipped, discrete_epsilon, randomised_response
 from dpaudit.mechanism.zoo.run import zoo
 from tests.pinned import hold
 
@@ -21,13 +21,13 @@ NAMES = sorted({entry.name for entry in ZOO})
 LENGTHS = (0.3, 2.6, 40.0)
 
 
-def figures(entry: Entry) -> list[float]:
+def figures(entry: ZooEntry) -> list[float]:
     """Its epsilons, and a number for what it returns at each length and seed."""
     asked = {"function": "a:b", **entry.options}
     claim = {"text": "a", "epsilon": entry.claimed, "delta": entry.delta}
     content = {"mechanism": asked, "claim": [{**claim, "adjacency": entry.adjacency}]}
     config = from_python(content).mechanism
-    neighbours = Neighbours(config, entry.adjacency, 0)
+    neighbours = NeighbouringInputs(config, entry.adjacency, 0)
     n, found = len(neighbours.directions[0].flat), []
     with kept_randomness():
         function = FunctionHere(entry.function, config)

@@ -17,9 +17,9 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.files.verdict import Verdict
-from dpaudit.mechanism import findings, rare
+from dpaudit.mechanism import findings, rare_outputs
 from dpaudit.mechanism.elsewhere import FunctionElsewhere, _bytes, _calls
-from dpaudit.mechanism.findings import SLACK, Compared, _drifting, _lagged, _releases, _scale
+from dpaudit.mechanism.findings import SLACK, ComparedCalls, _drifting, _lagged, _releases, _scale
 from dpaudit.mechanism.function import (
     FunctionError,
     FunctionHere,
@@ -27,9 +27,9 @@ from dpaudit.mechanism.function import (
     _refuse_slow,
     examine,
 )
-from dpaudit.mechanism.neighbours import Neighbours, Pair
-from dpaudit.mechanism.search import Move, Played, Search
-from dpaudit.mechanism.shifts import Draw, Noise, _alike, _allowed, recognised, shift
+from dpaudit.mechanism.neighbours import NeighbouringInputs, Pair
+from dpaudit.mechanism.search import OutputMove, PlayedPair, Search
+from dpaudit.mechanism.shifts import DrawFunction, OutputNoise, _alike, _allowed, recognised, shift
 from dpaudit.mechanism.source import _notes
 from dpaudit.recorder.log import Content
 
@@ -45,9 +45,9 @@ def claim(**asked: Any) -> Claim:
     return Claim.model_validate(content)
 
 
-def noise(scale: Any, family: str = "gaussian", **of: Any) -> Noise:
-    draw = Draw("z", family, "numpy.random", **{"seeded": lambda *_: None, **of})  # type: ignore[arg-type]
-    return Noise(draw, np.atleast_1d(np.asarray(scale, float)))
+def noise(scale: Any, family: str = "gaussian", **of: Any) -> OutputNoise:
+    draw = DrawFunction("z", family, "numpy.random", **{"seeded": lambda *_: None, **of})  # type: ignore[arg-type]
+    return OutputNoise(draw, np.atleast_1d(np.asarray(scale, float)))
 
 
 def searched(moved: Any, scale: Any, family: str = "gaussian", calls: int = 1) -> Any:
@@ -58,7 +58,7 @@ def searched(moved: Any, scale: Any, family: str = "gaussian", calls: int = 1) -
     if (moved[scale == 0] != 0).any():
         size = inf
     function = SimpleNamespace(calls=calls, options=options(calls=calls))
-    move = Move(Pair("a pair", (np.zeros(4),), (np.ones(4),)), moved, size)
+    move = OutputMove(Pair("a pair", (np.zeros(4),), (np.ones(4),)), moved, size)
     of = {"function": function, "moves": [move], "is_additive": True, "unit": scale}
     return SimpleNamespace(noise=noise(scale, family), n_pairs=1, **of)
 
@@ -96,13 +96,13 @@ def test_a_gaussian_shift_is_one_release_of_its_length() -> None:
     assert one.noise_multiplier == pytest.approx((1 + SLACK) / 2.5)
     for other in (searched([0.0], [1.0]), searched([1.0], [0.0])):
         assert _releases(other, other.moves[0], np.max) == []
-    unknown = Move(found.moves[0].pair, None, inf)
+    unknown = OutputMove(found.moves[0].pair, None, inf)
     assert _releases(found, unknown, np.max) == []
     found.noise = None
     assert _releases(found, found.moves[0], np.max) == []
 
 
-CALM, COIN = Compared(100, 0, ""), Compared(100, 0, "a call also draws")
+CALM, COIN = ComparedCalls(100, 0, ""), ComparedCalls(100, 0, "a call also draws")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_length_beyond_a_clip_is_kept_where_it_moves_further(factor, further) 
         return moved + np.random.normal(0, 1.0, x.shape)
 
     o = options()
-    search = Search(FunctionHere(clip, o), Neighbours(o, "add-remove", 0), DELTA, 0)
+    search = Search(FunctionHere(clip, o), NeighbouringInputs(o, "add-remove", 0), DELTA, 0)
     found = list(search._unclipped(search.neighbours.directions[0], 1.0))
     assert found == ([1e12, 1e22, 1e40] if further else [])
     assert list(search._unclipped(search.neighbours.directions[0], 0.6e6)) == []
@@ -175,7 +175,7 @@ def test_nothing_is_measured_of_other_noise() -> None:
     for change in ({"noise": None}, {"is_additive": False}, {}):
         search = searched([1.0], [1.0])
         vars(search).update(change)
-        compared = CALM if change else Compared(100, 1, "")
+        compared = CALM if change else ComparedCalls(100, 1, "")
         found = findings.measured(claim(), search, compared)
         assert found.finding is None
         assert tuple(found.accounted.epsilon) == (0.0, inf)
@@ -200,9 +200,9 @@ def test_a_scale_is_one_number_or_its_ends() -> None:
 SCORES = np.arange(200.0), np.arange(200.0) + 120
 
 
-def played(search: Any) -> Played:
+def played(search: Any) -> PlayedPair:
     name = SimpleNamespace(name="sum", of=lambda x: x.sum(axis=1))
-    return Played(search.moves[0], name, SCORES, (SCORES[0] + 0.5, SCORES[1] + 0.5))  # type: ignore[arg-type]
+    return PlayedPair(search.moves[0], name, SCORES, (SCORES[0] + 0.5, SCORES[1] + 0.5))  # type: ignore[arg-type]
 
 
 def test_a_test_counts_runs_other_than_those_that_choose() -> None:
@@ -279,7 +279,7 @@ def test_the_least_p_value_counts_every_test() -> None:
     assert findings._dependence(slope, [])[1] == pytest.approx(len(tests) * min(tests), rel=1e-6)
 
 
-def calls_in_a_row(search: Any, column: np.ndarray, compared: Compared) -> list[Finding]:
+def calls_in_a_row(search: Any, column: np.ndarray, compared: ComparedCalls) -> list[Finding]:
     asked = []
 
     def in_turn(values: Any, n: int) -> np.ndarray:
@@ -312,7 +312,7 @@ def test_calls_in_a_row_decide_on_the_noise() -> None:
     ("compared", "is_known", "said"),
     [
         (COIN, True, "a call also draws: counted calls do not show"),
-        (Compared(100, 3, ""), True, "in 3 of 100 calls the output was something else"),
+        (ComparedCalls(100, 3, ""), True, "in 3 of 100 calls the output was something else"),
         (CALM, False, "the noise is not what a known function draws"),
     ],
 )
@@ -458,24 +458,24 @@ def test_noise_has_a_scale_for_each_number() -> None:
 
 
 def test_seeds_far_out_have_the_largest_and_the_longest_noise(monkeypatch) -> None:
-    monkeypatch.setattr(rare, "FEWEST_SEEDS", 40)
-    monkeypatch.setattr(rare, "MOST_NUMBERS", 100)
-    monkeypatch.setattr(rare, "BLOCK", 14)
+    monkeypatch.setattr(rare_outputs, "FEWEST_SEEDS", 40)
+    monkeypatch.setattr(rare_outputs, "MOST_NUMBERS", 100)
+    monkeypatch.setattr(rare_outputs, "BLOCK", 14)
     drawn = np.random.default_rng(1).normal(size=(50, 2))
     asked: list[int] = []
 
     def seeded(_: Any, value: Any, seeds: Any) -> np.ndarray:
         asked.extend(seeds)
-        return np.asarray(drawn[[seed - rare.FIRST for seed in seeds]])
+        return np.asarray(drawn[[seed - rare_outputs.FIRST for seed in seeds]])
 
     of = noise([1.0, 1.0], seeded=seeded, following=lambda _: None)
-    found = rare.far_seeds(None, of, ())  # type: ignore[arg-type]
-    assert asked == [*range(rare.FIRST, rare.FIRST + 50)]
+    found = rare_outputs.far_seeds(None, of, ())  # type: ignore[arg-type]
+    assert asked == [*range(rare_outputs.FIRST, rare_outputs.FIRST + 50)]
     length = np.linalg.norm(drawn, axis=1)
     keys = (drawn.max(axis=1), -drawn.min(axis=1), length, -length)
     expected = {i for key in keys for i in sorted(range(50), key=lambda i: -key[i])[:4]}
-    assert [*found] == [rare.FIRST + i for i in sorted(expected)]
-    assert rare.far_seeds(None, noise([1.0]), ()) == ()  # type: ignore[arg-type]
+    assert [*found] == [rare_outputs.FIRST + i for i in sorted(expected)]
+    assert rare_outputs.far_seeds(None, noise([1.0]), ()) == ()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_seeds_far_out_have_the_largest_and_the_longest_noise(monkeypatch) -> No
 def test_notes_say_what_was_not_looked_at(asked: dict[str, Any], codes: list[str]) -> None:
     o = options(shape=(2,), dtype="float32", library="torch", **asked)
     function = FunctionHere(lambda x: x + torch.randn(2), o)
-    search = Search(function, Neighbours(o, "replace-one", 0), DELTA, 0)
+    search = Search(function, NeighbouringInputs(o, "replace-one", 0), DELTA, 0)
     notes = [note for note in _notes(search) if note.code != "DPA138"]
     assert [note.code for note in notes] == codes
     assert f"for {'2 calls' if asked else 'one call'} with" in notes[0].text

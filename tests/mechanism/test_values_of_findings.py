@@ -11,16 +11,23 @@ from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.mechanism import findings, function
-from dpaudit.mechanism.findings import SLACK, Compared, _dependence, _drifting, _lagged, _releases
+from dpaudit.mechanism.findings import (
+    SLACK,
+    ComparedCalls,
+    _dependence,
+    _drifting,
+    _lagged,
+    _releases,
+)
 from dpaudit.mechanism.function import FunctionHere, _same, load, source_of
 from dpaudit.mechanism.neighbours import Pair
-from dpaudit.mechanism.search import Move, Played
-from dpaudit.mechanism.shifts import Draw, Noise
+from dpaudit.mechanism.search import OutputMove, PlayedPair
+from dpaudit.mechanism.shifts import DrawFunction, OutputNoise
 
 CLAIM = Claim.model_validate(
     {"text": "c", "epsilon": 1.0, "delta": 1e-5, "adjacency": "replace-one"}
 )
-CALM = Compared(100, 0, "")
+CALM = ComparedCalls(100, 0, "")
 
 
 def options(**asked: Any) -> MechanismOptions:
@@ -29,11 +36,11 @@ def options(**asked: Any) -> MechanismOptions:
 
 def searched(moved: Any, scale: Any, family: str = "laplace", size: float = 1.0) -> Any:
     pair = Pair("a pair", (np.zeros(4),), (np.ones(4),))
-    draw = Draw("z", family, "numpy.random", seeded=lambda *_: None)  # type: ignore[arg-type]
+    draw = DrawFunction("z", family, "numpy.random", seeded=lambda *_: None)  # type: ignore[arg-type]
     return SimpleNamespace(
         function=SimpleNamespace(calls=2, options=options(runs=2_000)),
-        noise=Noise(draw, np.asarray(scale, float)),
-        moves=[Move(pair, np.asarray(moved, float), size)],
+        noise=OutputNoise(draw, np.asarray(scale, float)),
+        moves=[OutputMove(pair, np.asarray(moved, float), size)],
         unit=np.asarray(scale, float),
         n_pairs=3,
         is_additive=True,
@@ -59,7 +66,7 @@ def test_all_evidence_is_on_the_only_claim() -> None:
     search = searched([1.0], [1.0])
     scores = np.arange(200.0), np.arange(200.0) + 50
     name: Any = SimpleNamespace(name="sum", of=lambda x: x.sum(axis=1))
-    played = Played(search.moves[0], name, scores, scores)
+    played = PlayedPair(search.moves[0], name, scores, scores)
     measured = findings.measured(CLAIM, search, CALM)
     search.outputs = lambda pair, n: (np.zeros((n, 1)), np.zeros((n, 1)))
     found = [
@@ -85,7 +92,7 @@ def test_a_control_counts_one_half_and_chooses_by_the_other(monkeypatch) -> None
     rows = np.arange(5.0)[:, None]
     search.outputs = lambda pair, n: (rows, rows + 10)
     name: Any = SimpleNamespace(name="sum", of=lambda x: x.sum(axis=1))
-    findings.null_control(CLAIM, search, Played(search.moves[0], name, (), ()))  # type: ignore[arg-type]
+    findings.null_control(CLAIM, search, PlayedPair(search.moves[0], name, (), ()))  # type: ignore[arg-type]
     assert asked == [[[[0, 1], [10, 11]], [[2, 3, 4], [12, 13, 14]]]]
 
 

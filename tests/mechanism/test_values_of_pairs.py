@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpaudit.files.mechanism_file import MechanismOptions
-from dpaudit.mechanism.drawn import Candidate, DrawnPairs
-from dpaudit.mechanism.neighbours import Neighbours
+from dpaudit.mechanism.neighbours import NeighbouringInputs
+from dpaudit.mechanism.random_pairs import Candidate, DrawnPairs
 
 
 class Given:
@@ -28,7 +28,7 @@ class Given:
 
 def pairs(*drawn: tuple[str, Any], adjacency: Any = "replace-one", **asked: Any) -> DrawnPairs:
     o = MechanismOptions.model_validate({"function": "a:b", **{"shape": (2,), **asked}})
-    found = DrawnPairs(Neighbours(o, adjacency, 3), 3)
+    found = DrawnPairs(NeighbouringInputs(o, adjacency, 3), 3)
     found._rng = Given(*drawn)  # type: ignore[assignment]
     return found
 

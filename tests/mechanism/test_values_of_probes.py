@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dpaudit.files.mechanism_file import MechanismOptions
-from dpaudit.mechanism import probes, rare, scores
-from dpaudit.mechanism.neighbours import Neighbours, Pair
+from dpaudit.mechanism import probes, rare_outputs, scores
+from dpaudit.mechanism.neighbours import NeighbouringInputs, Pair
 from dpaudit.mechanism.probes import _low_bits, _other_dtype, _other_shape, probed
-from dpaudit.mechanism.rare import far_seeds, goes_on, other_draws
+from dpaudit.mechanism.rare_outputs import far_seeds, goes_on, other_draws
 from dpaudit.mechanism.scores import _by_coordinate, _log_ratio, _of_shift, promise
-from dpaudit.mechanism.search import ALPHA, Move
-from dpaudit.mechanism.shifts import Draw, Noise
+from dpaudit.mechanism.search import ALPHA, OutputMove
+from dpaudit.mechanism.shifts import DrawFunction, OutputNoise
 
 
 def options(**asked: Any) -> MechanismOptions:
@@ -35,9 +35,11 @@ def options(**asked: Any) -> MechanismOptions:
     ],
 )
 def test_whole_changes_are_at_most_as_long(norm, distance, flat, whole) -> None:
-    integers = Neighbours(options(norm=norm, dtype="int64", sensitivity=1.0), "replace-one", 0)
+    integers = NeighbouringInputs(
+        options(norm=norm, dtype="int64", sensitivity=1.0), "replace-one", 0
+    )
     assert integers.at_distance(np.array(flat, float), distance).tolist() == whole
-    real = Neighbours(options(norm=norm, sensitivity=1.0), "replace-one", 0)
+    real = NeighbouringInputs(options(norm=norm, sensitivity=1.0), "replace-one", 0)
     change = real.at_distance(np.array(flat, float), distance)
     order = {"l1": 1, "l2": 2, "linf": np.inf}[norm]
     assert np.linalg.norm(change, order) == pytest.approx(distance)
@@ -54,12 +56,12 @@ def test_whole_changes_are_at_most_as_long(norm, distance, flat, whole) -> None:
     ],
 )
 def test_a_range_without_an_end_has_plain_lengths(ends: Any, ranges: Any) -> None:
-    assert Neighbours(options(**ends), "replace-one", 0).ranges == ranges
+    assert NeighbouringInputs(options(**ends), "replace-one", 0).ranges == ranges
 
 
 def test_a_record_of_any_direction_has_its_size() -> None:
     o = options(shape=(3, 2), records=True, low=-2.0, high=2.0)
-    for pair in Neighbours(o, "replace-one", 0).fixed():
+    for pair in NeighbouringInputs(o, "replace-one", 0).fixed():
         assert np.abs(pair.having[0][0]).max() == pytest.approx(2.0)
         assert pair.without[0][0] == pytest.approx(-pair.having[0][0])
 
@@ -122,7 +124,7 @@ def test_low_bits_are_held_against_values(monkeypatch: pytest.MonkeyPatch, bound
     monkeypatch.setattr(probes, "from_scores", from_scores)
     pair = Pair("p", (np.full(2, 5.0),), (np.full(2, 9.0),))
     search: Any = SimpleNamespace(
-        moves=[Move(pair, np.array([1.0, -2.0]), 1.0)],
+        moves=[OutputMove(pair, np.array([1.0, -2.0]), 1.0)],
         neighbours=SimpleNamespace(zero=(np.zeros(2),)),
         few=lambda n: n,
         outputs=outputs,
@@ -154,9 +156,9 @@ def test_other_shapes_are_tried_of_single_values(of: Any) -> None:
     assert list(_other_shape(search, (0,))) == []
 
 
-def noise(mix: Any = None, generator: str = "numpy.random", following: Any = None) -> Noise:
-    draw = Draw("z", "gaussian", generator, lambda *_: None, following)  # type: ignore[arg-type]
-    return Noise(draw, np.ones(2), None if mix is None else np.array(mix, float))
+def noise(mix: Any = None, generator: str = "numpy.random", following: Any = None) -> OutputNoise:
+    draw = DrawFunction("z", "gaussian", generator, lambda *_: None, following)  # type: ignore[arg-type]
+    return OutputNoise(draw, np.ones(2), None if mix is None else np.array(mix, float))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ class InTurn:
         self.at, self.skipped, self.again = 0, skipped, again
 
     def seed(self, seed: int) -> None:
-        self.at = 0 if seed == rare.SEED else 1000
+        self.at = 0 if seed == rare_outputs.SEED else 1000
 
     def following(self, _: Any) -> np.ndarray:
         self.at += 2
@@ -237,25 +239,35 @@ def test_the_next_call_goes_on_after_so_many(calls: int, at: int, goes: int) -> 
 
 
 def test_numbers_of_far_draws() -> None:
-    assert (rare.FIRST, rare.MOST_SEEDS, rare.FEWEST_SEEDS) == (100_000, 100_000, 200)
-    assert (rare.MOST_NUMBERS, rare.BLOCK, rare.EACH) == (2 * 10**6, 10**5, 4)
+    assert (rare_outputs.FIRST, rare_outputs.MOST_SEEDS, rare_outputs.FEWEST_SEEDS) == (
+        100_000,
+        100_000,
+        200,
+    )
+    assert (rare_outputs.MOST_NUMBERS, rare_outputs.BLOCK, rare_outputs.EACH) == (
+        2 * 10**6,
+        10**5,
+        4,
+    )
 
 
 @pytest.mark.parametrize(
     ("size", "n", "block"), [(4, 50, 25), (5, 40, 20), (7, 28, 14), (10, 25, 10), (200, 25, 1)]
 )
 def test_far_draws_are_looked_for_in_blocks(monkeypatch, size: int, n: int, block: int) -> None:
-    monkeypatch.setattr(rare, "MOST_NUMBERS", 200)
-    monkeypatch.setattr(rare, "MOST_SEEDS", 60)
-    monkeypatch.setattr(rare, "FEWEST_SEEDS", 25)
-    monkeypatch.setattr(rare, "BLOCK", 100)
+    monkeypatch.setattr(rare_outputs, "MOST_NUMBERS", 200)
+    monkeypatch.setattr(rare_outputs, "MOST_SEEDS", 60)
+    monkeypatch.setattr(rare_outputs, "FEWEST_SEEDS", 25)
+    monkeypatch.setattr(rare_outputs, "BLOCK", 100)
     asked: list[int] = []
 
     def seeded(_: Any, value: Any, seeds: Any) -> np.ndarray:
         asked.append(len(seeds))
         return np.random.default_rng(1).normal(size=(len(seeds), size))
 
-    of = Noise(Draw("z", "gaussian", "g", seeded, lambda _: np.zeros(1)), np.ones(size))
+    of = OutputNoise(
+        DrawFunction("z", "gaussian", "g", seeded, lambda _: np.zeros(1)), np.ones(size)
+    )
     far_seeds(None, of, ())  # type: ignore[arg-type]
     assert sum(asked) == n
     assert max(asked) == block
@@ -263,18 +275,20 @@ def test_far_draws_are_looked_for_in_blocks(monkeypatch, size: int, n: int, bloc
 
 def test_far_draws_of_sums_are_of_draws_and_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An output without noise is none of them; a sum counts in units of its scale."""
-    monkeypatch.setattr(rare, "FEWEST_SEEDS", 30)
-    monkeypatch.setattr(rare, "MOST_NUMBERS", 1)
-    monkeypatch.setattr(rare, "EACH", 1)
+    monkeypatch.setattr(rare_outputs, "FEWEST_SEEDS", 30)
+    monkeypatch.setattr(rare_outputs, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(rare_outputs, "EACH", 1)
     z = np.random.default_rng(2).normal(size=(30, 5))
     mix = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]])
-    draw = Draw("z", "gaussian", "g", lambda f, v, seeds: z[: len(seeds)], lambda _: np.zeros(1))
-    monkeypatch.setattr(rare, "BLOCK", 10**5)
-    found = far_seeds(None, Noise(draw, np.array([5.0, 0.0]), mix), ())  # type: ignore[arg-type]
+    draw = DrawFunction(
+        "z", "gaussian", "g", lambda f, v, seeds: z[: len(seeds)], lambda _: np.zeros(1)
+    )
+    monkeypatch.setattr(rare_outputs, "BLOCK", 10**5)
+    found = far_seeds(None, OutputNoise(draw, np.array([5.0, 0.0]), mix), ())  # type: ignore[arg-type]
     of = np.concatenate([z[:, :3], z[:, :3] @ mix[:1].T / 5, np.zeros((30, 1))], axis=1)
     length = np.linalg.norm(of, axis=1)
     keys = (of.max(axis=1), -of.min(axis=1), length, -length)
-    assert [*found] == [rare.FIRST + i for i in sorted({int(key.argmax()) for key in keys})]
+    assert [*found] == [rare_outputs.FIRST + i for i in sorted({int(key.argmax()) for key in keys})]
 
 
 def test_a_ratio_by_coordinates_adds_up() -> None:

@@ -15,7 +15,7 @@ from dpaudit.mechanism.function import (
     _shown,
     flat,
 )
-from dpaudit.mechanism.neighbours import Direction, Neighbours, _distinct, directions
+from dpaudit.mechanism.neighbours import Direction, NeighbouringInputs, _distinct, directions
 from dpaudit.mechanism.probes import _lowest_bit, _other_shape, _unchanged, probed
 from dpaudit.mechanism.search import Search
 
@@ -46,32 +46,32 @@ def test_directions_are_these_corners() -> None:
 
 
 def test_pairs_along_a_direction_have_these_lengths() -> None:
-    found = Neighbours(options(shape=(2,)), "replace-one", 0)
+    found = NeighbouringInputs(options(shape=(2,)), "replace-one", 0)
     one = Direction("d", np.array([3.0, 4.0]))
     pairs = list(found.along(one, [10.0]))
     assert [(p.name, p.without[0].tolist(), p.having[0].tolist()) for p in pairs] == [
         ("d, length 10, and its opposite", [-6.0, -8.0], [6.0, 8.0]),
         ("d, length 10, and zero", [0.0, 0.0], [6.0, 8.0]),
     ]
-    absent = Neighbours(options(shape=(2,)), "add-remove", 0)
+    absent = NeighbouringInputs(options(shape=(2,)), "add-remove", 0)
     assert [p.name for p in absent.along(one, [10.0])] == ["d, length 10, and zero"]
-    half = Neighbours(options(shape=(2,), dtype="float16"), "replace-one", 0)
+    half = NeighbouringInputs(options(shape=(2,), dtype="float16"), "replace-one", 0)
     assert half.at(one, 1e6)[0].tolist() == [60_000.0, 60_000.0]
     assert [float(np.linalg.norm(v[0])) for v in absent.examples[:3]] == [0.0, 1.0, 1e3]
     assert len(absent.examples) == 1 + 2 * len(absent.directions)
-    known = Neighbours(options(shape=(2,), sensitivity=1.0), "replace-one", 0)
+    known = NeighbouringInputs(options(shape=(2,), sensitivity=1.0), "replace-one", 0)
     assert len(known.examples) == 1 + 2 * len(known.fixed())
     assert [known.finds_clip, found.finds_clip] == [False, True]
     for asked in ({"low": 0.0}, {"high": 1.0}, {"shape": (2, 2), "records": True}):
-        assert not Neighbours(options(**asked), "replace-one", 0).finds_clip
+        assert not NeighbouringInputs(options(**asked), "replace-one", 0).finds_clip
 
 
 def test_records_are_of_the_largest_size_that_is_allowed() -> None:
     of = {"shape": (3, 1), "records": True}
     for ends, size in (({"low": -3.0, "high": 1.0}, "3"), ({"low": 0.0, "high": 2.0}, "2")):
-        found = Neighbours(options(**of, **ends), "replace-one", 0).fixed()
+        found = NeighbouringInputs(options(**of, **ends), "replace-one", 0).fixed()
         assert {f"size {size}" in pair.name for pair in found} == {True}
-    free = Neighbours(options(**of), "replace-one", 0).fixed()
+    free = NeighbouringInputs(options(**of), "replace-one", 0).fixed()
     rows = {p.name.split("size ")[1]: [*p.without[0][:, 0], *p.having[0][:, 0]] for p in free}
     assert rows == {
         f"{said}, among {name}": [-s, *others, s, *others]
@@ -87,7 +87,7 @@ def test_records_are_of_the_largest_size_that_is_allowed() -> None:
 
 def test_values_beside_far_ones_change_alone() -> None:
     """At 10 times the distance: a ramp, and one number."""
-    found = Neighbours(options(shape=(2,), sensitivity=2.0), "replace-one", 0).fixed()
+    found = NeighbouringInputs(options(shape=(2,), sensitivity=2.0), "replace-one", 0).fixed()
     pairs = {(p.name, *p.without[0]): p.having[0].tolist() for p in found}
     one = "one coordinate{}, at distance 2"
     assert pairs[(one.format(" of values far apart"), 0.0, 20.0)] == [2.0, 20.0]
@@ -122,7 +122,7 @@ def test_numbers_that_come_back_or_stay_are_a_share() -> None:
 
 def noted(function: Any, **asked: Any) -> list[str]:
     o = options(runs=400, **asked)
-    search = Search(FunctionHere(function, o), Neighbours(o, "replace-one", 0), DELTA, 0)
+    search = Search(FunctionHere(function, o), NeighbouringInputs(o, "replace-one", 0), DELTA, 0)
     return [f"{note.code} {note.text}" for note in probed(search)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from dpaudit.files.mechanism_file import MechanismOptions
 from dpaudit.mechanism import search as module
 from dpaudit.mechanism.neighbours import BEYOND, Pair
-from dpaudit.mechanism.search import Move, Search, _rank, _spread
+from dpaudit.mechanism.search import OutputMove, Search, _rank, _spread
 from dpaudit.mechanism.shifts import (
     LEFT,
     MOST_REPLAYED,
@@ -18,8 +18,8 @@ from dpaudit.mechanism.shifts import (
     RANK,
     ROUNDING,
     ULP,
-    Draw,
-    Noise,
+    DrawFunction,
+    OutputNoise,
     shift,
 )
 from dpaudit.statistics.bounds import from_scores
@@ -29,17 +29,17 @@ def options(**asked: Any) -> MechanismOptions:
     return MechanismOptions.model_validate({"function": "a:b", **{"shape": (2,), **asked}})
 
 
-def noise(scale: Any = (1.0, 1.0), family: str = "gaussian", mix: Any = None) -> Noise:
-    draw = Draw("z", family, "numpy.random", lambda *_: None)  # type: ignore[arg-type]
-    return Noise(draw, np.array(scale, float), mix)
+def noise(scale: Any = (1.0, 1.0), family: str = "gaussian", mix: Any = None) -> OutputNoise:
+    draw = DrawFunction("z", family, "numpy.random", lambda *_: None)  # type: ignore[arg-type]
+    return OutputNoise(draw, np.array(scale, float), mix)
 
 
 def pair(at: float) -> Pair:
     return Pair(f"pair {at:g}", (np.zeros(2),), (np.array([at, 0.0]),))
 
 
-def move(size: float, known: bool = True) -> Move:
-    return Move(pair(size), np.array([size, 0.0]) if known else None, size if known else inf)
+def move(size: float, known: bool = True) -> OutputMove:
+    return OutputMove(pair(size), np.array([size, 0.0]) if known else None, size if known else inf)
 
 
 def search(**of: Any) -> Search:
@@ -242,7 +242,7 @@ def playing(monkeypatch: pytest.MonkeyPatch, runs: int, **of: Any) -> tuple[Any,
     """What is played, where the pair of 2 promises most and that of 3 certifies most."""
     asked: list[Any] = []
 
-    def chosen(self: Any, one: Move, fit: int, choose: int, merit: Any) -> Any:
+    def chosen(self: Any, one: OutputMove, fit: int, choose: int, merit: Any) -> Any:
         asked.append((one.size, fit, choose, merit.__name__))
         name = SimpleNamespace(name=f"of {one.size:g}", of=lambda x: x)
         return name, {"_promised": -abs(one.size - 2), "_certified": -abs(one.size - 3)}[

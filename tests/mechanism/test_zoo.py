@@ -12,13 +12,22 @@ from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import Verdict
 from dpaudit.mechanism.function import kept_randomness
 from dpaudit.mechanism.zoo.entries import (
-    Entry,
+    ZooEntry,
     clipped,
     discrete_epsilon,
     integer_noise,
     randomised_response,
 )
-from dpaudit.mechanism.zoo.run import Audited, audited, is_sound, row, summary, tables, text, zoo
+from dpaudit.mechanism.zoo.run import (
+    AuditedEntry,
+    audited,
+    is_sound,
+    row,
+    summary,
+    tables,
+    text,
+    zoo,
+)
 from dpaudit.mechanism.zoo.selection import BELOW, LARGE, OVER, UNASKED, sparse_entries
 from dpaudit.mechanism.zoo.updates import _largest, per_record
 
@@ -32,7 +41,7 @@ FAST = (
 )
 
 
-def called(entry: Entry) -> str:
+def called(entry: ZooEntry) -> str:
     return f"{entry.name}: {entry.mistake}"
 
 
@@ -111,9 +120,9 @@ def test_clips_and_answers_of_the_zoo_by_hand() -> None:
     assert randomised_response(0.5, 4) == pytest.approx(log(3))
 
 
-def found(epsilon: float, verdict: str, mistake: str = "") -> Audited:
+def found(epsilon: float, verdict: str, mistake: str = "") -> AuditedEntry:
     claim: Any = SimpleNamespace(verdict=Verdict(verdict))
-    return Audited(Entry("f", mistake, abs, 1.0, epsilon), claim, 0.25, 0.5, 0.75)
+    return AuditedEntry(ZooEntry("f", mistake, abs, 1.0, epsilon), claim, 0.25, 0.5, 0.75)
 
 
 def test_only_false_alarms_and_false_support_are_unsound() -> None:

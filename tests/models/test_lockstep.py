@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpaudit.counted import Counted
 from dpaudit.models import lockstep
 from dpaudit.models.gradients import Gradients
 from dpaudit.models.lockstep import Lockstep
 from dpaudit.models.models import build_network, initial_parameters
+from dpaudit.tensor_memory import TensorBytes
 from tests.models.test_gradients import sequential
 
 ROUNDING = 3e-6  # of a sum's largest entry, in float32
@@ -157,7 +157,7 @@ def test_numba_is_optional(monkeypatch) -> None:
 def test_who_counts_operations_sees_them() -> None:
     module = NETWORKS["lenet"]()
     X, inputs, labels = problem(module, m=4, n=4, b=500)
-    with Counted() as count:
+    with TensorBytes() as count:
         assert not Lockstep(module).takes(X, inputs, labels, None)
         Gradients(module).clipped_sum(X, inputs, labels, 0.5)
     assert count.peak > inputs.nbytes

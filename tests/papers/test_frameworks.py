@@ -20,14 +20,14 @@ from dpaudit.files.claims_file import Claims
 from dpaudit.files.config import read_toml
 from dpaudit.files.published import ResultTables
 from dpaudit.files.verdict import Verdict
-from dpaudit.mechanism import rare
+from dpaudit.mechanism import rare_outputs
 from dpaudit.mechanism.function import load
 from dpaudit.mechanism.source import from_python, judged
 from dpaudit.papers.frameworks import (
     EXAMPLES,
     FINDINGS,
-    Finding,
     Framework,
+    FrameworkFinding,
     audited,
     configs,
     frameworks,
@@ -45,7 +45,7 @@ NAMES = sorted(frameworks())
 def _few_far_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth: no finding rests on noise far out, which has tests of its own."""
     if not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr(rare, "MOST_NUMBERS", 2 * 10**5)
+        monkeypatch.setattr(rare_outputs, "MOST_NUMBERS", 2 * 10**5)
 
 
 def laplace_epsilon(distance: float, scale: float) -> float:
@@ -203,7 +203,7 @@ def made(folder: Path, version: str = "1.0") -> Framework:
     (folder / "some" / "bin" / "python").touch()
     (place / "some.py").write_text("a = 1\n    noise = 0\n")
     return Framework(
-        "some", "1.0", (), (Finding("", "", "", file="some.py", line=2, code="noise = 0"),)
+        "some", "1.0", (), (FrameworkFinding("", "", "", file="some.py", line=2, code="noise = 0"),)
     )
 
 

@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(audited, monkeypatch) -> No
     def read_only(path: object, flags: int, mode: int = 0o777, **where: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("dpaudit.training.held_folder.os.open", read_only)
+    monkeypatch.setattr("dpaudit.training.locked_folder.os.open", read_only)
     for command in (
         ("audit", "audit.toml", "--out", "run"),
         ("audit", "audit.toml", "--out", "run", "--resume"),

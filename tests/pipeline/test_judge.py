@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.accounting.releases import Interval
 from dpaudit.defense.claim_accounting import (
-    Accounted,
+    AccountedClaim,
     account_claim,
     account_restated,
     claimed_delta,
@@ -29,8 +29,8 @@ EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 CLAIM = Claim(text="a claim", epsilon=2.0, delta=1e-5)
 
 
-def accounted(low: float, high: float) -> Accounted:
-    return Accounted(Interval(low, high), 1e-5, 0, ())
+def accounted(low: float, high: float) -> AccountedClaim:
+    return AccountedClaim(Interval(low, high), 1e-5, 0, ())
 
 
 def certified(
@@ -64,7 +64,7 @@ def control(refuted: bool, ceiling: float = 6.0) -> Finding:
     )
 
 
-def judged(*evidence: Finding, interval: Accounted | None = None, **claim: Any) -> JudgedClaim:
+def judged(*evidence: Finding, interval: AccountedClaim | None = None, **claim: Any) -> JudgedClaim:
     stated = CLAIM.model_copy(update=claim)
     interval = interval or accounted(1.0, 1.5)
     findings = [*evidence, accounting_finding(0, stated, EAVESDROPPER, interval)]

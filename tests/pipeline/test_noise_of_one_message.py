@@ -16,7 +16,7 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline import noise_of_the_run as noise
 from dpaudit.pipeline.noise_of_the_run import NoiseTest, _Layers
 from dpaudit.rng import Streams
-from dpaudit.training.noise_heard import Heard
+from dpaudit.training.message_response import Heard
 
 LAYERS = _Layers(Setting(build_graph("ring", 3), (9,) * 3, 5, (("a", 2), ("b", 3))), 5)
 

@@ -41,7 +41,7 @@ from dpaudit.rng import Streams
 from dpaudit.selftest.correct import PrivateGossip
 from dpaudit.training import quiet_directions
 from dpaudit.training.loaded_problem import LoadedProblem
-from dpaudit.training.noise_heard import Heard
+from dpaudit.training.message_response import Heard
 from dpaudit.training.noise_rounds import left_out
 from tests.own_plugins import OWN
 from tests.pipeline.correct_noise import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpaudit.accounting.releases import Interval
-from dpaudit.defense.claim_accounting import Accounted
+from dpaudit.defense.claim_accounting import AccountedClaim
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Finding, Metric, Name, Role
 from dpaudit.files.result import Premise
@@ -21,7 +21,7 @@ CLAIM = Claim(text="c", epsilon=2.0, delta=1e-5)
 
 
 def case(*findings: Finding, held: bool = False, refuted: bool = False) -> ClaimCase:
-    judging = Judging(0, CLAIM, EAVESDROPPER, Accounted(Interval(0.0, inf), 1e-5, 0, ()), ())
+    judging = Judging(0, CLAIM, EAVESDROPPER, AccountedClaim(Interval(0.0, inf), 1e-5, 0, ()), ())
     return ClaimCase(judging, findings, refuted, 1, HELD if held else ())
 
 

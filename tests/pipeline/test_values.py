@@ -19,8 +19,8 @@ from dpaudit.graphs.graph import build_graph
 from dpaudit.pipeline import batch_rate, premises, rules
 from dpaudit.pipeline.costs import AuditCosts, PartCost
 from dpaudit.pipeline.judge import bearing_on
+from dpaudit.pipeline.link_coverage import absent_notes, refuse_waiting
 from dpaudit.pipeline.notes import learning_notes, problem_notes
-from dpaudit.pipeline.reach import absent_notes, refuse_waiting
 from dpaudit.pipeline.rules import ClaimCase, Judging, epsilon_size
 from dpaudit.release import Release
 from tests.pipeline.test_judge import CLAIM, EAVESDROPPER, accounted, certified, control, judged

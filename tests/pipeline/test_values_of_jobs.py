@@ -140,7 +140,7 @@ def test_orders_are_carried_out_in_each_place(monkeypatch: pytest.MonkeyPatch) -
     """One that takes too long is stopped, and its place has another process."""
     script = {"A": [None, (0, "")], "B": [None, None], "C": [(2, "DPA058 no")], "D": [(0, "")]}
     servers, clock = Servers(script), iter(range(100))
-    monkeypatch.setattr(processes, "Server", servers)
+    monkeypatch.setattr(processes, "AuditProcess", servers)
     monkeypatch.setattr(processes.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(processes.time, "sleep", lambda _: None)
     waited: list[dict[str, Path]] = []

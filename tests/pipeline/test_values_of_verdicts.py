@@ -9,10 +9,10 @@ import pytest
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import KINDS, Column, Finding, Metric, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.pipeline import premises, reach, rules, void
+from dpaudit.pipeline import link_coverage, premises, rules, void_figures
 from dpaudit.pipeline.notes import problem_notes, vacuous_notes
 from dpaudit.pipeline.rules import decide
-from dpaudit.pipeline.void import Doubt
+from dpaudit.pipeline.void_figures import Doubt
 from tests.pipeline.test_premises import (
     ALIGNED,
     BESIDE,
@@ -277,7 +277,7 @@ def test_layers_that_were_replaced_are_named() -> None:
 def test_who_has_a_final_model_reads_something() -> None:
     final: Any = SimpleNamespace(has_final_model=True)
     nothing: Any = None
-    assert reach.reads_nothing(final, nothing, 3) is False
+    assert link_coverage.reads_nothing(final, nothing, 3) is False
 
 
 def levels(bound: float, *pairs: tuple[float, float]) -> Finding:
@@ -290,13 +290,13 @@ def levels(bound: float, *pairs: tuple[float, float]) -> Finding:
 
 def test_runs_void_a_figure_by_what_they_certify_beyond_it() -> None:
     some = levels(2.5, (0.05, 2.5), (0.01, 1.5), (0.001, 1.0))
-    assert [void._certified(some, most, 1) for most in (2.4, 2.5, 1.2)] == [2.5, 0.0, 2.5]
-    assert [void._certified(some, 1.2, n) for n in (2, 5, 6, 50)] == [2.5, 2.5, 0.0, 0.0]
-    assert [void._certified(some, 0.9, n) for n in (6, 50, 51)] == [2.5, 2.5, 0.0]
+    assert [void_figures._certified(some, most, 1) for most in (2.4, 2.5, 1.2)] == [2.5, 0.0, 2.5]
+    assert [void_figures._certified(some, 1.2, n) for n in (2, 5, 6, 50)] == [2.5, 2.5, 0.0, 0.0]
+    assert [void_figures._certified(some, 0.9, n) for n in (6, 50, 51)] == [2.5, 2.5, 0.0]
     other = finding(Role.POSITIVE_CONTROL, metrics=metrics(EPSILON_LOWER_BOUND=2.5))
-    assert void._certified(other, 1.0, 1) == 0.0
-    assert void._certified(certified(2.5), 1.0, 1) == 0.0  # what was counted is not known
-    assert void._certified(finding(Role.TEST), 1.0, 1) == 0.0
+    assert void_figures._certified(other, 1.0, 1) == 0.0
+    assert void_figures._certified(certified(2.5), 1.0, 1) == 0.0  # what was counted is not known
+    assert void_figures._certified(finding(Role.TEST), 1.0, 1) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -312,21 +312,21 @@ def test_counted_runs_void_a_figure_by_their_p_value(fp, n, most, n_tests, voids
     counts = {name: Metric(value=fp, n=n) for name in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES)}
     given = metrics(EPSILON_LOWER_BOUND=3.0)
     test = finding(Role.TEST, metrics={**given, **counts})
-    assert void._certified(test, most, n_tests) == (3.0 if voids else 0.0)
+    assert void_figures._certified(test, most, n_tests) == (3.0 if voids else 0.0)
     without_n = {**given, **counts, Name.FALSE_NEGATIVES: Metric(value=fp)}
-    assert void._certified(finding(Role.TEST, metrics=without_n), most, n_tests) == 0.0
+    assert void_figures._certified(finding(Role.TEST, metrics=without_n), most, n_tests) == 0.0
 
 
 def test_reconstructions_are_counted_beside_blind_guesses() -> None:
     reached = {Name.RECONSTRUCTED: Metric(value=0.25, n=40)} | metrics(RECONSTRUCTED_BLINDLY=0.1)
-    found = void._successes_of(finding(Role.TEST, metrics=reached))
+    found = void_figures._successes_of(finding(Role.TEST, metrics=reached))
     assert found is not None
     assert (found.hits, found.n, found.kappa, found.apart) == (10, 40, 0.1, False)
     matched = {Name.MATCHED: Metric(value=0.5, n=40)} | metrics(MATCHED_BLINDLY=0.2)
-    both = void._successes_of(finding(Role.TEST, metrics={**reached, **matched}))
+    both = void_figures._successes_of(finding(Role.TEST, metrics={**reached, **matched}))
     assert both is not None
     assert (both.hits, both.kappa, both.apart) == (20, 0.2, True)
-    assert void._successes_of(finding(Role.TEST, metrics=metrics(MATCHED=0.5))) is None
+    assert void_figures._successes_of(finding(Role.TEST, metrics=metrics(MATCHED=0.5))) is None
 
 
 def test_what_is_falsified_is_taken_back() -> None:
@@ -336,7 +336,7 @@ def test_what_is_falsified_is_taken_back() -> None:
         notes=("own",),
     )  # fmt: skip
     doubt = Doubt("it is wrong", 0.25, True)
-    found = void._taken_back(declared, doubt)
+    found = void_figures._taken_back(declared, doubt)
     epsilon = found.metrics[Name.EPSILON]
     assert (epsilon.value, epsilon.low, epsilon.high) == (inf, 0.25, inf)
     assert found.metrics[Name.CLAIMED_EPSILON].value == 2.0
@@ -346,22 +346,25 @@ def test_what_is_falsified_is_taken_back() -> None:
         "void: it would be epsilon between 0.5 and 1.5, but it is wrong", "own",
     )  # fmt: skip
     against = declared.model_copy(update={"verdict": Verdict.UNSUPPORTED})
-    kept = void._taken_back(against, doubt)
+    kept = void_figures._taken_back(against, doubt)
     assert kept.metrics[Name.EPSILON].low == 0.5
     assert kept.releases == {"least": (RELEASE,)}
-    assert void._taken_back(against, doubt._replace(proven=0.75)).metrics[Name.EPSILON].low == 0.75
+    assert (
+        void_figures._taken_back(against, doubt._replace(proven=0.75)).metrics[Name.EPSILON].low
+        == 0.75
+    )
     exact = declared.model_copy(update={"role": Role.EXACT_LEAK})
-    assert void._taken_back(exact, doubt).title == "leak of the view"
-    assert void._taken_back(exact, doubt).metrics[Name.EPSILON].low == 0.5
+    assert void_figures._taken_back(exact, doubt).title == "leak of the view"
+    assert void_figures._taken_back(exact, doubt).metrics[Name.EPSILON].low == 0.5
     of_noise = Doubt("it is wrong", 0.0, True, True)
-    assert void._taken_back(exact, of_noise).metrics[Name.EPSILON].low == 0.0
-    assert void._taken_back(exact, doubt._replace(of_algebra=False)) is exact
+    assert void_figures._taken_back(exact, of_noise).metrics[Name.EPSILON].low == 0.0
+    assert void_figures._taken_back(exact, doubt._replace(of_algebra=False)) is exact
     measured = declared.model_copy(update={"role": Role.MEASURED})
-    assert void._taken_back(measured, doubt) is measured
+    assert void_figures._taken_back(measured, doubt) is measured
     for same in (finding(Role.DECLARED, inf, metrics=given), finding(Role.DECLARED)):
-        assert void._taken_back(same, doubt) is same
+        assert void_figures._taken_back(same, doubt) is same
     nothing = finding(Role.DECLARED, 0.0, inf, metrics=given)
-    assert void._taken_back(nothing, doubt).notes == ()
+    assert void_figures._taken_back(nothing, doubt).notes == ()
 
 
 def sensitivity(ratio: float | None, **more: Any) -> Finding:
@@ -377,7 +380,7 @@ def test_a_doubt_has_the_first_reason_that_applies() -> None:
     declared, exact = finding(Role.DECLARED, 0.5, 1.5), finding(Role.EXACT_LEAK, 1.0, 1.4)
 
     def doubt(*evidence: Finding, n: int = 1, final: bool = False) -> Doubt | None:
-        return void._doubt(evidence, n, final)
+        return void_figures._doubt(evidence, n, final)
 
     assert doubt(declared, exact) is None
     assert doubt() is None
@@ -419,10 +422,14 @@ def test_a_doubt_has_the_first_reason_that_applies() -> None:
     assert doubt(declared, exact, quiet) == Doubt(
         '"x" carries 0.5 of the noise that its stated bound needs', 1.0, of_algebra=False
     )
-    assert [void._least(one) for one in (None, exact, shown, finding(Role.EXACT_LEAK))] == [
+    assert [void_figures._least(one) for one in (None, exact, shown, finding(Role.EXACT_LEAK))] == [
         0,
         1,
         inf,
         0,
     ]
-    assert [void._most(one) for one in (None, exact, finding(Role.EXACT_LEAK))] == [inf, 1.4, inf]
+    assert [void_figures._most(one) for one in (None, exact, finding(Role.EXACT_LEAK))] == [
+        inf,
+        1.4,
+        inf,
+    ]

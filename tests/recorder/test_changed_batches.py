@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.capture.played import write_world
+from dpaudit.capture.world_files import write_world
 from dpaudit.files.world import Change, How, World
 from dpaudit.recorder import player
 from dpaudit.recorder.log import Log

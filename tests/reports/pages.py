@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dpaudit.files.finding import Finding, Metric, Role
-from dpaudit.files.recorded import Draw, Event, SentTensor
+from dpaudit.files.recorded import RecordedDraw, RecordedEvent, SentTensor
 from dpaudit.files.result import AuditResult, EpsilonRange, Premise, PremiseName
 from dpaudit.files.verdict import Verdict
 
@@ -139,7 +139,7 @@ def hostile(value: Any) -> Any:
     return HOSTILE if isinstance(value, str) and value not in ("inf", "-inf", "nan") else value
 
 
-EVENT = Event(
+EVENT = RecordedEvent(
     process=0,
     rank=0,
     sequence=0,
@@ -155,7 +155,7 @@ EVENT = Event(
     tensors=(SentTensor(name="0", shape=(2, 5), dtype="bfloat16", file="f", key="0", sha256="0"),),
     inconsistent=True,
 )
-DRAW = Draw(
+DRAW = RecordedDraw(
     process=0,
     rank=2,
     sequence=1,

@@ -15,7 +15,7 @@ from dpaudit.files.result import AuditResult, Curve, JudgedClaim, Restated
 from dpaudit.files.verdict import Verdict
 from dpaudit.reports.comparison import ComparedRun, differing_keys, render_comparison
 from dpaudit.reports.figures import drawing
-from dpaudit.reports.figures.drawing import Drawn
+from dpaudit.reports.figures.drawing import DrawnFigure
 from dpaudit.reports.run import Run
 from tests.reports.pages import (
     GOLDEN,
@@ -75,7 +75,9 @@ def run(
 @pytest.fixture
 def tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes nine tenths of a page."""
-    monkeypatch.setattr(drawing, "draw", lambda name, title, *_, **more: Drawn(title, Markup()))
+    monkeypatch.setattr(
+        drawing, "draw", lambda name, title, *_, **more: DrawnFigure(title, Markup())
+    )
 
 
 def compared(*results: AuditResult, baseline: int = 0) -> Page:

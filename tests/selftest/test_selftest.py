@@ -28,7 +28,7 @@ from dpaudit.selftest.catalogue import (
     audits_without_attacks,
     ordinary_audits,
 )
-from dpaudit.selftest.detectors import Examined, contract, floating_point, uneven_ring
+from dpaudit.selftest.detectors import ExaminedSpecimen, contract, floating_point, uneven_ring
 from dpaudit.selftest.selftest import (
     ALPHA,
     quiet_row,
@@ -61,13 +61,13 @@ def test_a_planted_bug_is_caught_by_the_check_made_for_it(name) -> None:
     bug = BY_NAME[name]
     check = {**detectors.EXACT, **detectors.SAMPLED}[bug.by]
     level = () if bug.by in detectors.EXACT else (ALPHA / 4,)
-    assert check(Examined(bug.planted, Streams(0)), *level)
-    assert check(Examined(bug.twin, Streams(0)), *level) is None
+    assert check(ExaminedSpecimen(bug.planted, Streams(0)), *level)
+    assert check(ExaminedSpecimen(bug.twin, Streams(0)), *level) is None
 
 
 def test_a_generator_no_checkpoint_keeps_fails_on_resuming() -> None:
     bug = BY_NAME["generator restored wrongly on resume"]
-    assert contract(Examined(bug.planted, Streams(0))).startswith("resumed: ")
+    assert contract(ExaminedSpecimen(bug.planted, Streams(0))).startswith("resumed: ")
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_twins_are_called_wrong_as_rarely_as_stated(monkeypatch) -> None:
     for specimen in (GAUSSIAN, LAPLACE):
         alarmed = 0
         for seed in range(40):
-            examined = Examined(specimen, Streams(seed))
+            examined = ExaminedSpecimen(specimen, Streams(seed))
             names = [name for name in detectors.SAMPLED if name != "floating point"]
             alarmed += any(detectors.SAMPLED[name](examined, 0.2 / 3) for name in names)
         assert alarmed <= limit
@@ -129,9 +129,9 @@ def test_sampled_checks_share_the_stated_false_alarms(monkeypatch) -> None:
 def test_the_correct_twin_sends_what_dp_dpsgd_sends() -> None:
     options = {"learning_rate": 0.5, "clip_norm": 0.5, "noise_multiplier": 1.0, "batch_size": 4}
     built_in = load_plugin("defenses", "dp-dpsgd")(**options, n_rounds=4, sampling="poisson")
-    examined = Examined(GAUSSIAN, Streams(1))
+    examined = ExaminedSpecimen(GAUSSIAN, Streams(1))
     ours, theirs = (
-        detectors.Coupled(d, examined.problem, examined.setting, Streams(1), 1)
+        detectors.CoupledWorlds(d, examined.problem, examined.setting, Streams(1), 1)
         for d in (examined.defense, built_in)
     )
     state, other = ours.start(), theirs.start()
@@ -186,7 +186,7 @@ def test_scores_that_differ_below_1e_9_are_equal() -> None:
 
 def test_float32_laplace_exceeds_epsilon_1_by_its_low_bits(monkeypatch) -> None:
     """Rounded to 1e-4, the same scores certify nothing above epsilon 1 (false with p < 0.01)."""
-    examined = Examined(BY_NAME["float32 Laplace"].planted, Streams(3))
+    examined = ExaminedSpecimen(BY_NAME["float32 Laplace"].planted, Streams(3))
     assert examined.claim == pytest.approx(1.0)
     found = floating_point(examined, 0.01)
     assert float(re.search(r"at least ([\d.]+)", found)[1]) > 3

@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from dpaudit.capture.played import write_world
 from dpaudit.capture.runs import (
     ProgramRun,
     RoundNumbers,
@@ -25,6 +24,7 @@ from dpaudit.capture.runs import (
     first_difference,
     place_of,
 )
+from dpaudit.capture.world_files import write_world
 from dpaudit.files.captured_file import CapturedConfig, MessageOptions
 from dpaudit.files.world import Change, World
 from dpaudit.recorder import player as players

@@ -9,7 +9,7 @@ import torch
 from dpaudit.checkpoint import Progress
 from dpaudit.training import checkpoints
 from dpaudit.training.checkpoints import StoredCheckpoint
-from dpaudit.training.held_folder import Folder
+from dpaudit.training.locked_folder import Folder
 from dpaudit.training.run_directory import RunDirectory
 
 CPU = torch.device("cpu")

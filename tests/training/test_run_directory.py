@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import RunError
-from dpaudit.training.held_folder import LOCK
+from dpaudit.training.locked_folder import LOCK
 from dpaudit.training.run_directory import RunDirectory
 
 

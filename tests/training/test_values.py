@@ -9,16 +9,24 @@ from torch import Tensor
 
 from dpaudit.defense.noise import Noise
 from dpaudit.rng import Streams
-from dpaudit.training import noise_heard
-from dpaudit.training.noise_heard import _Listener
-from dpaudit.training.woven import KEPT, Draws, Spread, Way, Woven, pattern_of, spread_of
+from dpaudit.training import message_response
+from dpaudit.training.message_response import _Listener
+from dpaudit.training.partial_inputs import (
+    KEPT,
+    NormalDirections,
+    PartialNoise,
+    RoundMode,
+    SharedDraws,
+    pattern_of,
+    spread_of,
+)
 
 LIKE = torch.zeros(3, 2, 5, dtype=torch.float64)  # [streams, rows, d]
 SCALE = 0.7
 
 
-def woven(law: str, way: Way, shift: Tensor | None = None) -> Tensor:
-    noise = Woven(Streams(4), 2, way, Streams(9), shift)
+def woven(law: str, way: RoundMode, shift: Tensor | None = None) -> Tensor:
+    noise = PartialNoise(Streams(4), 2, way, Streams(9), shift)
     drawn: Tensor = getattr(noise, law)("x", SCALE, LIKE)
     return drawn
 
@@ -31,19 +39,19 @@ def plain(law: str, seed: int) -> Tensor:
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_woven_noise_is_that_of_the_round_times_its_weight(law: str) -> None:
     one, other, same = plain(law, 4), plain(law, 9), torch.testing.assert_close
-    same(woven(law, Way()), one, rtol=0, atol=0)
-    same(woven(law, Way(weight=0.0)), 0 * one)
-    same(woven(law, Way(weight=3.0)), 3 * one)
-    same(woven(law, Way(weight=0.0, other=2.0)), 2 * other)
-    same(woven(law, Way(weight=0.5, other=2.0)), 0.5 * one + 2 * other)
+    same(woven(law, RoundMode()), one, rtol=0, atol=0)
+    same(woven(law, RoundMode(weight=0.0)), 0 * one)
+    same(woven(law, RoundMode(weight=3.0)), 3 * one)
+    same(woven(law, RoundMode(weight=0.0, other=2.0)), 2 * other)
+    same(woven(law, RoundMode(weight=0.5, other=2.0)), 0.5 * one + 2 * other)
     added = pattern_of(LIKE, 0) * (SCALE * 4)
-    same(woven(law, Way(added=4.0)), one + added)
+    same(woven(law, RoundMode(added=4.0)), one + added)
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("scale", [SCALE, torch.full((5,), SCALE, dtype=torch.float64)])
 def test_a_kept_draw_is_as_it_was_drawn_first(law: str, scale: Any) -> None:
-    draws = Draws()
+    draws = SharedDraws()
     for _ in range(3):  # what a step does to its draw changes no other
         assert torch.equal(draws.of(Streams(4), 2, law, "x", scale, LIKE), plain(law, 4))
         draws.of(Streams(4), 2, law, "x", scale, LIKE).zero_()
@@ -55,7 +63,7 @@ def test_a_kept_draw_is_as_it_was_drawn_first(law: str, scale: Any) -> None:
 
 
 def test_no_more_draws_are_kept_than_there_is_room_for() -> None:
-    draws, like = Draws(), torch.zeros(KEPT // 2)
+    draws, like = SharedDraws(), torch.zeros(KEPT // 2)
     for message in ("x", "y", "z", "x"):
         draws.of(Streams(4), 2, "gaussian", message, SCALE, like)
     assert len(draws._made) == 2
@@ -66,14 +74,14 @@ def test_no_more_draws_are_kept_than_there_is_room_for() -> None:
 def test_signs_have_the_scale_that_is_asked(law: str, signs: Any, size: float) -> None:
     same = torch.testing.assert_close
     expected = (size * pattern_of(LIKE, 1)).expand_as(LIKE)
-    same(woven(law, Way(weight=2.0, signs=signs, pattern=1)), expected)
-    spread = Spread(5)
-    way = Way(weight=2.0, signs=signs, pattern=1, spread=spread)
+    same(woven(law, RoundMode(weight=2.0, signs=signs, pattern=1)), expected)
+    spread = NormalDirections(5)
+    way = RoundMode(weight=2.0, signs=signs, pattern=1, spread=spread)
     same(woven(law, way), size * spread_of(LIKE, (3,), 1, spread).expand_as(LIKE))
 
 
 def test_the_second_draw_of_a_turning_is_subtracted() -> None:
-    noise = Woven(Streams(4), 2, Way(signs="unit", turning=1))
+    noise = PartialNoise(Streams(4), 2, RoundMode(signs="unit", turning=1))
     first, second, again = (noise.laplace(name, SCALE, LIKE) for name in ("x", "y", "x"))
     torch.testing.assert_close(second, -first)
     torch.testing.assert_close(again, first)
@@ -81,11 +89,13 @@ def test_the_second_draw_of_a_turning_is_subtracted() -> None:
 
 def test_a_shift_follows_the_coordinates_of_the_draws() -> None:
     shift = torch.arange(14.0).double().view(2, 7)
-    noise = Woven(Streams(4), 2, Way(weight=0.0), shift=shift)
+    noise = PartialNoise(Streams(4), 2, RoundMode(weight=0.0), shift=shift)
     assert noise.gaussian("x", 1.0, LIKE)[1].tolist() == shift[:, :5].tolist()
     assert noise.laplace("y", 1.0, LIKE)[1].tolist() == shift[:, [5, 6, 0, 1, 2]].tolist()
     alone = torch.zeros(1, 7).double()
-    other = Woven(Streams(4), 2, Way(weight=0.0), shift=torch.cat([shift, shift[:1] + 1]))
+    other = PartialNoise(
+        Streams(4), 2, RoundMode(weight=0.0), shift=torch.cat([shift, shift[:1] + 1])
+    )
     assert other.gaussian("x", 1.0, alone).tolist() == [(shift[0] + 1).tolist()]
 
 
@@ -107,7 +117,7 @@ def test_patterns_are_signs_times_a_size_of_each_row() -> None:
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("by_row", [True, False])
 def test_spread_numbers_go_on_from_layer_to_layer(alike: bool, by_row: bool) -> None:
-    spread = Spread(7, alike, by_row)
+    spread = NormalDirections(7, alike, by_row)
     whole = spread_of(torch.zeros(3, 2, 7), (3,), 1, spread).expand(3, 2, 7)
     assert torch.equal(whole[0], whole[1]) is alike
     assert torch.equal(whole[:, 0], whole[:, 1]) is not by_row
@@ -132,11 +142,11 @@ class Sent:
         generator = torch.Generator().manual_seed(0)
         self.noises = torch.randn(2, *LIKE.shape, generator=generator).double()
 
-    def play(self, way: Way) -> Tensor:
+    def play(self, way: RoundMode) -> Tensor:
         found: Tensor = 10 + self.of(way.weight * self.noises[0], way.other * self.noises[1])
         return found
 
-    def is_finite(self, *ways: Way) -> bool:
+    def is_finite(self, *ways: RoundMode) -> bool:
         return all(way.weight <= self.finite for way in ways)
 
 
@@ -158,7 +168,7 @@ def apart(first: Tensor, second: Tensor) -> Tensor:
 )
 def test_linear_noise_is_doubled_and_added(of: Any, finite: float, linear: bool) -> None:
     message: Any = Sent(of, finite)
-    assert _Listener(message, 1e4, 1e4)._is_linear(noise_heard.QUIET) is linear
+    assert _Listener(message, 1e4, 1e4)._is_linear(message_response.QUIET) is linear
 
 
 @pytest.mark.parametrize(
@@ -185,8 +195,8 @@ def test_noise_is_enough_where_it_stays(monkeypatch, stays, size, is_enough, eno
     monkeypatch.setattr(_Listener, "_signs", lambda *_: (2 * ones, 4 * ones, 7.0, stays))
     monkeypatch.setattr(_Listener, "_is_enough", measure)
     monkeypatch.setattr(_Listener, "_moves_alike", lambda self: True)
-    monkeypatch.setattr(noise_heard, "quiet_direction", lambda *_: None)
-    monkeypatch.setattr(noise_heard, "fine_changes", lambda message: None)
+    monkeypatch.setattr(message_response, "quiet_direction", lambda *_: None)
+    monkeypatch.setattr(message_response, "fine_changes", lambda message: None)
     found = _Listener(message, 1e4, 1e4).heard()
     assert (found.enough, found.noise_stays) == (enough, stays)
     assert asked == ([(7.0, 2.0)] if stays and size else [])

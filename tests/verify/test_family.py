@@ -8,7 +8,7 @@ from scipy.stats import chi2, norm
 
 from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.verify import figures
-from dpaudit.verify.family import CHECKED, CanarySum, allow
+from dpaudit.verify.family import CHECKED, CanaryLaw, allow
 from tests.verify import test_values as of
 
 
@@ -17,9 +17,9 @@ def releases(noise: float, **how: Any) -> list[dict[str, Any]]:
     return [{"family": "gaussian", "noise_multiplier": noise, "count": 4} | plain | how]
 
 
-def canaries(**other: Any) -> CanarySum:
+def canaries(**other: Any) -> CanaryLaw:
     plain = {"value": 1.1, "sizes": np.array([0.5, 1.0]), "uses": np.array([3.0, 2.0])}
-    return CanarySum(
+    return CanaryLaw(
         **(plain | {"rate": 1.0, "present": 4.0, "absent": 6.0, "scales": [1.0]} | other)
     )
 
@@ -45,7 +45,7 @@ def test_sampled_noise_allows_the_threshold_test(threshold: float) -> None:
 def test_evidence_bounds_the_scale_by_absent_canaries() -> None:
     """6 of 10 are absent, with 5 uses each: 30 degrees of freedom."""
     evidence = {"sum": [1.1], "rate of uses": [0.2], "canaries there": [4], "mean square": [2.0]}
-    found = CanarySum.of(evidence | {"sizes of uses": [0.5, 1], "uses of each size": [3, 2]}, 10)
+    found = CanaryLaw.of(evidence | {"sizes of uses": [0.5, 1], "uses of each size": [3, 2]}, 10)
     assert (found.value, found.rate, found.present, found.absent) == (1.1, 0.2, 4, 6)
     ends = 2.0 * 30 / chi2.ppf([1 - CHECKED / 4, CHECKED / 4], 30)
     assert list(found.scales) == pytest.approx(np.sqrt(ends))

@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 from dpaudit.statistics import sums
 from dpaudit.verify import counts, family, figures, premises, verdict
 from dpaudit.verify.accountant import gaussian_epsilon
-from dpaudit.verify.figures import Evidence, Finding
+from dpaudit.verify.figures import Basis, Finding
 
 DELTA = 1e-5
 PLAIN = {"sampling": "none", "sampling_rate": 1.0, "clipped": "records", "count": 1}
@@ -36,14 +36,14 @@ def finding(role: str, kind: str = "accounting", *, of: Any = None, **more: Any)
     return plain | {"metrics": of or {}} | more
 
 
-def evidence(*findings: Finding, epsilon: float = 4.0, **more: Any) -> Evidence:
+def evidence(*findings: Finding, epsilon: float = 4.0, **more: Any) -> Basis:
     own = ("delta", "mu", "verdict", "by_algebra", "config")
     claim = {"claim": 0, "adjacency": "add-remove", "scope": "run", "codes": [], "epsilon": epsilon}
     claim |= {"threat_model": "m"} | {k: v for k, v in more.items() if k not in own}
     result = {"findings": findings, "config": more.get("config", {})}
     how = {"verdict": more.get("verdict", ""), "by_algebra": more.get("by_algebra", True)}
     delta, mu = more.get("delta", DELTA), more.get("mu")
-    return Evidence(claim, epsilon, delta, mu, findings, result, None, **how)
+    return Basis(claim, epsilon, delta, mu, findings, result, None, **how)
 
 
 def test_texts_of_numbers_are_numbers_and_bools_are_none() -> None:
@@ -322,9 +322,9 @@ def test_sampled_laplace_noise_allows_errors_on_its_curve() -> None:
             assert family.allow([release], "add-remove", 1.0, rates) is is_allowed
 
 
-def channel_sum(value: float, rate: float, scales: tuple[float, ...]) -> family.CanarySum:
+def channel_sum(value: float, rate: float, scales: tuple[float, ...]) -> family.CanaryLaw:
     sizes, uses = np.array([0.5, 1.0]), np.array([2.0, 3.0])
-    return family.CanarySum(value, sizes, uses, rate, 20.0, 30.0, scales)
+    return family.CanaryLaw(value, sizes, uses, rate, 20.0, 30.0, scales)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.7, 1.0])
@@ -350,7 +350,7 @@ def test_a_sum_is_read_with_the_scale_of_its_noise() -> None:
     noise = np.random.default_rng(3).normal(0, 1.1, (30, 5))
     given = {"sizes of uses": [0.5, 1.0], "uses of each size": [2, 3], "sum": [0.4]}
     given |= {"rate of uses": [0.3], "canaries there": [20], "mean square": [np.mean(noise**2)]}
-    found = family.CanarySum.of(given, 50)
+    found = family.CanaryLaw.of(given, 50)
     assert (found.value, found.rate, found.present, found.absent) == (0.4, 0.3, 20.0, 30.0)
     scale = sums.noise_scale(noise, family.CHECKED / 4)
     assert list(found.scales) == pytest.approx([scale.low, scale.high])

@@ -9,8 +9,8 @@ from scipy.stats import laplace, norm
 
 from dpaudit.verify import accountant
 from dpaudit.verify.accountant import (
-    Composed,
     LossPair,
+    LossSum,
     _between,
     _loss,
     _window,
@@ -213,7 +213,7 @@ def test_losses_and_their_masses_give_delta() -> None:
     sums, masses = np.array([1.0, 2.0]), np.array([0.2, 0.1])
     tilted = masses * np.exp(-sums)
     above = [np.append(np.cumsum(x[::-1])[::-1], 0.0) for x in (masses, tilted)]
-    found = Composed(sums, *above, 0.01)
+    found = LossSum(sums, *above, 0.01)
     assert found.delta(1.5) == pytest.approx(0.01 + 0.1 * (1 - exp(-0.5)))
     assert found.delta(0.5) == pytest.approx(0.01 + 0.2 * (1 - exp(-0.5)) + 0.1 * (1 - exp(-1.5)))
     assert found.delta(2.0) == found.delta(9.0) == found.delta(800.0) == 0.01

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dpaudit.commands import page as report
 from dpaudit.files.config import AuditConfig
 from dpaudit.pipeline.run import Runtime, run_audit
-from dpaudit.verify.figures import Evidence
+from dpaudit.verify.figures import Basis
 from dpaudit.verify.verdict import (
     _known,
     _numbers,
@@ -265,7 +265,7 @@ def test_a_bound_that_is_exceeded_by_little_is_known(says: str, known: bool) -> 
     claim = {"text": "t", "threat_model": "e", "sentence": "", "meaning": "", "reason": "",
              "epsilon": 2.0, "delta": 0.0, "mu": None}  # fmt: skip
     claim["premises"] = [{"name": "distance", "says": says, "findings": [0]}]
-    evidence = Evidence(claim, 2.0, 0.0, None, [moved, {**moved, "role": "declared"}],
+    evidence = Basis(claim, 2.0, 0.0, None, [moved, {**moved, "role": "declared"}],
                         {"findings": [moved]}, None)  # fmt: skip
     assert [flaw.where for flaw in _numbers(evidence)] == ([] if known else ["premises.distance"])
 

@@ -69,7 +69,7 @@ class GradientEstimate(NamedTuple):
     model_std: float  # of the noise in each coordinate of the model
 
 
-class Window:
+class LinearWindow:
     """The linear system of consecutive rounds, as one adversary sees it.
 
     Raises:
@@ -212,7 +212,7 @@ def size(matrix: Tensor) -> float:
     return float(matrix.abs().max()) if matrix.numel() else 1.0
 
 
-class Unmixed(NamedTuple):
+class UnmixedGradients(NamedTuple):
     """What is known of each agent's gradient."""
 
     gradients: Tensor  # [n_agents, d]
@@ -245,7 +245,7 @@ class Mixture:
         self.of_model, self.of_gradients = effects[0], effects[1 : 1 + n].mT  # [n_observed(, n)]
         self.of_noise = effects[1 + n :].mT  # [n_observed, n_draws]
 
-    def unmixed(self, view: View, initial: Tensor) -> Unmixed:
+    def unmixed(self, view: View, initial: Tensor) -> UnmixedGradients:
         """Mean and deviation of the gradients, given the view and the initial model [d].
 
         Raises:
@@ -261,7 +261,7 @@ class Mixture:
         left, s, right = torch.linalg.svd(U @ A * tau, full_matrices=False)
         reported = (s / (s.square() + 1))[:, None] * (left.mT @ (U @ seen))
         shares = (right.square().mT @ (s.square() / (s.square() + 1))).clamp(max=1)
-        return Unmixed(tau * right.mT @ reported, tau * (1 - shares).sqrt(), shares)
+        return UnmixedGradients(tau * right.mT @ reported, tau * (1 - shares).sqrt(), shares)
 
     @property
     def n_agents(self) -> int:

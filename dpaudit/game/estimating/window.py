@@ -23,10 +23,10 @@ from dpaudit.game.probing.observer import senders_by_row, visible_rows
 from dpaudit.game.probing.probed_round import anywhere
 from dpaudit.game.probing.sparse_probe import HOPS, RELATIVE, Units, agents_of, footprints, in_parts
 from dpaudit.game.step_inputs import (
-    AskedNoise,
     ChosenNoise,
     GivenInputs,
     NumberedInputs,
+    RequestedNoise,
     flat_state,
     state_of,
     varying,
@@ -54,7 +54,7 @@ class WindowRequests(NamedTuple):
 
     inputs: list[GradientInput]
     calls: dict[int, list[Tensor]]  # by round, of each call: which of its inputs each row is
-    noise: dict[int, Mapping[str, AskedNoise]]  # by round and name
+    noise: dict[int, Mapping[str, RequestedNoise]]  # by round and name
     sent: dict[int, Messages]
 
     @classmethod

@@ -42,7 +42,7 @@ from dpaudit.game.probing.probed_round import NOISELESS, Answers, DenseProbes, P
 from dpaudit.game.probing.sparse_probe import SPARSE_FROM, SparseProbes
 from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, flat_state, state_of
 
-from .leak import EVERY_ROUND, Leak, Reading, Use, leak_of
+from .leak import EVERY_ROUND, Leak, RoundReading, Use, leak_of
 from .linear_view import LinearView
 from .narrow_view import NarrowView
 
@@ -58,7 +58,7 @@ RECOVERED = 1e-12  # of a draw's variance: what may be left of one that is recov
 class Update(NamedTuple):
     """What the adversary makes of a round, and what it does not know after it."""
 
-    reading: Reading
+    reading: RoundReading
     stds: Tensor  # [rank]: of each innovation before it is whitened, in units of messages
     residuals: Tensor  # [n_uses, width]: the record's effect on the state that is not known
     factor: Matrix  # [*, width]: of the covariance of the state after the round
@@ -95,7 +95,7 @@ def kalman_update(out: ProbedRound, uses: list[Use]) -> Update:
     noiseless = torch.from_numpy(seen - (seen @ U) @ U.T)  # the effect where there is no noise
     least = max(LEAST_NOISELESS, 100 * LOST * _condition_number(S))
     least = min(NOISELESS, least) * out.scale  # less of it is rounding
-    reading = Reading(
+    reading = RoundReading(
         messages=out.messages,
         whiten=whiten[:, order],
         gain=gain[order],
@@ -197,7 +197,7 @@ class Adversary:
         seen = self._observer.all_observations(k, sent, units)
         return seen if self._column is None or k < self.n_rounds else seen[..., [self._column]]
 
-    def _rounds(self) -> list[Reading]:
+    def _rounds(self) -> list[RoundReading]:
         """How each is read. Of many agents by sparse matrices, where a step reaches few others.
 
         Raises:
@@ -213,7 +213,7 @@ class Adversary:
                 why, self.reacts = reason, None
         return list(self._filtered(DenseProbes(self._observer, self.n_rounds, why)))
 
-    def _narrow(self, view: NarrowView) -> Iterator[Reading]:
+    def _narrow(self, view: NarrowView) -> Iterator[RoundReading]:
         """Each round of a view of few messages of many agents; no covariance is carried on."""
         scale = most = 0.0
         uses: list[Use] = []
@@ -236,7 +236,7 @@ class Adversary:
             most = max(out.largest, *stds.tolist(), 0.0)
             yield view.noted(k, out, reading, self._column)
 
-    def _filtered(self, probes: Probes) -> Iterator[Reading]:
+    def _filtered(self, probes: Probes) -> Iterator[RoundReading]:
         """Each round of the protocol in turn, with the uncertainty carried on. Raises NotLocal."""
         factor = probes.nothing
         width = factor.shape[1]
@@ -361,7 +361,7 @@ def _models_moved(noise: Matrix, record: Array, out: ProbedRound) -> Mask:
 class Innovation(NamedTuple):
     """The part of a round's observations that was not predicted."""
 
-    reading: Reading
+    reading: RoundReading
     raw: Tensor  # [trials, n_observations]
     whitened: Tensor  # [trials, rank]: independent noise of variance 1, if there is no record
 

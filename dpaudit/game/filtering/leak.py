@@ -60,7 +60,7 @@ NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
 
 
-class Certified(NamedTuple):
+class CertifiedSize(NamedTuple):
     """S(H) for models of any dimension, with weights y [k] for which diag(y) - H is psd."""
 
     low: float
@@ -87,22 +87,22 @@ def worst_directions(H: Tensor, d: int) -> Interval:
     return Interval(low, max(low, solved.high))
 
 
-def certified(H: Tensor, gap: float = GAP) -> Certified:
+def certified(H: Tensor, gap: float = GAP) -> CertifiedSize:
     """S(H) of a Gram matrix [k, k] from both sides, to a relative ``gap`` unless k > ``MOST``."""
     if not H.isfinite().all():
         raise ValueError("a Gram matrix has entries that are not finite")
     sums = H.abs().sum(1)
     same, most = float(H.sum()), float(sums.sum())
     if most - same <= ROUNDING * most:
-        return Certified(same, most, sums)
+        return CertifiedSize(same, most, sums)
     apart = float(H.diagonal().sum())  # a coordinate for each use
     if len(H) > MOST:
-        return Certified(max(same, apart), most, sums)
+        return CertifiedSize(max(same, apart), most, sums)
     low, y = _by_barrier(H.double().numpy(), gap)
     low, high = max(low, same, apart), float(y.sum())
     if most < high:
-        return Certified(low, max(low, most), sums)
-    return Certified(low, max(low, high), torch.from_numpy(y))
+        return CertifiedSize(low, max(low, most), sums)
+    return CertifiedSize(low, max(low, high), torch.from_numpy(y))
 
 
 def _by_barrier(H: Array, gap: float) -> tuple[float, Array]:
@@ -239,7 +239,7 @@ def parts(G: Tensor, least: float) -> list[Tensor]:
     return list(by_part.split(np.bincount(part).tolist()))
 
 
-class Reading(NamedTuple):
+class RoundReading(NamedTuple):
     """How the adversary reads one round."""
 
     messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
@@ -356,7 +356,7 @@ class Leak:
         ]
 
 
-def leak_of(rounds: list[Reading], game: Game) -> Leak:
+def leak_of(rounds: list[RoundReading], game: Game) -> Leak:
     """The exact leak of each round's use of the record, through this round and all later."""
     used = [EVERY_ROUND] if game.is_lasting else [*range(1, len(rounds) * game.batches + 1)]
     size = sqrt(game.filled)  # of all layers, of which a reading is of one
@@ -396,7 +396,7 @@ def leak_of(rounds: list[Reading], game: Game) -> Leak:
     )
 
 
-def _is_separate(rounds: list[Reading], game: Game) -> bool:
+def _is_separate(rounds: list[RoundReading], game: Game) -> bool:
     """Whether each inclusion shows in its own round alone, and apart from others of it.
 
     Columns are in standard deviations of the noise, whatever the unit of messages. One of 1e-12 or

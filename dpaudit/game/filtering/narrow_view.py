@@ -37,7 +37,7 @@ from dpaudit.game.matrices import Array, Indices, Mask, Matrix, factor_with
 from dpaudit.game.probing.probed_round import NOISELESS, Effects, ProbedRound
 from dpaudit.game.probing.sparse_probe import SparseProbes
 
-from .leak import Reading
+from .leak import RoundReading
 
 NARROW = 8  # agents for each number that is observed of a round, at the least
 WORK = 2 * 10**12  # products of numbers, about, that the factor of all observations takes
@@ -149,7 +149,9 @@ class NarrowView:
             earlier=Effects(old, np.zeros((len(old), 0)), np.zeros((len(old), 0))),
         )
 
-    def noted(self, k: int, out: ProbedRound, reading: Reading, column: int | None) -> Reading:
+    def noted(
+        self, k: int, out: ProbedRound, reading: RoundReading, column: int | None
+    ) -> RoundReading:
         """The reading with its draws and its gain, after which its innovations are known.
 
         Args:

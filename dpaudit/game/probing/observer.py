@@ -10,7 +10,7 @@ from torch import Tensor
 from dpaudit.defense import Message, Messages, NotObservable, ThreatModel
 from dpaudit.defense.view import View, seen_links
 from dpaudit.game.game import Game
-from dpaudit.game.step_inputs import AskedNoise, ChosenNoise
+from dpaudit.game.step_inputs import ChosenNoise, RequestedNoise
 
 Indices = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class Observer:
 
         All numbers of each row: a message has a width of its own beside a model of one coordinate.
         """
-        draws = {name: AskedNoise("gaussian", u.shape) for name, u in units.items()}
+        draws = {name: RequestedNoise("gaussian", u.shape) for name, u in units.items()}
         columns = [
             _picked(units[name] if is_own else sent[name].payload, rows)
             for name, rows, is_own in self._parts(k, sent, draws)
@@ -55,7 +55,7 @@ class Observer:
         return {name: self._visible[k, name] for name in read}
 
     def senders_of(
-        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise], at_draws: Indices
+        self, k: int, sent: Messages, draws: Mapping[str, RequestedNoise], at_draws: Indices
     ) -> Indices:
         """The agent that each observation comes from, of draws made ``at_draws`` [draws]."""
         found = [np.zeros(0, dtype=np.int64)]
@@ -70,7 +70,7 @@ class Observer:
         return np.concatenate(found)
 
     def named(
-        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]
+        self, k: int, sent: Messages, draws: Mapping[str, RequestedNoise]
     ) -> list[tuple[str, int]]:
         """What each observation is: message, or draw of the adversary's own, and row."""
         return [
@@ -81,13 +81,15 @@ class Observer:
         ]
 
     def _parts(
-        self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]
+        self, k: int, sent: Messages, draws: Mapping[str, RequestedNoise]
     ) -> list[tuple[str, Tensor, bool]]:
         """What is read, in order: message or draw, which rows of it, whether it is a draw."""
         read = [(name, rows, False) for name, rows in self._rows(k, sent).items()]
         return read + [(name, rows, True) for name, rows in self._own(k, sent, draws).items()]
 
-    def _own(self, k: int, sent: Messages, draws: Mapping[str, AskedNoise]) -> dict[str, Tensor]:
+    def _own(
+        self, k: int, sent: Messages, draws: Mapping[str, RequestedNoise]
+    ) -> dict[str, Tensor]:
         """The rows of each draw that the adversary's own agents made: by agent, or by sender.
 
         Of a draw that agents share, those that one of its agents knows.

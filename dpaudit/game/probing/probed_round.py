@@ -18,10 +18,10 @@ from dpaudit.errors import ConfigError, DpauditError
 from dpaudit.game.game import Game
 from dpaudit.game.matrices import Array, Mask, Matrix, column_norms
 from dpaudit.game.step_inputs import (
-    AskedNoise,
     AtPlaces,
     ChosenNoise,
     NumberedInputs,
+    RequestedNoise,
     WatchedGradient,
     differs,
     every_agent_holds,
@@ -158,7 +158,7 @@ def record_at(game: Game, points: Points, chosen: Tensor) -> WatchedGradient:
     return WatchedGradient(AtPlaces(canary, here))
 
 
-def laplace_draws(draws: Mapping[str, AskedNoise]) -> Tensor:
+def laplace_draws(draws: Mapping[str, RequestedNoise]) -> Tensor:
     """[draws] bool."""
     families = [draw.family == "laplace" for draw in draws.values() for _ in range(draw.numbers)]
     return torch.tensor(families, dtype=torch.bool)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpaudit.defense import ConfigError, Noise
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting, named, step_as_written
-from dpaudit.defense.returned import unchanged_settings
+from dpaudit.defense.contract_checks import unchanged_settings
 from dpaudit.defense.transcript import Messages, refuse_other_messages
 from dpaudit.game.game import LENGTH
 from dpaudit.game.step_inputs import (
@@ -26,7 +26,7 @@ from dpaudit.game.step_inputs import (
     every_agent_holds,
 )
 from dpaudit.rng import Streams
-from dpaudit.unforeseen import described, place
+from dpaudit.unexpected_errors import described, place
 
 from . import chance
 from .linearity import COORDINATES, ENTRIES, PLAYED, RELATIVE, ROUNDING

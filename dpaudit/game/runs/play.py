@@ -32,7 +32,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.checkpoint import NO_CHECKPOINT, Checkpoint, Progress
 from dpaudit.defense import DpauditError, Gradient, Messages, ThreatModel
 from dpaudit.game.filtering.adversary import Adversary, Innovation, KalmanFilter
-from dpaudit.game.filtering.leak import EVERY_ROUND, Reading
+from dpaudit.game.filtering.leak import EVERY_ROUND, RoundReading
 from dpaudit.game.game import CanaryGradient, Game
 from dpaudit.game.matrices import times
 from dpaudit.game.probing.observer import Observer
@@ -80,9 +80,9 @@ class SteepLosses:
     def opposite(self) -> "SteepLosses":
         return replace(self, sign=-self.sign)
 
-    def beside(self, canary: CanaryGradient, k: int) -> "Beside":
+    def beside(self, canary: CanaryGradient, k: int) -> "CanaryAmongOthers":
         """The oracle of round k."""
-        return Beside(canary, replace(self, slope=self.slope * (self.first <= k)))
+        return CanaryAmongOthers(canary, replace(self, slope=self.slope * (self.first <= k)))
 
     def at(self, X: Tensor, holders: Tensor | None) -> Tensor:
         """The gradients at X [..., m, d], in units of the longest."""
@@ -92,7 +92,7 @@ class SteepLosses:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside(Gradient):
+class CanaryAmongOthers(Gradient):
     """The canary, and beside it third agents with losses of their own."""
 
     canary: CanaryGradient
@@ -121,7 +121,7 @@ class Beside(Gradient):
         padded[..., : each.shape[-2], :] = each
         return padded + steep if not own else each + steep
 
-    def at_step(self, s: int) -> "Beside":
+    def at_step(self, s: int) -> "CanaryAmongOthers":
         return replace(self, canary=self.canary.at_step(s))
 
 
@@ -176,7 +176,7 @@ class ProjectionAdversary:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRuns:
     """What the adversary made of runs of one world."""
 
     scores: Array  # [trials], log likelihood ratio of the record being there; 0: none is known
@@ -186,8 +186,8 @@ class Scored:
 
 
 class Worlds(NamedTuple):
-    without: Scored
-    with_record: Scored
+    without: ScoredRuns
+    with_record: ScoredRuns
 
     @property
     def scores(self) -> tuple[Array, Array]:
@@ -244,9 +244,9 @@ def _is_due(n_blocks: int) -> bool:
 
 
 def _together(blocks: list[Worlds]) -> Worlds:
-    def joined_runs(runs: tuple[Scored, ...]) -> Scored:
+    def joined_runs(runs: tuple[ScoredRuns, ...]) -> ScoredRuns:
         scores, features = zip(*((one.scores, one.features) for one in runs), strict=True)
-        return Scored(np.concatenate(scores), np.concatenate(features))
+        return ScoredRuns(np.concatenate(scores), np.concatenate(features))
 
     return Worlds(*map(joined_runs, zip(*blocks, strict=True)))
 
@@ -267,7 +267,7 @@ def _progress_of(blocks: list[Worlds]) -> Progress:
 
 def _blocks_of(last: Progress | None) -> list[Worlds]:
     return [
-        Worlds(*(Scored(*(tensor.cpu().numpy() for tensor in run)) for run in block))
+        Worlds(*(ScoredRuns(*(tensor.cpu().numpy() for tensor in run)) for run in block))
         for block in (last.parts if last else ())
     ]
 
@@ -316,7 +316,9 @@ def _block(
             f'"{adversary.threat_model.name}" have NaN as their score; expected messages that are '
             "numbers: the defense overflows or divides by 0",
         )
-    return Worlds(Scored(scores[:trials], kept[:trials]), Scored(scores[trials:], kept[trials:]))
+    return Worlds(
+        ScoredRuns(scores[:trials], kept[:trials]), ScoredRuns(scores[trials:], kept[trials:])
+    )
 
 
 class _RatiosOfRuns:
@@ -368,7 +370,7 @@ class LearnedScore:
         self._direction = np.linalg.solve(covariance, with_record - without)
         self._middle = (without + with_record) / 2 @ self._direction
 
-    def __call__(self, played: Scored) -> Array:
+    def __call__(self, played: ScoredRuns) -> Array:
         return played.features @ self._direction - self._middle
 
 
@@ -385,7 +387,7 @@ def cross_fitted(training: Worlds) -> tuple[Array, Array]:
 
 def _part(worlds: Worlds, kept: list[Array]) -> Worlds:
     parts = zip(worlds, kept, strict=True)
-    return Worlds(*(Scored(world.scores[part], world.features[part]) for world, part in parts))
+    return Worlds(*(ScoredRuns(world.scores[part], world.features[part]) for world, part in parts))
 
 
 def error_rates(without: Array, with_record: Array) -> tuple[Array, Array]:
@@ -444,7 +446,7 @@ class LogRatios:
         to[j] = to[j] + log_ratio if j in to else log_ratio
 
 
-def _log_ratio(reading: Reading, y: Tensor, shift: Tensor) -> Tensor:
+def _log_ratio(reading: RoundReading, y: Tensor, shift: Tensor) -> Tensor:
     """ln p(y - shift)/p(y) of innovations [trials, rank]; of single draws where they are known."""
     y = y[:, : len(shift)]
     if not (reading.exact and reading.has_laplace):

@@ -51,7 +51,7 @@ MOST = 512  # units of noise that are played at once
 STAYS = 1e-9  # of what reaches its own coordinate: rounding in the others
 
 
-class Moved(NamedTuple):
+class CoordinateMoves(NamedTuple):
     """How far each coordinate of each row of a message moves [rows, d]."""
 
     by_record: Tensor
@@ -73,7 +73,9 @@ def in_layers(game: Game) -> Game:
     return replace(game, filled=len(game.layers)) if alike else game
 
 
-def filling(game: Game) -> tuple[dict[tuple[int, str], Moved], dict[tuple[int, str], Moved]] | None:
+def filling(
+    game: Game,
+) -> tuple[dict[tuple[int, str], CoordinateMoves], dict[tuple[int, str], CoordinateMoves]] | None:
     """What record and noise move in a model of one coordinate, and in one with layers.
 
     The first layers alone where all would take more than ``ENTRIES``. None: there are none, or two
@@ -91,7 +93,7 @@ def filling(game: Game) -> tuple[dict[tuple[int, str], Moved], dict[tuple[int, s
     return (one, several) if one.keys() == several.keys() else None
 
 
-def _are_copies(one: Moved, several: Moved) -> bool:
+def _are_copies(one: CoordinateMoves, several: CoordinateMoves) -> bool:
     for alone, each in zip(one, several, strict=True):
         allowed = RELATIVE * alone.abs().amax() if alone.numel() else 0.0
         if alone.shape[:-1] != each.shape[:-1] or not ((each - alone).abs() <= allowed).all():
@@ -99,7 +101,7 @@ def _are_copies(one: Moved, several: Moved) -> bool:
     return True
 
 
-def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], Moved]:
+def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], CoordinateMoves]:
     found, apart = {}, torch.eye(d, dtype=torch.bool)[:, None]
     asked = ChosenNoise()
     _sent(game, d, 0.0, asked)
@@ -125,7 +127,7 @@ def _moved_in_layers(game: Game, d: int) -> dict[tuple[int, str], Moved]:
                 raise _NotPlayed
             if not bool((noise.abs() <= STAYS * noise.abs().amax()).logical_or(apart).all()):
                 raise _NotPlayed
-            found[k, name] = Moved(record[0], noise.diagonal(dim1=0, dim2=2))
+            found[k, name] = CoordinateMoves(record[0], noise.diagonal(dim1=0, dim2=2))
         if any(moved.by_record.any() for moved in found.values()):
             break
     return found
@@ -219,7 +221,7 @@ def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
     return Wider(at[0], times[at], n_layers, f"in {n_layers} layers together", alone)
 
 
-def _times(one: Moved, several: Moved, row: int) -> float:
+def _times(one: CoordinateMoves, several: CoordinateMoves, row: int) -> float:
     """How much more the record weighs in the noise of a row; infinite: in a layer without any."""
     record, noise = (float(moved[row].abs()) for moved in one)
     if record == 0 or noise == 0:

@@ -9,7 +9,7 @@ import torch
 from dpaudit.accounting.families import gaussian_epsilon, gaussian_mu
 from dpaudit.accounting.privacy_loss import Array
 
-from .entries import BOX, Entry, N, clipped
+from .entries import BOX, N, ZooEntry, clipped
 
 DELTA = 1e-5
 GAUSSIAN = "Gaussian"
@@ -37,19 +37,21 @@ def gaussian(scale: float) -> Callable[[Array], Array]:
     return lambda x: clipped(x) + np.random.normal(0, scale, x.shape)
 
 
-def gaussian_entries() -> Iterator[Entry]:
+def gaussian_entries() -> Iterator[ZooEntry]:
     """Values that are clipped to L2 norm 1, of which two are at most 2 apart."""
     for epsilon in (0.9, 3.0):
         for distance, mistake in ((2.0, ""), (1.0, "noise for the clip norm, not twice that")):
             for name, scale_of in (("analytic", analytic), ("classical", classical)):
                 scale = scale_of(epsilon, distance)
                 known = of_gaussian(2.0, scale)
-                yield Entry(f"{GAUSSIAN}, {name}", mistake, gaussian(scale), epsilon, known, DELTA)
+                yield ZooEntry(
+                    f"{GAUSSIAN}, {name}", mistake, gaussian(scale), epsilon, known, DELTA
+                )
     scale = classical(15.0, 2.0)
     known = of_gaussian(2.0, scale)
     mistake = "the classical formula where it is not proven"
-    yield Entry("Gaussian, classical", mistake, gaussian(scale), 15.0, known, DELTA)
-    yield Entry(
+    yield ZooEntry("Gaussian, classical", mistake, gaussian(scale), 15.0, known, DELTA)
+    yield ZooEntry(
         "Gaussian, absent value",
         "",
         gaussian(analytic(2.0, 1.0)),
@@ -60,7 +62,7 @@ def gaussian_entries() -> Iterator[Entry]:
         "add-remove",
     )
     scale = analytic(2.0, 0.2)
-    yield Entry(
+    yield ZooEntry(
         "Gaussian, small",
         "the variance for the deviation",
         lambda x: clipped(x, 0.1) + np.random.normal(0, scale**2, x.shape),
@@ -71,24 +73,24 @@ def gaussian_entries() -> Iterator[Entry]:
     yield from _repeated(analytic(2.0, 2.0))
 
 
-def _repeated(scale: float) -> Iterator[Entry]:
+def _repeated(scale: float) -> Iterator[ZooEntry]:
     """Noise for epsilon 2, and more calls than one."""
     known = of_gaussian(2.0 * sqrt(4), scale)
     calls = {**BOX, "calls": 4}
     mistake = "fresh noise for each of 4 recipients"
-    yield Entry("Gaussian, four calls", mistake, gaussian(scale), 2.0, known, DELTA, calls)
-    yield Entry("Gaussian, four calls", "", gaussian(2 * scale), 2.0, 2.0, DELTA, calls)
+    yield ZooEntry("Gaussian, four calls", mistake, gaussian(scale), 2.0, known, DELTA, calls)
+    yield ZooEntry("Gaussian, four calls", "", gaussian(2 * scale), 2.0, 2.0, DELTA, calls)
     yield from _clips(scale)
     yield from _kinds_of_noise(scale)
     yield from _libraries(scale)
 
 
-def _clips(scale: float) -> Iterator[Entry]:
+def _clips(scale: float) -> Iterator[ZooEntry]:
     """Noise for epsilon 2 between values of norm 1, and clips that do not give that."""
 
-    def entry(mistake: str, clip: Callable[[Array], Array], distance: float) -> Entry:
+    def entry(mistake: str, clip: Callable[[Array], Array], distance: float) -> ZooEntry:
         known = of_gaussian(distance, scale) if distance < inf else inf
-        return Entry(
+        return ZooEntry(
             "Gaussian, clip",
             mistake,
             lambda x: clip(x) + np.random.normal(0, scale, x.shape),
@@ -105,7 +107,7 @@ def _clips(scale: float) -> Iterator[Entry]:
     yield entry("negative numbers not clipped", lambda x: np.minimum(x, 1 / sqrt(N)), inf)
     layers = [1.0, 1 / sqrt(2)]
     for norm, mistake in zip(layers, ("each tensor clipped to the bound of all", ""), strict=True):
-        yield Entry(
+        yield ZooEntry(
             "Gaussian, tensors",
             mistake,
             lambda x, c=norm: [clipped(t, c) + np.random.normal(0, scale, t.shape) for t in x],
@@ -114,7 +116,7 @@ def _clips(scale: float) -> Iterator[Entry]:
             DELTA,
             LIST,
         )
-    yield Entry(
+    yield ZooEntry(
         "Gaussian, tensors",
         "the last tensor without noise",
         lambda x: [clipped(x[0]) + np.random.normal(0, scale, x[0].shape), x[1]],
@@ -125,12 +127,12 @@ def _clips(scale: float) -> Iterator[Entry]:
     )
 
 
-def _kinds_of_noise(scale: float) -> Iterator[Entry]:
+def _kinds_of_noise(scale: float) -> Iterator[ZooEntry]:
     """Noise for epsilon 2 that is not independent, not always there, or depends on the value."""
     pool = np.random.default_rng(0).normal(0, scale, (500, N))
 
-    def entry(mistake: str, function: Callable[[Array], Array]) -> Entry:
-        return Entry("Gaussian, noise", mistake, function, 2.0, inf, DELTA)
+    def entry(mistake: str, function: Callable[[Array], Array]) -> ZooEntry:
+        return ZooEntry("Gaussian, noise", mistake, function, 2.0, inf, DELTA)
 
     yield entry("one draw for all numbers", lambda x: clipped(x) + np.random.normal(0, scale))
     yield entry("from a pool", lambda x: clipped(x) + pool[np.random.randint(len(pool))])
@@ -156,8 +158,8 @@ def _kinds_of_noise(scale: float) -> Iterator[Entry]:
     )
 
 
-def _libraries(scale: float) -> Iterator[Entry]:
-    yield Entry(
+def _libraries(scale: float) -> Iterator[ZooEntry]:
+    yield ZooEntry(
         "Gaussian, generator",
         "",
         lambda x, rng: clipped(x) + rng.normal(0, scale, x.shape),
@@ -166,7 +168,7 @@ def _libraries(scale: float) -> Iterator[Entry]:
         DELTA,
     )
     for factor, mistake in ((1.0, ""), (0.5, "half of the noise")):
-        yield Entry(
+        yield ZooEntry(
             "Gaussian, torch",
             mistake,
             lambda x, f=factor: x / x.norm().clamp(min=1.0) + f * scale * torch.randn_like(x),
@@ -175,7 +177,7 @@ def _libraries(scale: float) -> Iterator[Entry]:
             DELTA,
             TORCH,
         )
-    yield Entry(
+    yield ZooEntry(
         "Gaussian, rounded",
         "",
         lambda x: np.round(gaussian(scale)(x), 3),
@@ -185,33 +187,33 @@ def _libraries(scale: float) -> Iterator[Entry]:
     )
 
 
-def laplace_entries() -> Iterator[Entry]:
+def laplace_entries() -> Iterator[ZooEntry]:
     """Values with a distance of 1 in L1, or that are clipped."""
 
     def laplace(scale: float) -> Callable[[Array], Array]:
         return lambda x: x + np.random.laplace(0, scale, x.shape)
 
-    yield Entry("Laplace", "", laplace(1.0), 1.0, 1.0, options=APART)
-    yield Entry(
+    yield ZooEntry("Laplace", "", laplace(1.0), 1.0, 1.0, options=APART)
+    yield ZooEntry(
         "Laplace", "the deviation for the scale", laplace(1 / sqrt(2)), 1.0, sqrt(2), options=APART
     )
-    yield Entry("Laplace", "epsilon for the scale", laplace(0.5), 0.5, 2.0, options=APART)
-    yield Entry(
+    yield ZooEntry("Laplace", "epsilon for the scale", laplace(0.5), 0.5, 2.0, options=APART)
+    yield ZooEntry(
         "Laplace, L1 clip",
         "",
         lambda x: laplace(2.0)(x / max(1.0, np.abs(x).sum())),
         1.0,
         1.0,
     )
-    yield Entry(
+    yield ZooEntry(
         "Laplace, L2 clip",
         "noise of the L1 distance for a clip in L2",
         lambda x: laplace(2.0)(clipped(x)),
         1.0,
         sqrt(N),
     )
-    yield Entry("Laplace, L2 clip", "", lambda x: laplace(2 * sqrt(N))(clipped(x)), 1.0, 1.0)
-    yield Entry(
+    yield ZooEntry("Laplace, L2 clip", "", lambda x: laplace(2 * sqrt(N))(clipped(x)), 1.0, 1.0)
+    yield ZooEntry(
         "exponential noise",
         "noise to one side",
         lambda x: x + np.random.exponential(1.0, x.shape),
@@ -219,7 +221,7 @@ def laplace_entries() -> Iterator[Entry]:
         inf,
         options=ONE,
     )
-    yield Entry(
+    yield ZooEntry(
         "Laplace, cut off",
         "noise without tails",
         lambda x: x + np.clip(np.random.laplace(0, 1.0, x.shape), -2, 2),
@@ -227,10 +229,10 @@ def laplace_entries() -> Iterator[Entry]:
         inf,
         options=ONE,
     )
-    yield Entry(
+    yield ZooEntry(
         "uniform noise", "", lambda x: x + np.random.uniform(-10, 10, x.shape), 0.01, 0.0, 0.05, ONE
     )
-    yield Entry(
+    yield ZooEntry(
         "uniform noise",
         "claimed with a small delta",
         lambda x: x + np.random.uniform(-10, 10, x.shape),
@@ -243,7 +245,7 @@ def laplace_entries() -> Iterator[Entry]:
     yield from _staircase()
 
 
-def _snapping() -> Iterator[Entry]:
+def _snapping() -> Iterator[ZooEntry]:
     """Mironov 2012: clamp, add Laplace noise, round to a grid of a power of 2, clamp."""
 
     def snap(scale: float, grid: float, bound: float = 20.0) -> Callable[[Array], Array]:
@@ -253,9 +255,9 @@ def _snapping() -> Iterator[Entry]:
 
         return snapped
 
-    yield Entry("snapping", "", snap(1.0, 1.0), 1.01, 1.0, options=ONE)
-    yield Entry("snapping", "a third of the noise", snap(1 / 3, 0.5), 1.01, 3.0, options=ONE)
-    yield Entry(
+    yield ZooEntry("snapping", "", snap(1.0, 1.0), 1.01, 1.0, options=ONE)
+    yield ZooEntry("snapping", "a third of the noise", snap(1 / 3, 0.5), 1.01, 3.0, options=ONE)
+    yield ZooEntry(
         "snapping",
         "the noise rounded, not the sum",
         lambda x: x + np.round(np.random.laplace(0, 1.0, x.shape)),
@@ -265,7 +267,7 @@ def _snapping() -> Iterator[Entry]:
     )
 
 
-def _staircase() -> Iterator[Entry]:
+def _staircase() -> Iterator[ZooEntry]:
     """Geng and Viswanath 2014, at distance 1: steps of height e^-epsilon, at gamma within each."""
     epsilon, b = 1.0, exp(-1.0)
     gamma = 1 / (1 + exp(epsilon / 2))
@@ -281,11 +283,11 @@ def _staircase() -> Iterator[Entry]:
 
         return noised
 
-    yield Entry("staircase", "", staircase(1.0), epsilon, epsilon, options=ONE)
-    yield Entry(
+    yield ZooEntry("staircase", "", staircase(1.0), epsilon, epsilon, options=ONE)
+    yield ZooEntry(
         "staircase", "steps half as wide", staircase(0.5), epsilon, 2 * epsilon, options=ONE
     )
 
 
-def additive() -> list[Entry]:
+def additive() -> list[ZooEntry]:
     return [*gaussian_entries(), *laplace_entries()]

@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from dpaudit.accounting.privacy_loss import Array
 
-from .entries import Entry, N, discrete_epsilon, integer_noise, randomised_response
+from .entries import N, ZooEntry, discrete_epsilon, integer_noise, randomised_response
 
 DELTA = 1e-5
 INTEGER = {"shape": (1,), "dtype": "int64", "sensitivity": 1.0, "norm": "l1"}
@@ -20,7 +20,7 @@ UNIT = {"shape": (1,), "low": -1.0, "high": 1.0}
 UNITS = {**UNIT, "shape": (N,)}
 
 
-def integer_entries() -> Iterator[Entry]:
+def integer_entries() -> Iterator[ZooEntry]:
     """Noise on integers that are 1 apart: Ghosh et al. 2009; Canonne, Kamath and Steinke 2020."""
 
     def geometric(alpha: float) -> Callable[[Array], Array]:
@@ -30,8 +30,8 @@ def integer_entries() -> Iterator[Entry]:
 
         return noised
 
-    yield Entry("discrete Laplace", "", geometric(exp(-1.0)), 1.0, 1.0, options=INTEGER)
-    yield Entry(
+    yield ZooEntry("discrete Laplace", "", geometric(exp(-1.0)), 1.0, 1.0, options=INTEGER)
+    yield ZooEntry(
         "discrete Laplace",
         "for half of the distance",
         geometric(exp(-2.0)),
@@ -39,7 +39,7 @@ def integer_entries() -> Iterator[Entry]:
         2.0,
         options=INTEGER,
     )
-    yield Entry(
+    yield ZooEntry(
         "discrete Laplace",
         "added to an even number alone",
         lambda x: np.where(x % 2 == 0, geometric(exp(-1.0))(x), x),
@@ -50,7 +50,7 @@ def integer_entries() -> Iterator[Entry]:
     yield from _discrete_gaussian(2.0, 2.0, "")
     yield from _discrete_gaussian(1.0, 2.0, "half of the noise")
     rounded = integer_noise(lambda x: _laplace_cells(x, 1.0), 1, 0.0)
-    yield Entry(
+    yield ZooEntry(
         "Laplace, rounded to integers",
         "",
         lambda x: x + np.rint(np.random.laplace(0, 1.0, x.shape)).astype("int64"),
@@ -59,7 +59,7 @@ def integer_entries() -> Iterator[Entry]:
         options=INTEGER,
     )
     truncated = integer_noise(lambda x: _truncated_cells(x, 1.0), 1, 0.0)
-    yield Entry(
+    yield ZooEntry(
         "Laplace, cut to integers",
         "noise cast to the dtype of the value, towards 0",
         lambda x: x + np.random.laplace(0, 1.0, x.shape).astype("int64"),
@@ -68,7 +68,7 @@ def integer_entries() -> Iterator[Entry]:
         options=INTEGER,
     )
     cut = integer_noise(lambda x: _gaussian_cells(x, 0.5), 1, DELTA)
-    yield Entry(
+    yield ZooEntry(
         "Gaussian, cut to integers",
         "noise that the dtype of the value loses",
         lambda x: x + np.random.normal(0, 0.5, x.shape).astype("int64"),
@@ -79,7 +79,7 @@ def integer_entries() -> Iterator[Entry]:
     )
 
 
-def _discrete_gaussian(scale: float, claimed: float, mistake: str) -> Iterator[Entry]:
+def _discrete_gaussian(scale: float, claimed: float, mistake: str) -> Iterator[ZooEntry]:
     """Noise of one scale, claimed with the epsilon of another one."""
     at = np.arange(-60, 61)
     weight = np.exp(-(at**2) / (2 * scale**2))
@@ -91,7 +91,7 @@ def _discrete_gaussian(scale: float, claimed: float, mistake: str) -> Iterator[E
         return np.asarray(x + np.random.choice(at, x.shape, p=weight / weight.sum()))
 
     options = {**INTEGER, "runs": 20_000}
-    yield Entry("discrete Gaussian", mistake, noised, epsilon, known, DELTA, options)
+    yield ZooEntry("discrete Gaussian", mistake, noised, epsilon, known, DELTA, options)
 
 
 def _gaussian_weight(scale: float, x: Array) -> Array:
@@ -118,7 +118,7 @@ def _gaussian_cells(x: Array, scale: float) -> Array:
     return np.where(size == 0, 2 * tail, tail)
 
 
-def response_entries() -> Iterator[Entry]:
+def response_entries() -> Iterator[ZooEntry]:
     """Randomised response on one bit, several bits, or one of eight answers."""
 
     def flipped(truth: float) -> Callable[[Array], Array]:
@@ -134,11 +134,11 @@ def response_entries() -> Iterator[Entry]:
     for epsilon in (1.0, log(3)):
         truth = exp(epsilon) / (1 + exp(epsilon))
         known = randomised_response(truth, 2)
-        yield Entry("randomised response", "", flipped(truth), epsilon, known, options=BIT)
+        yield ZooEntry("randomised response", "", flipped(truth), epsilon, known, options=BIT)
     mistake = "two coins: log 3, claimed as log 2"
-    yield Entry("randomised response", mistake, flipped(0.75), log(2), log(3), options=BIT)
+    yield ZooEntry("randomised response", mistake, flipped(0.75), log(2), log(3), options=BIT)
     mistake = "one answer that is always true"
-    yield Entry(
+    yield ZooEntry(
         "randomised response",
         mistake,
         lambda x: np.where(x == 0, x, flipped(0.75)(x)),
@@ -148,11 +148,11 @@ def response_entries() -> Iterator[Entry]:
     )
     of_bits = 0.25
     truth = exp(of_bits) / (1 + exp(of_bits))
-    yield Entry(
+    yield ZooEntry(
         "randomised response of 16 bits", "", flipped(truth), N * of_bits, N * of_bits, options=BITS
     )
     mistake = "the epsilon of one bit"
-    yield Entry(
+    yield ZooEntry(
         "randomised response of 16 bits",
         mistake,
         flipped(truth),
@@ -162,25 +162,25 @@ def response_entries() -> Iterator[Entry]:
     )
     truth = exp(1.0) / (exp(1.0) + 7)
     known = randomised_response(truth, 8)
-    yield Entry("randomised response of 8", "", answered(truth), 1.0, known, options=CHOICE)
+    yield ZooEntry("randomised response of 8", "", answered(truth), 1.0, known, options=CHOICE)
     truth = exp(1.0) / (exp(1.0) + 1)
     mistake = "the probability for two answers"
     known = randomised_response(truth, 8)
-    yield Entry("randomised response of 8", mistake, answered(truth), 1.0, known, options=CHOICE)
+    yield ZooEntry("randomised response of 8", mistake, answered(truth), 1.0, known, options=CHOICE)
 
 
-def quantiser_entries() -> Iterator[Entry]:
+def quantiser_entries() -> Iterator[ZooEntry]:
     """One bit for a number between -1 and 1: Duchi, Jordan and Wainwright 2018, and 1-bit SGD."""
 
     def duchi(epsilon: float) -> Callable[[Array], Array]:
         c = (exp(epsilon) + 1) / (exp(epsilon) - 1)
         return lambda x: np.where(np.random.random(x.shape) < (1 + x / c) / 2, c, -c)
 
-    yield Entry("one bit, Duchi et al.", "", duchi(1.0), 1.0, 1.0, options=UNIT)
+    yield ZooEntry("one bit, Duchi et al.", "", duchi(1.0), 1.0, 1.0, options=UNIT)
     mistake = "the epsilon of one number"
-    yield Entry("one bit, Duchi et al.", mistake, duchi(1.0), 1.0, N * 1.0, options=UNITS)
-    yield Entry("one bit, Duchi et al.", "", duchi(0.25), N * 0.25, N * 0.25, options=UNITS)
-    yield Entry(
+    yield ZooEntry("one bit, Duchi et al.", mistake, duchi(1.0), 1.0, N * 1.0, options=UNITS)
+    yield ZooEntry("one bit, Duchi et al.", "", duchi(0.25), N * 0.25, N * 0.25, options=UNITS)
+    yield ZooEntry(
         "stochastic rounding",
         "rounding for noise",
         lambda x: np.where(np.random.random(x.shape) < (1 + x) / 2, 1.0, -1.0),
@@ -188,7 +188,7 @@ def quantiser_entries() -> Iterator[Entry]:
         inf,
         options=UNIT,
     )
-    yield Entry(
+    yield ZooEntry(
         "quantiser after noise",
         "",
         lambda x: np.round(x + np.random.laplace(0, 2.0, x.shape)),
@@ -196,7 +196,7 @@ def quantiser_entries() -> Iterator[Entry]:
         discrete_epsilon(*_cells_of_two(2.0)),
         options=UNIT,
     )
-    yield Entry(
+    yield ZooEntry(
         "quantiser before noise",
         "steps wider than the distance that noise is for",
         lambda x: 2 * np.round(x) + np.random.laplace(0, 2.0, x.shape),
@@ -212,5 +212,5 @@ def _cells_of_two(scale: float) -> tuple[Array, Array]:
     return _laplace_cells(at + 1, scale), _laplace_cells(at - 1, scale)
 
 
-def discrete() -> list[Entry]:
+def discrete() -> list[ZooEntry]:
     return [*integer_entries(), *response_entries(), *quantiser_entries()]

@@ -16,7 +16,7 @@ INDEX: Mapping[str, Any] = {"output_shape": (), "output_dtype": "int64"}
 SCORES: Mapping[str, Any] = {"shape": (N,), "sensitivity": 1.0, "norm": "linf"}
 
 
-class Entry(NamedTuple):
+class ZooEntry(NamedTuple):
     """One mechanism with one claim."""
 
     name: str

@@ -12,7 +12,7 @@ from dpaudit.mechanism.source import from_python, judged
 
 from .additive import additive
 from .discrete import discrete
-from .entries import Entry
+from .entries import ZooEntry
 from .selection import selection
 from .updates import updates
 
@@ -30,10 +30,10 @@ COLUMNS = (
 )
 
 
-class Audited(NamedTuple):
+class AuditedEntry(NamedTuple):
     """One entry with the verdict on its claim."""
 
-    entry: Entry
+    entry: ZooEntry
     claim: JudgedClaim
     certified: float
     measured: float | None  # None: nothing was
@@ -49,12 +49,12 @@ class Audited(NamedTuple):
         return self.accused != self.entry.is_right
 
 
-def zoo() -> list[Entry]:
+def zoo() -> list[ZooEntry]:
     """All mechanisms."""
     return [*additive(), *discrete(), *selection(), *updates()]
 
 
-def audited(entries: Iterable[Entry], seed: int = 0, runs: int = RUNS) -> Iterator[Audited]:
+def audited(entries: Iterable[ZooEntry], seed: int = 0, runs: int = RUNS) -> Iterator[AuditedEntry]:
     """Audit each entry. Raises DpauditError: one cannot be audited."""
     for entry in entries:
         claim = {
@@ -70,7 +70,7 @@ def audited(entries: Iterable[Entry], seed: int = 0, runs: int = RUNS) -> Iterat
         seconds = perf_counter() - began
         certified = _value(findings, Role.TEST, Name.EPSILON_LOWER_BOUND) or 0.0
         measured = _value(findings, Role.MEASURED, Name.EPSILON)
-        yield Audited(entry, verdict, certified, measured, seconds)
+        yield AuditedEntry(entry, verdict, certified, measured, seconds)
 
 
 def _value(findings: Sequence[Finding], role: Role, name: Name) -> float | None:
@@ -78,7 +78,7 @@ def _value(findings: Sequence[Finding], role: Role, name: Name) -> float | None:
     return next((value for value in found if value is not None), None)
 
 
-def row(one: Audited) -> tuple[str, ...]:
+def row(one: AuditedEntry) -> tuple[str, ...]:
     """The cells of ``COLUMNS``."""
     entry = one.entry
     figures = [f"{x:.3g}" for x in (entry.epsilon, entry.claimed)]
@@ -90,7 +90,7 @@ def row(one: Audited) -> tuple[str, ...]:
     return (entry.name, entry.mistake or "right", *figures, verdict, *last)
 
 
-def text(one: Audited) -> str:
+def text(one: AuditedEntry) -> str:
     """The same as a line."""
     name, mistake, epsilon, claimed, verdict, certified, measured, seconds = row(one)
     known = f"epsilon {epsilon}, {claimed} claimed"
@@ -98,7 +98,7 @@ def text(one: Audited) -> str:
     return f"{name} ({mistake}): {known}: {verdict}; {figures}; {seconds} s"
 
 
-def tables(found: Sequence[Audited], seed: int) -> ResultTables:
+def tables(found: Sequence[AuditedEntry], seed: int) -> ResultTables:
     """All of it as published results."""
     table = ResultTable(
         title="Single functions",
@@ -111,14 +111,14 @@ def tables(found: Sequence[Audited], seed: int) -> ResultTables:
     return ResultTables(title="Zoo of mechanisms", command=command, tables=(table,))
 
 
-def is_sound(found: Sequence[Audited]) -> bool:
+def is_sound(found: Sequence[AuditedEntry]) -> bool:
     """Whether no right mechanism is accused, and no wrong one supported. A miss is allowed."""
     accused = any(one.accused for one in found if one.entry.is_right)
     supported = any(one.claim.verdict == "supported" for one in found if not one.entry.is_right)
     return not accused and not supported
 
 
-def summary(found: Sequence[Audited]) -> str:
+def summary(found: Sequence[AuditedEntry]) -> str:
     """The counts."""
     wrong = [one for one in found if not one.entry.is_right]
     right = [one for one in found if one.entry.is_right]

@@ -10,14 +10,14 @@ import numpy as np
 
 from dpaudit.accounting.privacy_loss import Array
 
-from .entries import INDEX, SCORES, Entry, N
+from .entries import INDEX, SCORES, N, ZooEntry
 
 CHOSEN = {**SCORES, **INDEX}
 OVER, BELOW, UNASKED = 1.0, 0.0, -1.0  # answers of the sparse vector technique
 LARGE = 1e3
 
 
-def choice_entries() -> Iterator[Entry]:
+def choice_entries() -> Iterator[ZooEntry]:
     """One index, at epsilon 1: McSherry and Talwar 2007; Dwork and Roth 2014, section 3.3."""
 
     def exponential(factor: float) -> Callable[[Array], Array]:
@@ -30,20 +30,20 @@ def choice_entries() -> Iterator[Entry]:
     def noisy_max(draw: Callable[..., Array], scale: float) -> Callable[[Array], Array]:
         return lambda x: np.asarray(np.argmax(x + draw(scale=scale, size=x.shape)))
 
-    yield Entry("exponential mechanism", "", exponential(0.5), 1.0, 1.0, options=CHOSEN)
+    yield ZooEntry("exponential mechanism", "", exponential(0.5), 1.0, 1.0, options=CHOSEN)
     mistake = "not divided by 2"
-    yield Entry("exponential mechanism", mistake, exponential(1.0), 1.0, 2.0, options=CHOSEN)
+    yield ZooEntry("exponential mechanism", mistake, exponential(1.0), 1.0, 2.0, options=CHOSEN)
     mistake = "temperature 1/4"
-    yield Entry("exponential mechanism", mistake, exponential(4.0), 1.0, 8.0, options=CHOSEN)
+    yield ZooEntry("exponential mechanism", mistake, exponential(4.0), 1.0, 8.0, options=CHOSEN)
     laplace, one_sided = np.random.laplace, np.random.exponential
-    yield Entry("noisy max", "", noisy_max(laplace, 2.0), 1.0, 1.0, options=CHOSEN)
-    yield Entry(
+    yield ZooEntry("noisy max", "", noisy_max(laplace, 2.0), 1.0, 1.0, options=CHOSEN)
+    yield ZooEntry(
         "noisy max, exponential noise", "", noisy_max(one_sided, 2.0), 1.0, 1.0, options=CHOSEN
     )
-    yield Entry(
+    yield ZooEntry(
         "noisy max", "a quarter of the noise", noisy_max(laplace, 0.5), 1.0, 4.0, options=CHOSEN
     )
-    yield Entry(
+    yield ZooEntry(
         "noisy max",
         "the noisy scores beside it",
         lambda x: x + np.random.laplace(0, 2.0, x.shape),
@@ -51,7 +51,9 @@ def choice_entries() -> Iterator[Entry]:
         N / 2,
         options=SCORES,
     )
-    yield Entry("noisy max", "no noise where one is far ahead", _sure_max, 1.0, inf, options=CHOSEN)
+    yield ZooEntry(
+        "noisy max", "no noise where one is far ahead", _sure_max, 1.0, inf, options=CHOSEN
+    )
 
 
 def _sure_max(x: Array) -> Array:
@@ -61,7 +63,7 @@ def _sure_max(x: Array) -> Array:
     return np.asarray(np.argmax(x + np.random.laplace(0, 2.0, x.shape)))
 
 
-def top_entries() -> Iterator[Entry]:
+def top_entries() -> Iterator[ZooEntry]:
     """The k largest of all, by noise in one shot: Qiao, Su and Zhang 2021, and wrong ones."""
     k = 4
 
@@ -74,11 +76,11 @@ def top_entries() -> Iterator[Entry]:
 
         return kept
 
-    yield Entry("top 4", "", top(2.0 * k), 1.0, 1.0, options=SCORES)
+    yield ZooEntry("top 4", "", top(2.0 * k), 1.0, 1.0, options=SCORES)
     mistake = "noise for a single one, and less"
-    yield Entry("top 4", mistake, top(0.25), 1.0, 8.0, options=SCORES)
-    yield Entry("top 4", "selected without noise", _top_without_noise, 1.0, inf, options=SCORES)
-    yield Entry(
+    yield ZooEntry("top 4", mistake, top(0.25), 1.0, 8.0, options=SCORES)
+    yield ZooEntry("top 4", "selected without noise", _top_without_noise, 1.0, inf, options=SCORES)
+    yield ZooEntry(
         "top 4",
         "",
         lambda x: _largest(x + np.random.laplace(0, N * 1.0, x.shape), k),
@@ -103,7 +105,7 @@ def _top_without_noise(x: Array) -> Array:
     return found
 
 
-def sparse_entries() -> Iterator[Entry]:
+def sparse_entries() -> Iterator[ZooEntry]:
     """The sparse vector technique as Lyu, Su and Li 2017 number its published forms (Figure 1).
 
     The threshold is 0, and at most c answers are above it. Algorithms 1 and 2 are right.
@@ -135,8 +137,10 @@ def sparse_entries() -> Iterator[Entry]:
 
     half = epsilon / 2
 
-    def entry(name: str, mistake: str, function: Callable[[Array], Array], known: float) -> Entry:
-        return Entry(f"sparse vector, {name}", mistake, function, epsilon, known, options=SCORES)
+    def entry(
+        name: str, mistake: str, function: Callable[[Array], Array], known: float
+    ) -> ZooEntry:
+        return ZooEntry(f"sparse vector, {name}", mistake, function, epsilon, known, options=SCORES)
 
     yield entry("algorithm 1", "", sparse(1 / half, 2 * c / half, c), epsilon)
     yield entry("algorithm 2", "", sparse(c / half, 2 * c / half, c, fresh=c / half), epsilon)
@@ -154,5 +158,5 @@ def sparse_entries() -> Iterator[Entry]:
     yield entry("algorithm 6", "no bound on answers", sparse(1 / half, 1 / half, None), inf)
 
 
-def selection() -> list[Entry]:
+def selection() -> list[ZooEntry]:
     return [*choice_entries(), *top_entries(), *sparse_entries()]

@@ -15,7 +15,7 @@ from dpaudit.accounting.privacy_loss import Array
 from dpaudit.accounting.releases import RecordAdjacency, Release
 from dpaudit.accounting.releases import epsilon as accounted
 
-from .entries import Entry, clipped
+from .entries import ZooEntry, clipped
 
 DELTA = 1e-5
 ROWS = 6
@@ -36,7 +36,7 @@ def per_record(x: Array) -> Array:
     return np.asarray((x / np.maximum(lengths, 1.0)).sum(axis=0))
 
 
-def sgd_entries() -> Iterator[Entry]:
+def sgd_entries() -> Iterator[ZooEntry]:
     """The sum of clipped gradients with Gaussian noise: Abadi et al. 2016."""
 
     def step(
@@ -56,23 +56,23 @@ def sgd_entries() -> Iterator[Entry]:
         return gaussian_epsilon(DELTA, distance / scale)
 
     scale = 1.0 / gaussian_mu(2.0, DELTA)
-    yield Entry("DP-SGD step", "", step(scale), 2.0, 2.0, DELTA, BATCH, "add-remove")
-    yield Entry("DP-SGD step, replaced record", "", step(2 * scale), 2.0, 2.0, DELTA, BATCH)
+    yield ZooEntry("DP-SGD step", "", step(scale), 2.0, 2.0, DELTA, BATCH, "add-remove")
+    yield ZooEntry("DP-SGD step, replaced record", "", step(2 * scale), 2.0, 2.0, DELTA, BATCH)
     mistake = "noise for one record more or less"
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, replaced record", mistake, step(scale), 2.0, of(2.0, scale), DELTA, BATCH
     )
     mistake = "the sum clipped, not each record"
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, clip", mistake, step(scale, lambda x: clipped(x.sum(axis=0))), 2.0,
         of(2.0, scale), DELTA, BATCH,
     )  # fmt: skip
     mistake = "records not clipped"
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, clip", mistake, step(scale, lambda x: x.sum(axis=0)), 2.0, inf, DELTA, BATCH
     )
     mistake = "divided by the number of records"
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, mean", mistake, step(scale, mean=True), 2.0, _of_mean(scale), DELTA, BATCH,
         "add-remove",
     )  # fmt: skip
@@ -80,9 +80,9 @@ def sgd_entries() -> Iterator[Entry]:
     yield from _sparse(step(scale))
 
 
-def _sparse(noised: Callable[[Array], Array]) -> Iterator[Entry]:
+def _sparse(noised: Callable[[Array], Array]) -> Iterator[ZooEntry]:
     """Few numbers of a step with epsilon 2."""
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, sparse",
         "",
         lambda x: _largest(noised(x), 2),
@@ -92,7 +92,7 @@ def _sparse(noised: Callable[[Array], Array]) -> Iterator[Entry]:
         BATCH,
         "add-remove",
     )
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, sparse",
         "numbers that are not selected are shown to be small",
         lambda x: np.where(np.abs(per_record(x)) > 0.5, noised(x), 0.0),
@@ -121,7 +121,7 @@ def _of_mean(scale: float) -> float:
     return float(found[-1]) if len(found) else 0.0
 
 
-def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
+def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[ZooEntry]:
     """Batches drawn with probability 1/2: what accounting gives, and what people claim."""
     scale, rate = 1.0, 0.5
     release = Release(
@@ -130,7 +130,7 @@ def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
     adjacencies: tuple[RecordAdjacency, ...] = ("add-remove", "replace-one")
     for adjacency in adjacencies:
         known = accounted([release], DELTA, adjacency)
-        yield Entry(
+        yield ZooEntry(
             f"DP-SGD step, sampled, {adjacency}",
             "",
             step(scale, rate=rate),
@@ -141,7 +141,7 @@ def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
             adjacency,
         )
     known = accounted([release], DELTA, "replace-one")
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, sampled, replace-one",
         "epsilon times the sampling rate",
         step(scale, rate=rate),
@@ -150,7 +150,7 @@ def _sampled(step: Callable[..., Callable[[Array], Array]]) -> Iterator[Entry]:
         DELTA,
         {**BATCH, "runs": 20_000},
     )
-    yield Entry(
+    yield ZooEntry(
         "DP-SGD step, sampled, replace-one",
         "the first half of the records in place of a sample",
         lambda x: step(4.0)(x[: ROWS // 2]),
@@ -168,14 +168,16 @@ def _largest(x: Array, k: int) -> Array:
     return kept
 
 
-def statistic_entries() -> Iterator[Entry]:
+def statistic_entries() -> Iterator[ZooEntry]:
     """Sums, means, maxima and medians of numbers between 0 and 1, by Laplace noise."""
 
     def noised(of: Callable[[Array], Any], scale: float) -> Callable[[Array], Array]:
         return lambda x: np.asarray(of(x) + np.random.laplace(0, scale))
 
-    def entry(name: str, mistake: str, function: Callable[[Array], Array], known: float) -> Entry:
-        return Entry(name, mistake, function, 1.0, known, options=NUMBERS)
+    def entry(
+        name: str, mistake: str, function: Callable[[Array], Array], known: float
+    ) -> ZooEntry:
+        return ZooEntry(name, mistake, function, 1.0, known, options=NUMBERS)
 
     yield entry("sum", "", noised(np.sum, 1.0), 1.0)
     yield entry("mean", "", noised(np.mean, 1 / ROWS), 1.0)
@@ -204,5 +206,5 @@ def _exact_zero(x: Array) -> Array:
     return np.asarray(count + np.random.laplace() if count > 0 else 0.0)
 
 
-def updates() -> list[Entry]:
+def updates() -> list[ZooEntry]:
     return [*sgd_entries(), *statistic_entries()]

@@ -12,13 +12,13 @@ from scipy.special import ndtri
 from dpaudit.accounting.releases import Interval, epsilon
 from dpaudit.attacks.canaries.bound import (
     CHECKED,
-    Guessing,
-    Summed,
+    GuessPlan,
+    SumStatistic,
     _least_beyond,
     not_gaussian,
     sum_test,
 )
-from dpaudit.attacks.canaries.channels import CanaryEvidence, Channels, WithCanaries, _sampled
+from dpaudit.attacks.canaries.channels import CanaryChannels, CanaryEvidence, WithCanaries, _sampled
 from dpaudit.attacks.canaries.records import train_with_records
 from dpaudit.defense.gossip import releases
 from dpaudit.files.claim import Claim
@@ -33,9 +33,9 @@ EAVESDROPPER = ThreatModel(name="eavesdropper", kind="external")
 ONE = np.ones(1)
 
 
-def summed(value: float, rate: float = 1.0) -> Summed:
+def summed(value: float, rate: float = 1.0) -> SumStatistic:
     """Fifty canaries of either kind, of mu 1 each, under noise of known scale."""
-    return Summed(CanarySum(ONE, rate, 50, 50), ONE, value, 1.0, "")
+    return SumStatistic(CanarySum(ONE, rate, 50, 50), ONE, value, 1.0, "")
 
 
 def test_what_testing_the_noise_takes_is_taken_off_alpha() -> None:
@@ -78,28 +78,30 @@ def test_half_of_it_decides_whether_noise_is_gaussian(monkeypatch, p: float, tak
     module = "dpaudit.attacks.canaries.bound"
     monkeypatch.setattr(f"{module}.channel_noise_test", lambda noise, sizes: ("signs", p))
     seen, included = np.random.default_rng(0).normal(size=(40, 1)), np.arange(40) < 20
-    found = Summed.of(CanaryEvidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
-    assert isinstance(found, Summed) is taken
-    if isinstance(found, Summed):
+    found = SumStatistic.of(CanaryEvidence(seen[:, 0], included, CanaryChannels(seen, ONE)), 1.0)
+    assert isinstance(found, SumStatistic) is taken
+    if isinstance(found, SumStatistic):
         assert found.law.scale == noise_scale(seen[20:], CHECKED / 4)
 
 
 def test_canaries_that_are_all_left_out_prove_nothing() -> None:
     seen = np.random.default_rng(0).normal(size=(20, 1))
     for included in (np.zeros(20, bool), np.ones(20, bool)):
-        found = Summed.of(CanaryEvidence(seen[:, 0], included, Channels(seen, ONE)), 1.0)
+        found = SumStatistic.of(
+            CanaryEvidence(seen[:, 0], included, CanaryChannels(seen, ONE)), 1.0
+        )
         assert isinstance(found, str)
 
 
 def test_guesses_without_an_error_prove_the_root_of_alpha() -> None:
     """q^r = alpha: of ten guesses q is 0.741, of eight 0.688; four prove nothing."""
-    power = Guessing(100, 10, 0.05).power(Claim(text="small", epsilon=0.5))
+    power = GuessPlan(100, 10, 0.05).power(Claim(text="small", epsilon=0.5))
     q = 0.05 ** (1 / 10)
     assert power[Name.CEILING].value == pytest.approx(log(q / (1 - q)), abs=1e-5)
     assert power[Name.TRIALS_NEEDED].value == 80
-    fifth = Guessing(100, 20, 0.05).power(Claim(text="small", epsilon=0.5))
+    fifth = GuessPlan(100, 20, 0.05).power(Claim(text="small", epsilon=0.5))
     assert fifth[Name.TRIALS_NEEDED].value == 40
-    large = Guessing(100, 1, 0.05).power(Claim(text="large", epsilon=40.0))
+    large = GuessPlan(100, 1, 0.05).power(Claim(text="large", epsilon=40.0))
     assert large[Name.TRIALS_NEEDED].value == inf
 
 
@@ -131,10 +133,10 @@ def test_an_alpha_that_testing_takes_is_judged_by_guesses(context_of) -> None:
     game = Game.of(context.defense, context.setting, 1, "add-remove", "poisson")
     adversary, rng = Adversary(game, EAVESDROPPER, 1), np.random.default_rng(0)
     included, seen = rng.random(40) < 0.5, rng.normal(size=(40, 1))
-    evidence = CanaryEvidence(seen[:, 0], included, Channels(seen, ONE))
+    evidence = CanaryEvidence(seen[:, 0], included, CanaryChannels(seen, ONE))
     claim = Claim(text="small", epsilon=0.5, delta=1e-5)
     for alpha, by_guesses in ((CHECKED, True), (2 * CHECKED, False)):
-        guessing = Guessing(40, 4, alpha)
+        guessing = GuessPlan(40, 4, alpha)
         found = sum_test(0, claim, adversary, evidence, None, guessing, "one run")
         assert (Name.GUESSES in found.metrics) is by_guesses
 

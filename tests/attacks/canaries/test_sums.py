@@ -9,8 +9,8 @@ from scipy.stats import binom
 
 from dpaudit.accounting.families import gaussian_epsilon
 from dpaudit.attack.contract import AttackContext
-from dpaudit.attacks.canaries.bound import CHECKED, Guessing, Summed, not_gaussian, sum_test
-from dpaudit.attacks.canaries.channels import CanaryEvidence, Channels
+from dpaudit.attacks.canaries.bound import CHECKED, GuessPlan, SumStatistic, not_gaussian, sum_test
+from dpaudit.attacks.canaries.channels import CanaryChannels, CanaryEvidence
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Finding, Name
 from dpaudit.files.threat import ThreatModel
@@ -27,7 +27,7 @@ def drawn(rng: np.random.Generator, m: int, sizes: np.ndarray) -> CanaryEvidence
     """Of canaries in every batch, with noise as it is declared."""
     included = rng.random(m) < 0.5
     seen = rng.normal(size=(m, len(sizes))) + sizes * included[:, None]
-    return CanaryEvidence(seen @ sizes - sizes @ sizes / 2, included, Channels(seen, sizes))
+    return CanaryEvidence(seen @ sizes - sizes @ sizes / 2, included, CanaryChannels(seen, sizes))
 
 
 def finding_of(context: AttackContext, **options: Any) -> Finding:
@@ -78,10 +78,10 @@ def test_noise_that_is_not_independent_is_judged_by_guesses(context_of) -> None:
     evidence = drawn(rng, 400, np.ones(3))
     seen = evidence.channels.seen + 0.7 * rng.normal(size=(1, 3))
     shared = evidence._replace(channels=evidence.channels._replace(seen=seen))
-    found = sum_test(0, SMALL, adversary, shared, None, Guessing(400, 40, 0.05), "one run")
+    found = sum_test(0, SMALL, adversary, shared, None, GuessPlan(400, 40, 0.05), "one run")
     assert found.metrics["guesses"].value == 40
     assert "not independent and Gaussian" in found.notes[1]
-    assert isinstance(Summed.of(evidence, 1.0), Summed)
+    assert isinstance(SumStatistic.of(evidence, 1.0), SumStatistic)
 
 
 def test_a_tight_claim_is_refuted_in_5_percent_of_audits() -> None:
@@ -90,16 +90,16 @@ def test_a_tight_claim_is_refuted_in_5_percent_of_audits() -> None:
     rng, sizes, false = np.random.default_rng(8), np.array([0.6, 0.8]), 0
     claimed = gaussian_epsilon(1e-5, 1.0)
     for _ in range(400):
-        found = Summed.of(drawn(rng, 300, sizes), 1.0)
-        assert isinstance(found, Summed)
+        found = SumStatistic.of(drawn(rng, 300, sizes), 1.0)
+        assert isinstance(found, SumStatistic)
         false += found.p_value(claimed, 1e-5) <= 0.05
     assert false <= binom.isf(1e-6, 400, 0.05)
 
 
 def test_bound_and_p_value_of_a_claim_agree() -> None:
     rng, sizes = np.random.default_rng(5), np.array([0.6, 0.8])
-    found = Summed.of(drawn(rng, 300, sizes), 1.0)
-    assert isinstance(found, Summed)
+    found = SumStatistic.of(drawn(rng, 300, sizes), 1.0)
+    assert isinstance(found, SumStatistic)
     bound = found.epsilon(found.factor(0.05), 1e-5)
     assert found.p_value(bound, 1e-5) == pytest.approx(0.05, rel=0.02)
 
@@ -108,12 +108,12 @@ def test_half_of_the_noise_doubles_what_is_proven() -> None:
     """The scale of the noise is measured: channels as large under half of the noise are mu 2."""
     rng, sizes = np.random.default_rng(5), np.full(20, 1 / 20**0.5)
     evidence = drawn(rng, 1000, 2 * sizes)
-    halved = evidence._replace(channels=Channels(evidence.channels.seen / 2, sizes))
-    found = Summed.of(halved, 1.0)
-    assert isinstance(found, Summed)
+    halved = evidence._replace(channels=CanaryChannels(evidence.channels.seen / 2, sizes))
+    found = SumStatistic.of(halved, 1.0)
+    assert isinstance(found, SumStatistic)
     assert 1.6 < found.factor(0.05) * found.law.mu < 2.0
 
 
 def test_coins_that_all_fall_alike_prove_nothing() -> None:
     evidence = drawn(np.random.default_rng(5), 20, np.ones(1))
-    assert isinstance(Summed.of(evidence._replace(included=np.ones(20, bool)), 1.0), str)
+    assert isinstance(SumStatistic.of(evidence._replace(included=np.ones(20, bool)), 1.0), str)

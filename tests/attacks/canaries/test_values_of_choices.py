@@ -10,7 +10,7 @@ import pytest
 import dpaudit.attack as da
 from dpaudit.attacks.canaries import attack, bound
 from dpaudit.attacks.canaries.attack import Canaries
-from dpaudit.attacks.canaries.bound import Guessing, Summed
+from dpaudit.attacks.canaries.bound import GuessPlan, SumStatistic
 from dpaudit.attacks.canaries.channels import CanaryEvidence
 from dpaudit.files.finding import Name
 from dpaudit.files.threat import ThreatModel
@@ -70,7 +70,7 @@ def test_power_is_of_sums_where_channels_are_gaussian(
         attack, "power_metrics",
         lambda sizes, rate, n, delta, alpha: f"by the sum at rate {rate} of {n}",
     )  # fmt: skip
-    monkeypatch.setattr(Guessing, "power", lambda self, claim: "by guesses")
+    monkeypatch.setattr(GuessPlan, "power", lambda self, claim: "by guesses")
     problem = object.__new__(da.Classification) if classifies else None
     claim = CLAIM.model_copy(update={"delta": delta})
     context: Any = SimpleNamespace(
@@ -181,11 +181,11 @@ def test_a_sampled_sum_is_of_poisson_batches(monkeypatch: pytest.MonkeyPatch) ->
         return SimpleNamespace(low=sum(r.count / r.noise_multiplier for r in mechanism))
 
     monkeypatch.setattr(bound, "epsilon", cost)
-    monkeypatch.setattr(Summed, "factor", lambda self, alpha: 2.0 if alpha == 0.05 else 0.0)
-    monkeypatch.setattr(Summed, "factor_error", 0.5)
-    monkeypatch.setattr(Summed, "p_value", lambda *_: 0.25)
+    monkeypatch.setattr(SumStatistic, "factor", lambda self, alpha: 2.0 if alpha == 0.05 else 0.0)
+    monkeypatch.setattr(SumStatistic, "factor_error", 0.5)
+    monkeypatch.setattr(SumStatistic, "p_value", lambda *_: 0.25)
     for rate, how in ((0.25, "poisson"), (1.0, "none")):
-        one = Summed(CanarySum(sizes, rate, 50, 50), sizes, 9.0, 1.0, "")
+        one = SumStatistic(CanarySum(sizes, rate, 50, 50), sizes, 9.0, 1.0, "")
         assert one.epsilon(2.0, 1e-5) == pytest.approx(2 + 1)
         assert asked[-1] == ({how}, 1e-5)
         assert one.epsilon(0.0, 1e-5) == 0.0
@@ -203,7 +203,7 @@ def test_canaries_are_doubled_until_they_would_do(monkeypatch, epsilon_: float, 
     """r right guesses prove epsilon where (1 + e^-epsilon)^-r is 0.05: ln(1 / (20^(1/r) - 1))."""
     claim = CLAIM.model_copy(update={"epsilon": epsilon_, "delta": 0.0})
     monkeypatch.setattr(bound, "MOST_CANARIES", 1280)
-    own = Guessing(1000, 100, 0.05).power(claim)
+    own = GuessPlan(1000, 100, 0.05).power(claim)
 
     def proven(n: float) -> float:
         r = max(1, int(n) // 10)
@@ -220,7 +220,7 @@ def test_guesses_are_counted_beside_what_they_prove() -> None:
     ratios = np.where(truth, 1.0, -1.0) * np.where(np.arange(40) < 6, 9.0, 0.1)
     ratios[[6, 7]] = -5.0, 5.0
     evidence = CanaryEvidence(ratios, truth)
-    guessing = Guessing(40, 8, 0.05)
+    guessing = GuessPlan(40, 8, 0.05)
     assert guessing.right(evidence) == 6
     found = bound.guess_test(2, CLAIM, VIEW, 7, evidence, guessing, ("a note",))
     assert (found.claim, found.rounds, found.world) == (2, (1, 7), "defense")
@@ -240,7 +240,9 @@ def test_noise_is_bounded_by_the_sum_or_by_ranks(monkeypatch, why: Any) -> None:
     summed = SimpleNamespace(factor=lambda alpha: 2.0 if alpha == 0.05 else 0.0, law=law, note="n")
     rates: list[float] = []
     monkeypatch.setattr(
-        bound, "Summed", SimpleNamespace(of=lambda evidence, rate: rates.append(rate) or summed)
+        bound,
+        "SumStatistic",
+        SimpleNamespace(of=lambda evidence, rate: rates.append(rate) or summed),
     )
     monkeypatch.setattr(bound, "mu_from_ranked_guesses", lambda m, r, right, alpha: m + r + right)
     monkeypatch.setattr(bound, "shift_from_guesses", lambda m, r, right, alpha: 100 + right)
@@ -248,7 +250,7 @@ def test_noise_is_bounded_by_the_sum_or_by_ranks(monkeypatch, why: Any) -> None:
     monkeypatch.setattr(bound, "_by_algebra", lambda adversary: (metric, ("reacting",)))
     evidence = CanaryEvidence(np.array([1.0, -1.0] * 10), np.array([True, False] * 10))
     adversary: Any = SimpleNamespace(threat_model=VIEW, n_rounds=7)
-    found = bound.noise_bound(adversary, evidence, why, Guessing(20, 4, 0.05), "common")
+    found = bound.noise_bound(adversary, evidence, why, GuessPlan(20, 4, 0.05), "common")
     assert found.metrics[Name.MU_LOWER_BOUND].value == (6.0 if why is None else 28.0)
     assert found.metrics[Name.MU_LOWER_BOUND].n == 20
     assert found.metrics[Name.MU_OF_WHOLE_CURVE].value == 104.0

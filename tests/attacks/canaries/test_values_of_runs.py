@@ -11,7 +11,7 @@ from torch import Tensor
 import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.attacks.canaries import channels, records
-from dpaudit.attacks.canaries.channels import Channels
+from dpaudit.attacks.canaries.channels import CanaryChannels
 from dpaudit.attacks.shadow_models.scores import References
 from dpaudit.defense.transcript import Message
 from dpaudit.files.threat import ThreatModel
@@ -184,7 +184,7 @@ def test_each_canary_is_read_on_its_own_coordinate(monkeypatch: pytest.MonkeyPat
         rounds=[SimpleNamespace(shifts=shifts), SimpleNamespace(shifts={3: torch.ones(4)})]
     )
     assert channels.channel_sizes(adversary).tolist() == [5.0, 2.0]
-    assert Channels._fields == ("seen", "sizes")
+    assert CanaryChannels._fields == ("seen", "sizes")
 
 
 def test_canaries_are_in_every_trial() -> None:

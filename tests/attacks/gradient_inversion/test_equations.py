@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpaudit.attacks.gradient_inversion.recursion import Call, Equations
+from dpaudit.attacks.gradient_inversion.recursion import Equations, LayerCall
 from dpaudit.errors import NotObservable
 
 RNG = torch.Generator().manual_seed(20240611)
@@ -14,10 +14,10 @@ def normal(*size: int) -> Tensor:
     return torch.randn(size, generator=RNG, dtype=torch.float64)
 
 
-def call(layer: nn.Module, *shape: int) -> Call:
+def call(layer: nn.Module, *shape: int) -> LayerCall:
     x = normal(2, *shape)
     parameters = {"weight": layer.weight.detach()}
-    return Call(layer, x, layer(x).detach(), parameters, {})
+    return LayerCall(layer, x, layer(x).detach(), parameters, {})
 
 
 LAYERS = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpaudit.attack.observed import ObservedGradients, Reconstruction, Task
 from dpaudit.attacks.gradient_inversion import exact as sparse
 from dpaudit.attacks.gradient_inversion.attack import GradientInversion
-from dpaudit.attacks.gradient_inversion.exact import Recovered, recover
+from dpaudit.attacks.gradient_inversion.exact import ExactBatch, recover
 from dpaudit.attacks.gradient_inversion.recursion import front, input_of_linear
 from dpaudit.data.datasets import load_dataset
 from dpaudit.errors import NotObservable
@@ -78,7 +78,7 @@ def assert_recovered(
     """Every image of every batch at least so near, in dB without a cap, with its own label."""
     observed, task, images, labels = sent
     for found, x, y in zip(recover(observed, task, STREAMS), images, labels, strict=True):
-        assert isinstance(found, Recovered), found
+        assert isinstance(found, ExactBatch), found
         errors = (x.double()[:, None] - found.images.double()).flatten(2).square().mean(2)
         nearest = errors.min(dim=1)
         assert len(nearest.indices.unique()) == len(x)
@@ -204,8 +204,8 @@ def test_noise_far_below_the_gradient_costs_decibels() -> None:
 def test_the_same_streams_give_the_same_images() -> None:
     observed, task, *_ = send(perceptron(), 8)
     first, second = (recover(observed, task, STREAMS)[0] for _ in range(2))
-    assert isinstance(first, Recovered)
-    assert isinstance(second, Recovered)
+    assert isinstance(first, ExactBatch)
+    assert isinstance(second, ExactBatch)
     assert torch.equal(first.images, second.images)
 
 
@@ -333,7 +333,7 @@ def test_the_attack_takes_what_explains_a_victim_better() -> None:
     noise = noisy(observed, 10.0).gradients[1:]
     observed = altered(observed, torch.cat([observed.gradients[:1], noise]))
     first, second = recover(observed, task, STREAMS)
-    assert isinstance(first, Recovered)
+    assert isinstance(first, ExactBatch)
     assert isinstance(second, NotObservable)
     found = inverted(observed, task)
     assert torch.equal(found.images[0], first.images)

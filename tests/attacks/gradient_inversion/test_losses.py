@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.attacks.gradient_inversion import attack, local, objective, patches, recursion
-from dpaudit.attacks.gradient_inversion.attack import Recovered
+from dpaudit.attacks.gradient_inversion.attack import ExactBatch
 from dpaudit.attacks.gradient_inversion.objective import Objective
 from dpaudit.attacks.gradient_inversion.recursion import Equations, Signal
 from dpaudit.errors import DpauditError, NotObservable
@@ -219,9 +219,9 @@ def test_what_equations_do_not_give_has_an_infinite_loss(monkeypatch) -> None:
     chosen: Any = SimpleNamespace(notes=("n",))
     image = torch.tensor([[[[1.0, 2.0]]]])
     given: Any = [
-        Recovered(image, torch.tensor([4])),
+        ExactBatch(image, torch.tensor([4])),
         NotObservable("DPA055", "none"),
-        Recovered(image * torch.nan, torch.tensor([5])),
+        ExactBatch(image * torch.nan, torch.tensor([5])),
     ]
     found = attack._scored(given, observed, task, chosen)
     assert found.losses.flatten().tolist() == [3.0, float("inf"), float("inf")]

@@ -20,13 +20,13 @@ from dpaudit.attacks.likelihood_ratio.runs import (
     DIFFERENT,
     CountedScores,
     DrawnScores,
-    Score,
+    RunScore,
     noise_by_runs,
 )
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Column, Name, Role
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.runs.play import Scored, Worlds
+from dpaudit.game.runs.play import ScoredRuns, Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.betting import SHARES
 from dpaudit.statistics.bounds import (
@@ -87,7 +87,7 @@ def test_noise_is_accused_below_a_p_value_of_one_in_a_million(shift, verdict) ->
 
 def test_the_null_control_halves_one_world() -> None:
     ordered = np.concatenate(scores(5.0))
-    played = CountedScores(Score(scores(1.0), None), (ordered, ordered), scores(9.0))
+    played = CountedScores(RunScore(scores(1.0), None), (ordered, ordered), scores(9.0))
     found, _ = controls(question(), played, Streams(0))
     bound = from_scores(*scores(5.0), 1e-5, 0.05, Streams(0).numpy("null"))
     assert found.metrics[Name.EPSILON_LOWER_BOUND].value == bound.value > 1.0
@@ -97,7 +97,7 @@ def test_the_null_control_halves_one_world() -> None:
 def test_the_positive_control_is_refuted_above_the_claim_alone() -> None:
     bound = from_scores(*scores(9.0), 1e-5, 0.05, Streams(0).numpy("positive"))
     for claimed, verdict in ((bound.value - 0.1, Verdict.REFUTED), (bound.value, None)):
-        played = CountedScores(Score(scores(1.0), None), scores(1.0), scores(9.0))
+        played = CountedScores(RunScore(scores(1.0), None), scores(1.0), scores(9.0))
         _, found = controls(question(claimed), played, Streams(0))
         assert (found.verdict, found.world) == (verdict, "no-defense")
         top = ceiling(min(bound.n0, bound.n1), 1e-5, 0.05)
@@ -175,6 +175,6 @@ def test_a_learned_score_is_taken_from_half_a_nat_on(
     certified = iter([1.0, 1.0 + more])  # by the ratio, by the learned score
     monkeypatch.setattr(runs, "from_scores", lambda *_: SimpleNamespace(value=next(certified)))
     rng = np.random.default_rng(0)
-    worlds = [Scored(rng.normal(m, 1, 50), rng.normal(m, 1, (50, 2))) for m in (0.0, 1.0)]
-    chosen = Score.of(1e-5, Worlds(*worlds), Streams(1))
+    worlds = [ScoredRuns(rng.normal(m, 1, 50), rng.normal(m, 1, (50, 2))) for m in (0.0, 1.0)]
+    chosen = RunScore.of(1e-5, Worlds(*worlds), Streams(1))
     assert (chosen.learned is not None) == is_learned

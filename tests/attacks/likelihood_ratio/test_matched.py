@@ -9,7 +9,7 @@ from scipy.stats import binom
 from dpaudit.accounting.reconstruction import under_mu
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.likelihood_ratio.bound import n_matched
-from dpaudit.defense.claim_accounting import Accounted, account_claim
+from dpaudit.defense.claim_accounting import AccountedClaim, account_claim
 from dpaudit.defense.contract import Defense, Setting
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
@@ -71,7 +71,7 @@ def test_success_of_ten_candidates_is_that_of_the_check_values(
 
 
 def judged(defense: Defense, claim: Claim, test: Finding) -> Verdict:
-    restated: Accounted = account_claim(claim, EAVESDROPPER, defense, SETTING)
+    restated: AccountedClaim = account_claim(claim, EAVESDROPPER, defense, SETTING)
     return judge([Judging(0, claim, EAVESDROPPER, restated, (0,))], [test])[0].verdict
 
 

@@ -8,7 +8,7 @@ from dpaudit.attack import Claim, Name, Role, ThreatModel
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.likelihood_ratio import plan, question
 from dpaudit.attacks.likelihood_ratio.bound import power_of
-from dpaudit.attacks.likelihood_ratio.question import Asking, Question
+from dpaudit.attacks.likelihood_ratio.question import Question, QuestionContext
 from dpaudit.defense import Setting
 from dpaudit.graphs.graph import build_graph
 from dpaudit.registry import load_plugin
@@ -27,8 +27,10 @@ def context_of(n_rounds: int, name: str = "dp-dpsgd", **options: Any) -> AttackC
     return AttackContext(None, setting, defense, (CLAIM,), Streams(3), scratch_run())  # type: ignore[arg-type]
 
 
-def asking_of(context: AttackContext, n_rounds: int | None = None, runs: int = 2_000) -> Asking:
-    return Asking(context, EVERY_LINK, runs, n_rounds, 0.05, False)
+def asking_of(
+    context: AttackContext, n_rounds: int | None = None, runs: int = 2_000
+) -> QuestionContext:
+    return QuestionContext(context, EVERY_LINK, runs, n_rounds, 0.05, False)
 
 
 def plan_of(context: AttackContext, least: int = 0, **options: Any) -> tuple[int, int, float]:

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from dpaudit.accounting.releases import Release
 from dpaudit.attacks.likelihood_ratio import attack, plan, question
 from dpaudit.attacks.likelihood_ratio.attack import LikelihoodRatio
-from dpaudit.attacks.likelihood_ratio.question import Asking, Question
+from dpaudit.attacks.likelihood_ratio.question import Question, QuestionContext
 from dpaudit.errors import ConfigError
 from dpaudit.files.claim import Claim
 from dpaudit.files.threat import ThreatModel
@@ -26,9 +26,9 @@ def context_of(n_rounds: int = 10, **of: Any) -> Any:
     return SimpleNamespace(defense=SimpleNamespace(n_rounds=n_rounds), setting=setting, **of)
 
 
-def asking(first: int | None = None, final: bool = False, trials: int = 1000) -> Asking:
+def asking(first: int | None = None, final: bool = False, trials: int = 1000) -> QuestionContext:
     view: Any = SimpleNamespace(has_final_model=final, knows_draws=False)
-    return Asking(context_of(), view, trials, first, 0.05, False)
+    return QuestionContext(context_of(), view, trials, first, 0.05, False)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_victim_is_whose_record_leaks_most(
         question.record, "of_worst_agent", lambda game, view, at, adjacency: f"worst at {at}"
     )
     context = context_of(streams=SimpleNamespace(child=lambda name: None))
-    own = Asking(context, ThreatModel(name="view"), 10, None, 0.05, False)
+    own = QuestionContext(context, ThreatModel(name="view"), 10, None, 0.05, False)
     game: Any = _Game(setting=SimpleNamespace(n_agents=n_agents))
     claim = CLAIM.model_copy(update={"adjacency": change})
     found: Any = own._of_victim(game, claim, nonlinear)
@@ -201,7 +201,7 @@ def test_coordinates_that_a_step_mixes_are_played(
     monkeypatch, worst, wider, scope, coordinates, spread, width
 ) -> None:
     monkeypatch.setattr(question, "PLAYED", 2)
-    monkeypatch.setattr(Asking, "_of_victim", lambda self, game, *_: game)
+    monkeypatch.setattr(QuestionContext, "_of_victim", lambda self, game, *_: game)
     more: Any = None if wider is None else SimpleNamespace(mixes=wider)
     monkeypatch.setattr(question.record, "coordinates", lambda game: worst)
     monkeypatch.setattr(question.layers, "wider", lambda *_: more)
@@ -213,10 +213,10 @@ def test_coordinates_that_a_step_mixes_are_played(
 
 @pytest.mark.parametrize(("scope", "width"), [("message", None), ("run", 5)])
 def test_a_step_that_is_not_linear_is_read_by_rounds(monkeypatch, scope, width) -> None:
-    monkeypatch.setattr(Asking, "_of_victim", lambda self, game, *_: game)
+    monkeypatch.setattr(QuestionContext, "_of_victim", lambda self, game, *_: game)
     monkeypatch.setattr(question.record, "most_moving", lambda game, *_: game)
     context = context_of(streams=SimpleNamespace(child=lambda name: None))
-    own = Asking(context, ThreatModel(name="view"), 10, None, 0.05, False)
+    own = QuestionContext(context, ThreatModel(name="view"), 10, None, 0.05, False)
     claim: Any = SimpleNamespace(scope=scope)
     nonlinear: Any = object()
     found = own._played(_Game(width=5), claim, nonlinear)  # type: ignore[arg-type]
@@ -382,7 +382,7 @@ def test_a_player_counts_as_many_runs_as_were_asked_for(
         return SimpleNamespace(trials=trials)
 
     own = SimpleNamespace(context=None, trials=trials or 100, streams=None)
-    monkeypatch.setattr(attack, "Player", player)
+    monkeypatch.setattr(attack, "GamePlayer", player)
     monkeypatch.setattr(attack, "replace", lambda first, **_: first)
     monkeypatch.setattr(attack, "_claimed", lambda own: {0: CLAIM})
     monkeypatch.setattr(LikelihoodRatio, "_asking", lambda *_: own)
@@ -432,11 +432,11 @@ def test_another_number_of_rounds_is_taken_for_any_gain(monkeypatch) -> None:
     monkeypatch.setattr(plan, "_numbers_of_rounds", lambda *_: iter([6, 3, 2]))
     monkeypatch.setattr(plan, "WORK", 6 * NUMBERS)
 
-    def asked_of(self: Asking, claim: Any) -> Any:
+    def asked_of(self: QuestionContext, claim: Any) -> Any:
         game = SimpleNamespace(played=1)
         return SimpleNamespace(guesses=False, game=game, n_rounds=self.first_rounds or 10)
 
-    monkeypatch.setattr(Asking, "question", asked_of)
+    monkeypatch.setattr(QuestionContext, "question", asked_of)
     own, found = plan.planned(asking(), CLAIM, 0)
     assert found is not None
     assert (own.first_rounds, found.n_rounds) == (3, 3)

@@ -13,12 +13,12 @@ from dpaudit.accounting.releases import Release
 from dpaudit.attacks.likelihood_ratio import agents, bound, runs
 from dpaudit.attacks.likelihood_ratio.agents import OneQuery, Query
 from dpaudit.attacks.likelihood_ratio.bound import best_of, matched_bound, n_matched, power_of
-from dpaudit.attacks.likelihood_ratio.runs import CountedScores, PlayedRuns, Player, Score
+from dpaudit.attacks.likelihood_ratio.runs import CountedScores, GamePlayer, PlayedRuns, RunScore
 from dpaudit.errors import DpauditError, RunError
 from dpaudit.files.claim import Claim
 from dpaudit.files.finding import Finding, Name
 from dpaudit.files.verdict import Verdict
-from dpaudit.game.runs.play import Scored, Worlds
+from dpaudit.game.runs.play import ScoredRuns, Worlds
 from dpaudit.rng import Streams
 from dpaudit.statistics.betting import SHARES
 
@@ -131,10 +131,12 @@ def test_innovations_are_gaussian_by_the_algebra(monkeypatch, laplace, follows, 
 
 def worlds(n: int, shift: float = 0.0) -> Worlds:
     rng = np.random.default_rng(0)
-    return Worlds(*(Scored(rng.normal(m, 1, n), rng.normal(m, 1, (n, 2))) for m in (0.0, shift)))
+    return Worlds(
+        *(ScoredRuns(rng.normal(m, 1, n), rng.normal(m, 1, (n, 2))) for m in (0.0, shift))
+    )
 
 
-class _Played(Player):
+class _Played(GamePlayer):
     """Notes what is asked for, and plays nothing."""
 
     def play(self, name: str, trials: int, game: Any = None, *of: Any, **how: Any) -> Worlds:
@@ -143,9 +145,9 @@ class _Played(Player):
             raise failing[1]
         return worlds(min(trials, 30) if name == "counted" else trials)
 
-    def _score(self, name: str, game: Any = None, in_round: int | None = None) -> Score:
+    def _score(self, name: str, game: Any = None, in_round: int | None = None) -> RunScore:
         seen.append((name, self.choosing, game))
-        return Score((np.zeros(3), np.ones(3)), None)
+        return RunScore((np.zeros(3), np.ones(3)), None)
 
     def _with_drawn(self, noiseless: Any, counted: Any = None) -> PlayedRuns:
         return PlayedRuns(noiseless, None, [], counted)
@@ -243,7 +245,7 @@ def test_as_many_are_matched_as_there_are_runs_of_both_worlds(monkeypatch) -> No
     question: Any = SimpleNamespace(n_rounds=4, finding=lambda *_, **known: known)
     for n_with, n_without, n in ((10, 35, 10), (10, 29, 9), (10, 30, 10)):
         scores = np.zeros(n_without), np.ones(n_with)
-        counted = CountedScores(Score(scores, None), scores, scores)
+        counted = CountedScores(RunScore(scores, None), scores, scores)
         found: Any = matched_bound(question, counted, 4, Streams(0))
         assert (metrics[-1].hits, metrics[-1].n, metrics[-1].kappa) == (n, n, 0.25)
         assert found["rounds"] == (1, 4)

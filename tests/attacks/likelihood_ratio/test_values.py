@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpaudit.attacks.likelihood_ratio import question
-from dpaudit.attacks.likelihood_ratio.question import Asking
+from dpaudit.attacks.likelihood_ratio.question import QuestionContext
 from dpaudit.errors import DpauditError
 from dpaudit.files.threat import ThreatModel
 
@@ -28,10 +28,10 @@ class Played:
         return replace(self, noise=False)
 
 
-def asking() -> Asking:
+def asking() -> QuestionContext:
     streams = SimpleNamespace(child=lambda name: SimpleNamespace(child=lambda name: name))
     context: Any = SimpleNamespace(streams=streams)
-    return Asking(context, ThreatModel(name="view"), 10, None, 0.05, False)
+    return QuestionContext(context, ThreatModel(name="view"), 10, None, 0.05, False)
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -79,12 +79,16 @@ def test_a_step_is_read_by_an_adversary_that_follows_it(
     def another(of: Played, view: Any, n_rounds: int) -> Any:
         return SimpleNamespace(game=of, n_rounds=n_rounds, read_by="another")
 
-    monkeypatch.setattr(Asking, "_follows", tried)
-    monkeypatch.setattr(Asking, "_game_of", lambda *_: game)
-    monkeypatch.setattr(Asking, "_played", lambda *_: (game, 1, None))
-    monkeypatch.setattr(Asking, "_projected", lambda *_: SimpleNamespace(read_by="projected"))
-    monkeypatch.setattr(Asking, "_about", lambda self, claim, of, reads, **known: (reads, known))
-    monkeypatch.setattr(Asking, "rounds", lambda self, coordinates=1: 7)
+    monkeypatch.setattr(QuestionContext, "_follows", tried)
+    monkeypatch.setattr(QuestionContext, "_game_of", lambda *_: game)
+    monkeypatch.setattr(QuestionContext, "_played", lambda *_: (game, 1, None))
+    monkeypatch.setattr(
+        QuestionContext, "_projected", lambda *_: SimpleNamespace(read_by="projected")
+    )
+    monkeypatch.setattr(
+        QuestionContext, "_about", lambda self, claim, of, reads, **known: (reads, known)
+    )
+    monkeypatch.setattr(QuestionContext, "rounds", lambda self, coordinates=1: 7)
     monkeypatch.setattr(question, "nonlinearity", lambda *_: nonlinear)
     monkeypatch.setattr(question, "Adversary", another)
     monkeypatch.setattr(

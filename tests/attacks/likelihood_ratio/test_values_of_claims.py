@@ -15,7 +15,7 @@ from dpaudit.accounting.releases import Release
 from dpaudit.attacks.likelihood_ratio import agents, attack, bound, exact
 from dpaudit.attacks.likelihood_ratio.attack import LikelihoodRatio
 from dpaudit.attacks.likelihood_ratio.exact import LeakEnds
-from dpaudit.attacks.likelihood_ratio.runs import CountedScores, Score
+from dpaudit.attacks.likelihood_ratio.runs import CountedScores, RunScore
 from dpaudit.defense.contract import Round, Stated
 from dpaudit.defense.transcript import Message
 from dpaudit.files.claim import Claim
@@ -158,7 +158,7 @@ def test_findings_are_in_the_order_of_claims(monkeypatch: pytest.MonkeyPatch) ->
 
     stages: list[Any] = []
     asked: list[Any] = []
-    monkeypatch.setattr(attack, "Player", Player)
+    monkeypatch.setattr(attack, "GamePlayer", Player)
     monkeypatch.setattr(attack, "_claimed", lambda asking: claims)
     monkeypatch.setattr(
         attack, "claimed_delta", lambda claim: 0.5 if claim is None else claim.delta
@@ -304,7 +304,9 @@ def apart(n: int, m: int, shift: float) -> tuple[Any, Any]:
 
 def test_a_control_is_held_against_the_fewer_of_its_runs() -> None:
     """Of an odd number of runs the smaller half comes first."""
-    scores = CountedScores(Score(apart(9, 9, 1.0), None), apart(603, 9, 1.0), apart(400, 200, 9.0))
+    scores = CountedScores(
+        RunScore(apart(9, 9, 1.0), None), apart(603, 9, 1.0), apart(400, 200, 9.0)
+    )
     null, positive = bound.controls(question(), scores, Streams(0))
     counts = [null.metrics[n].n for n in (Name.FALSE_POSITIVES, Name.FALSE_NEGATIVES)]
     assert counts == [271, 272]  # and a tenth of 301 and of 302 choose the threshold
@@ -361,7 +363,7 @@ def test_errors_of_bounds_are_of_their_own_counts(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("certified", "groups"), [(0.0, 1), (0.4, 2)])
 def test_evidence_is_of_the_claim_and_of_what_is_certified(certified: float, groups: int) -> None:
-    counted: Any = CountedScores(Score(apart(60, 60, 2.0), None), apart(40, 40, 2.0), NOTHING)
+    counted: Any = CountedScores(RunScore(apart(60, 60, 2.0), None), apart(40, 40, 2.0), NOTHING)
     found = bound._evidence(question(), counted, certified)
     assert set(found[Evidence.BET_EPSILON]) == {1.0, *([certified] if certified else [])}
     assert set(found[Evidence.BET_DELTA]) == {1e-5}

@@ -130,7 +130,7 @@ def test_runs_of_a_kind_have_streams_of_their_own(monkeypatch, in_round, of, sta
     own: Any = SimpleNamespace(adversary="adversary", in_round=7, game="game")
     streams: Any = SimpleNamespace(child=lambda *of: of)
     saved: Any = SimpleNamespace(stage=lambda name: name)
-    player = runs.Player(own, streams, NOTHING, saved, 40, 1000)
+    player = runs.GamePlayer(own, streams, NOTHING, saved, 40, 1000)
     player.play("name", 9, in_round=in_round)
     child = ("name",) if in_round is None else ("name", 3)
     [(given, how)] = asked
@@ -155,16 +155,20 @@ def test_a_game_is_about_what_is_claimed(monkeypatch, adjacency, scope, expected
     context: Any = SimpleNamespace(
         defense=None, setting=None, streams=SimpleNamespace(child=lambda name: None)
     )
-    own = question_.Asking(context, VIEW, 10, None, 0.05, False)
+    own = question_.QuestionContext(context, VIEW, 10, None, 0.05, False)
     claim: Any = SimpleNamespace(adjacency=adjacency, scope=scope)
     assert own._game_of(claim) == expected
     game = SimpleNamespace(in_one_round=scope == "round", played=3)
     monkeypatch.setattr(question_, "replace", lambda game, **of: game)
     monkeypatch.setattr(question_, "ProjectionAdversary", lambda game, view, n: n)
     monkeypatch.setattr(question_, "defined", lambda game: game)
-    monkeypatch.setattr(question_.Asking, "rounds", lambda self, coordinates: 10 * coordinates)
     monkeypatch.setattr(
-        question_.Asking, "_about", lambda self, claim, game, reads, **known: (reads, known)
+        question_.QuestionContext, "rounds", lambda self, coordinates: 10 * coordinates
+    )
+    monkeypatch.setattr(
+        question_.QuestionContext,
+        "_about",
+        lambda self, claim, game, reads, **known: (reads, known),
     )
     nonlinear: Any = SimpleNamespace(fewest=1)
     reads, known = own._projected(claim, game, nonlinear)  # type: ignore[misc,arg-type]
@@ -182,7 +186,7 @@ def test_runs_with_the_record_are_of_rounds_without_an_algebra(monkeypatch: Any)
     monkeypatch.setattr(runs, "_is_gaussian", lambda question: gaussian)
     asked: list[Any] = []
 
-    class Player(runs.Player):
+    class Player(runs.GamePlayer):
         def _score(self, name: str, game: Any = None, in_round: int | None = None) -> Any:
             asked.append((name, game, in_round))
             scored: Any = SimpleNamespace(choosing=f"choosing {in_round}")

@@ -15,7 +15,7 @@ from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
 from dpaudit.attacks.mutual_information.samples import (
     BLOCK_BYTES,
-    AskedQuantity,
+    RevealedQuantity,
     blocks,
     first_heard,
     samples,
@@ -220,7 +220,7 @@ def test_samples_are_those_of_the_rounds_played_one_by_one(tmp_path) -> None:
     """Private quantity and message as a plain loop over rounds gives them, whatever the blocks."""
     problem, setting = sensors(p=2)
     defense = load_plugin("defenses", "dgd")(n_rounds=3, step_size=0.05)
-    question = AskedQuantity("x", "gradient", 0, EVE, (1, 3), reduction="none")
+    question = RevealedQuantity("x", "gradient", 0, EVE, (1, 3), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     own = Streams(Streams(3).numpy("block", 0).integers(2**62).item())
     block, graph = problem.for_trials(Streams(3), own, 20, 0), setting.network.at(1)
@@ -248,7 +248,7 @@ def test_a_combination_is_the_gradient_itself_without_noise(name, combination, c
     """What a round's gradient did shows in the message after it, once past trackers are undone."""
     problem, setting = sensors(p=2, scale=2.0)
     defense = load_plugin("defenses", name)(n_rounds=5).without_noise()
-    question = AskedQuantity(combination, "gradient", 0, EVE, (1, 4, 5), reduction="none")
+    question = RevealedQuantity(combination, "gradient", 0, EVE, (1, 4, 5), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     late = (
         {}
@@ -283,7 +283,7 @@ def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
     block = problem.for_trials(streams, own, 30, 0)
     run_trials(defense, block, setting, own, 30, lambda k, round: seen.append(round))
     for name, printed in (("(44)", "(44) as printed"), ("(44)-corrected", "(44) corrected")):
-        question = AskedQuantity(name, "gradient", 0, EVE, (1, 2, 3), reduction="none")
+        question = RevealedQuantity(name, "gradient", 0, EVE, (1, 2, 3), reduction="none")
         found = samples(question, defense, problem, setting, streams, 30)
         for k in (1, 2, 3):
             expected = observe(k, seen[k - 1], seen[k])[printed]
@@ -294,7 +294,7 @@ def test_the_view_of_44_is_the_one_of_the_reproduction() -> None:
 def test_shares_that_came_back_leave_the_gradient() -> None:
     problem, setting = sensors(p=2, scale=2.0)
     defense = load_plugin("defenses", "correlated-randomness")(n_rounds=4, step_size=0.01)
-    question = AskedQuantity("balance", "gradient", 0, EVE, (1, 4), reduction="none")
+    question = RevealedQuantity("balance", "gradient", 0, EVE, (1, 4), reduction="none")
     found = samples(question, defense, problem, setting, Streams(3), 20)
     own = Streams(Streams(3).numpy("block", 0).integers(2**62).item())
     states = []
@@ -338,7 +338,7 @@ def test_components_count_rows_alike_whatever_their_size() -> None:
     """(44) with two unknowns has six columns, and those of the tracker are by far the largest."""
     problem, setting = sensors(p=2, scale=10.0)
     defense = load_plugin("defenses", "sensitivity-reduced")(n_rounds=2).without_noise()
-    question = AskedQuantity(
+    question = RevealedQuantity(
         "(44)-corrected", "gradient", 0, EVE, (1,), components=2, view_components=2
     )
     found = samples(question, defense, problem, setting, Streams(3), 300)

@@ -8,7 +8,7 @@ import pytest
 
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import Limits, MutualInformation, beyond, limits
-from dpaudit.attacks.mutual_information.samples import AskedQuantity
+from dpaudit.attacks.mutual_information.samples import RevealedQuantity
 from dpaudit.defense.contract import Defense, Gradient, Round, Setting
 from dpaudit.defense.noise import Noise
 from dpaudit.files.finding import Finding, Name
@@ -34,8 +34,8 @@ class HalfTheNoise(DPDPSGD):  # type: ignore[misc, valid-type]
         return DPDPSGD.step(halved, state, k, graph, gradient, noise)
 
 
-def asked(private: str = "gradient") -> AskedQuantity:
-    return AskedQuantity("x", private, 0, EVE, (1,))
+def asked(private: str = "gradient") -> RevealedQuantity:
+    return RevealedQuantity("x", private, 0, EVE, (1,))
 
 
 def options(**own: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def other(**own: Any) -> type[Any]:
     ],
 )
 def test_no_limit_where_none_is_derived(
-    own: dict[str, Any], question: AskedQuantity, why: str
+    own: dict[str, Any], question: RevealedQuantity, why: str
 ) -> None:
     known = limits(question, other(**own)(**options()), SETTING, 1)
     assert isinstance(known, str)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.mutual_information.samples import Overheard
+from dpaudit.attacks.mutual_information.samples import GradientListener
 from dpaudit.defense import Gradient
 from dpaudit.rng import Streams
 
@@ -65,7 +65,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_ask_is_answered_as_without_it_and_noted(way: str) -> None:
-    problem = Overheard(Problem(), 1)
+    problem = GradientListener(Problem(), 1)
     asked = problem.gradient(Streams(0), 1, B)
     assert problem.answer is None
     torch.testing.assert_close(WAYS[way](asked), WAYS[way](Steps()))
@@ -75,7 +75,7 @@ def test_every_way_to_ask_is_answered_as_without_it_and_noted(way: str) -> None:
 
 
 def test_the_first_answer_of_the_latest_round_is_kept() -> None:
-    problem = Overheard(Problem(), 0)
+    problem = GradientListener(Problem(), 0)
     asked = problem.gradient(Streams(0), 1, B)
     asked(X[:, 1:], torch.tensor([1]))
     assert problem.answer is None  # another agent's

@@ -14,8 +14,8 @@ import dpaudit.defense as dp
 from dpaudit.attacks.mutual_information import attack, samples
 from dpaudit.attacks.mutual_information.attack import Limits, MutualInformation, limits
 from dpaudit.attacks.mutual_information.samples import (
-    AskedQuantity,
-    Overheard,
+    GradientListener,
+    RevealedQuantity,
     RoundSamples,
     Samples,
     _Column,
@@ -39,8 +39,8 @@ def release(multiplier: float, count: int = 1, family: str = "gaussian") -> Any:
     return SimpleNamespace(family=family, noise_multiplier=multiplier, count=count)
 
 
-def asked(message: str = "x", rounds: tuple[int, ...] = (1, 3), **of: Any) -> AskedQuantity:
-    return AskedQuantity(message, of.pop("private", "gradient"), 1, EVE, rounds, **of)
+def asked(message: str = "x", rounds: tuple[int, ...] = (1, 3), **of: Any) -> RevealedQuantity:
+    return RevealedQuantity(message, of.pop("private", "gradient"), 1, EVE, rounds, **of)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_the_first_answer_of_a_round_is_overheard() -> None:
 
     asked_for: list[Any] = []
     problem: Any = Problem(differentiates=True, varies="the batches")
-    heard = Overheard(problem, 1)
+    heard = GradientListener(problem, 1)
     assert (heard.differentiates, heard.varies) == (True, "the batches")
     assert heard.initial("streams", 3) == ("streams", 3)  # type: ignore[arg-type,comparison-overlap]
     made = heard.for_trials("shared", "own", 5, 2)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 import dpaudit
 from dpaudit.attack.contract import AttackContext
 from dpaudit.attacks.mutual_information.attack import MutualInformation
-from dpaudit.attacks.mutual_information.samples import AskedQuantity, samples
+from dpaudit.attacks.mutual_information.samples import RevealedQuantity, samples
 from dpaudit.checkpoint import Checkpoint, Progress
 from dpaudit.defense import Defense, Gradient, Setting
 from dpaudit.errors import DpauditError
@@ -127,7 +127,7 @@ def test_samples_are_gradient_and_estimate_in_any_blocks(monkeypatch) -> None:
         Foreign(sigma=0.0, hint_sigma=0.0),
         load_plugin("defenses", "dp-dpsgd")(n_rounds=3, noise_multiplier=0.0),
     ):
-        question = AskedQuantity("view", "gradient", 0, EVE, (2, 3), reduction="none")
+        question = RevealedQuantity("view", "gradient", 0, EVE, (2, 3), reduction="none")
         found = samples(question, defense, Gaussian(), SETTING, Streams(3), 100)
         assert set(found.rounds) == {2, 3}
         for private, view, _ in found.rounds.values():
@@ -164,7 +164,7 @@ class Noted(Checkpoint):
 @pytest.mark.parametrize("steps", [1, 2, 4, 5])
 def test_runs_that_were_killed_go_on_to_the_same_samples(monkeypatch, steps: int) -> None:
     monkeypatch.setattr("dpaudit.attacks.mutual_information.samples.BLOCK_BYTES", 6_000)
-    question = AskedQuantity("view", "gradient", 0, EVE, (2, 3), reduction="none")
+    question = RevealedQuantity("view", "gradient", 0, EVE, (2, 3), reduction="none")
     args = question, Foreign(), Gaussian(), SETTING, Streams(3), 100
     whole, checkpoint = samples(*args), Noted(steps)
     with pytest.raises(Ended):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity.alignment import alignment, over_declared
-from dpaudit.attacks.sensitivity.beside import watched
+from dpaudit.attacks.sensitivity.side_effects import watched
 from dpaudit.attacks.sensitivity.worlds import PlayedWorld
 from dpaudit.defense import Noise
 from dpaudit.selftest.catalogue import CORRECT, FAULTS

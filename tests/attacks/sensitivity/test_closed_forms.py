@@ -12,11 +12,11 @@ from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity.attack import _ratio
 from dpaudit.attacks.sensitivity.declared import _bound, _is_no_less, batches_of, declared_bounds
 from dpaudit.attacks.sensitivity.examination import lesser
-from dpaudit.attacks.sensitivity.reach import Reach
+from dpaudit.attacks.sensitivity.message_move import Row
+from dpaudit.attacks.sensitivity.noise_log import RequestedDraw
+from dpaudit.attacks.sensitivity.noise_reach import Reach
 from dpaudit.attacks.sensitivity.replay import _moved
-from dpaudit.attacks.sensitivity.row import Row
-from dpaudit.attacks.sensitivity.witness import AskedDraw
-from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld, rounding
+from dpaudit.attacks.sensitivity.worlds import CoupledWorlds, PlayedWorld, rounding
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
 
@@ -71,7 +71,7 @@ class OfFunctions(Plain):
 def worlds(setting_of, streams):
     def make(defense: Any, k: int = 1) -> PlayedWorld:
         problem, setting = setting_of("ring", 4, "logistic")
-        coupled = Coupled(defense.calibrate(setting), problem, setting, streams, 1)
+        coupled = CoupledWorlds(defense.calibrate(setting), problem, setting, streams, 1)
         return PlayedWorld(coupled, coupled.start(), k, coupled.batches(k))
 
     return make
@@ -126,7 +126,7 @@ def test_noise_is_moved_in_units_of_what_is_declared(family, adjacency, expected
     releases = [Release(family=family, noise_multiplier=z) for z in (2.0, 9.0)]
     coupled: Any = SimpleNamespace(declared=lambda agent: releases, victim=1)
     key, move = (1, "x"), torch.tensor([3.0, 4.0])
-    draws = {key: AskedDraw("x", family, move.shape, 0.5, True)}
+    draws = {key: RequestedDraw("x", family, move.shape, 0.5, True)}
     watched: Any = SimpleNamespace(draws=draws)
     other = {key: 0.5 * move, (2, "x"): 0 * move}
     watched.draws[2, "x"] = draws[key]

@@ -11,11 +11,25 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from dpaudit.accounting.releases import Release
-from dpaudit.attacks.sensitivity import alignment, edges, few, others, replay, worlds
+from dpaudit.attacks.sensitivity import (
+    alignment,
+    bounded_noise,
+    other_agents,
+    replay,
+    unseen_inputs,
+    worlds,
+)
 from dpaudit.attacks.sensitivity.declared import _is_as_much
-from dpaudit.attacks.sensitivity.opposed import Alike, AtAll, Given, Opposed, Scaled, Vacant
-from dpaudit.attacks.sensitivity.reach import Reach, _is_sum
-from dpaudit.attacks.sensitivity.witness import Drawn
+from dpaudit.attacks.sensitivity.noise_log import DrawSizes
+from dpaudit.attacks.sensitivity.noise_reach import Reach, _is_sum
+from dpaudit.attacks.sensitivity.synthetic_records import (
+    AtSeveralAgents,
+    GivenGradient,
+    Outweighing,
+    RepeatedGradient,
+    ScaledGradients,
+    VacantPlace,
+)
 from dpaudit.defense import Gradient, Message
 
 
@@ -49,22 +63,22 @@ X = torch.zeros(3, 2).double()
 @pytest.mark.parametrize(
     ("oracle", "clip_norm", "norm", "sums"),
     [
-        (Vacant(Sums(), 1), 9.0, 2, [1, 2, 3]),
-        (Given(Sums(), 1, vector(3, 3)), inf, 2, [1, 5, 3]),
-        (Given(Sums(), 1, vector(3, 3)), 2 * sqrt(2), 2, [1, 4, 3]),
-        (Given(Sums(), 1, vector(3, 3)), 2.0, 1, [1, 3, 3]),
-        (AtAll(Sums(), 1, vector(3, 3), (0, 2)), inf, 2, [4, 2, 6]),
-        (Opposed(Sums(), 1, 2, inf), inf, 2, [1, -2, 3]),
-        (Opposed(Sums(), 1, 2, 2 * sqrt(2)), inf, 2, [1, 0, 3]),
-        (Opposed(Sums(), 1, 1, 2.0), inf, 2, [1, 1, 3]),
-        (Opposed(Sums(), 1, 2, inf), sqrt(2), 2, [1, 1, 3]),
-        (Opposed(Sums(), 1, 2, inf, 9 * sqrt(2)), 9 * sqrt(2), 2, [1, 2 - 9, 3]),
-        (Opposed(Sums(), 1, 2, inf, 9 * sqrt(2)), inf, 2, [1, 2 - 900, 3]),
-        (Alike(Sums(), 1, vector(3, 3), 5), inf, 2, [1, 15, 3]),
-        (Alike(Sums(), 1, vector(3, 3), 5), sqrt(2), 2, [1, 5, 3]),
-        (Alike(Sums(), 1, vector(3, 3), 0), sqrt(2), 2, [1, 0, 3]),
-        (Alike(Sums(), 1, vector(3, 3), 2, 4.0), 6 * sqrt(2), 2, [1, 2 * 3 + 3 * 6, 3]),
-        (Scaled(Sums(), 0.5), inf, 2, [0.5, 1, 1.5]),
+        (VacantPlace(Sums(), 1), 9.0, 2, [1, 2, 3]),
+        (GivenGradient(Sums(), 1, vector(3, 3)), inf, 2, [1, 5, 3]),
+        (GivenGradient(Sums(), 1, vector(3, 3)), 2 * sqrt(2), 2, [1, 4, 3]),
+        (GivenGradient(Sums(), 1, vector(3, 3)), 2.0, 1, [1, 3, 3]),
+        (AtSeveralAgents(Sums(), 1, vector(3, 3), (0, 2)), inf, 2, [4, 2, 6]),
+        (Outweighing(Sums(), 1, 2, inf), inf, 2, [1, -2, 3]),
+        (Outweighing(Sums(), 1, 2, 2 * sqrt(2)), inf, 2, [1, 0, 3]),
+        (Outweighing(Sums(), 1, 1, 2.0), inf, 2, [1, 1, 3]),
+        (Outweighing(Sums(), 1, 2, inf), sqrt(2), 2, [1, 1, 3]),
+        (Outweighing(Sums(), 1, 2, inf, 9 * sqrt(2)), 9 * sqrt(2), 2, [1, 2 - 9, 3]),
+        (Outweighing(Sums(), 1, 2, inf, 9 * sqrt(2)), inf, 2, [1, 2 - 900, 3]),
+        (RepeatedGradient(Sums(), 1, vector(3, 3), 5), inf, 2, [1, 15, 3]),
+        (RepeatedGradient(Sums(), 1, vector(3, 3), 5), sqrt(2), 2, [1, 5, 3]),
+        (RepeatedGradient(Sums(), 1, vector(3, 3), 0), sqrt(2), 2, [1, 0, 3]),
+        (RepeatedGradient(Sums(), 1, vector(3, 3), 2, 4.0), 6 * sqrt(2), 2, [1, 2 * 3 + 3 * 6, 3]),
+        (ScaledGradients(Sums(), 0.5), inf, 2, [0.5, 1, 1.5]),
     ],
 )
 def test_one_record_more_adds_its_clipped_gradient(oracle, clip_norm, norm, sums) -> None:
@@ -73,17 +87,17 @@ def test_one_record_more_adds_its_clipped_gradient(oracle, clip_norm, norm, sums
     some = oracle.clipped_sum(X[:2], clip_norm, torch.tensor([2, 1]), norm)
     assert some[:, 0].tolist() == pytest.approx([sums[2], sums[1]])
     if clip_norm == inf:
-        assert (oracle(X)[:, 0] * 4).tolist() == pytest.approx(sums if not isinstance(oracle, Alike)
+        assert (oracle(X)[:, 0] * 4).tolist() == pytest.approx(sums if not isinstance(oracle, RepeatedGradient)
                                                               else [1, 15, 3])  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("oracle", "added"),
     [
-        (Vacant(Sums(), 1), [0, 0, 0]),
-        (Given(Sums(), 1, vector(3, 3)), [0, 3, 0]),
-        (AtAll(Sums(), 1, vector(3, 3), (0, 2)), [3, 0, 3]),
-        (Opposed(Sums(), 1, 2, inf), [0, -4, 0]),
+        (VacantPlace(Sums(), 1), [0, 0, 0]),
+        (GivenGradient(Sums(), 1, vector(3, 3)), [0, 3, 0]),
+        (AtSeveralAgents(Sums(), 1, vector(3, 3), (0, 2)), [3, 0, 3]),
+        (Outweighing(Sums(), 1, 2, inf), [0, -4, 0]),
     ],
 )
 def test_one_record_more_is_behind_the_others(oracle, added) -> None:
@@ -96,7 +110,7 @@ def test_one_record_more_is_behind_the_others(oracle, added) -> None:
 
 
 def test_some_records_of_a_batch_are_alike() -> None:
-    found = Alike(Sums(), 1, vector(3, 3), 1).per_record(X)
+    found = RepeatedGradient(Sums(), 1, vector(3, 3), 1).per_record(X)
     assert found[:, :, 0].tolist() == [[0.5, 0.5], [3, 0], [1.5, 1.5]]
 
 
@@ -200,7 +214,7 @@ def test_the_share_of_the_second_round_is_of_all_moves(monkeypatch, moves, share
 
 
 def test_the_lowest_interval_of_noise_is_shown() -> None:
-    drawn = {"gaussian": Drawn(100.0, 100), "laplace": Drawn(50.0, 100)}
+    drawn = {"gaussian": DrawSizes(100.0, 100), "laplace": DrawSizes(50.0, 100)}
     found = alignment.size_of_noise(drawn)
     assert found.value == pytest.approx(0.5)
     assert found.ends[0] < 0.5 < found.ends[1] < 1
@@ -255,17 +269,17 @@ def test_a_record_is_seen_where_noise_ends(moved: float, n: int) -> None:
     least.
     """
     shape, cdf = torch.Size((1, n)), ndtr
-    found = edges._probability(clipped_noise(2.0, moved, n=n), shape, 0, 6.0, cdf)
+    found = bounded_noise._probability(clipped_noise(2.0, moved, n=n), shape, 0, 6.0, cdf)
     assert found is not None
 
     def beyond(z: float) -> float:
         return float(1 - ndtr(z) ** n)
 
     edge = 2.0 - 0.75 * moved / 2.0 if moved > 0 else 2.0
-    assert beyond(edge + edges.FINE) <= found[0] <= beyond(edge) + 1e-9
+    assert beyond(edge + bounded_noise.FINE) <= found[0] <= beyond(edge) + 1e-9
     assert found[1] == pytest.approx(abs(moved) * sqrt(n))
-    assert edges._probability(clipped_noise(1e9, moved, n=n), shape, 0, 6.0, cdf) is None
-    assert edges._probability(clipped_noise(2.0, 0.0, n=n), shape, 0, 6.0, cdf) is None
+    assert bounded_noise._probability(clipped_noise(1e9, moved, n=n), shape, 0, 6.0, cdf) is None
+    assert bounded_noise._probability(clipped_noise(2.0, 0.0, n=n), shape, 0, 6.0, cdf) is None
 
 
 def test_messages_are_moved_by_their_largest_row() -> None:
@@ -299,7 +313,7 @@ def sent_by(values: list[float], senders: list[int]) -> Message:
 def test_an_agent_is_moved_by_the_largest_of_its_messages() -> None:
     one = {"x": sent_by([1.0, 5.0, inf, 0.0], [0, 0, 1, 2])}
     other = {"x": sent_by([0.0, 2.0, 0.0, 0.0], [0, 0, 1, 2])}
-    found = others._by_sender(coupled_of((1, 1, 1, 1)), one, other)
+    found = other_agents._by_sender(coupled_of((1, 1, 1, 1)), one, other)
     assert found["x"].tolist() == [3.0, torch.finfo(torch.float64).max, 0.0, 0.0]
 
 
@@ -321,14 +335,14 @@ def test_agents_that_move_most_beside_their_noise(
     monkeypatch, moves, noises, clips, over, chosen
 ) -> None:
     given = iter([{"x": vector(*moves)}, {"x": vector(*noises)}])
-    monkeypatch.setattr(others, "_by_sender", lambda *_: next(given))
-    monkeypatch.setattr(others, "_over_stated", lambda *_: vector(*over))
+    monkeypatch.setattr(other_agents, "_by_sender", lambda *_: next(given))
+    monkeypatch.setattr(other_agents, "_over_stated", lambda *_: vector(*over))
     coupled = coupled_of((8,) * 4)
     coupled.defense.clip_norm_in = lambda k: 1.0 if clips else None
     world: Any = SimpleNamespace(
         noisy=SimpleNamespace(sent=None), quiet=SimpleNamespace(sent=None), lag=0
     )
-    assert others._most_moved(coupled, 2, "add-remove", (world, world)) == chosen
+    assert other_agents._most_moved(coupled, 2, "add-remove", (world, world)) == chosen
 
 
 def test_moves_are_held_against_l2_bounds_alone() -> None:
@@ -337,19 +351,23 @@ def test_moves_are_held_against_l2_bounds_alone() -> None:
     coupled.defense.sensitivity = lambda k, setting, adjacency, agent, sent: stated[agent]
     here: Any = SimpleNamespace(noisy=SimpleNamespace(sent=None))
     moves = {"x": vector(3, 3, 3), "y": vector(8, 8, 8)}
-    assert others._over_stated(coupled, 1, "add-remove", here, moves).tolist() == [2.0, 0.0, 0.0]
+    assert other_agents._over_stated(coupled, 1, "add-remove", here, moves).tolist() == [
+        2.0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_the_pair_that_moves_each_message_furthest_is_kept(monkeypatch) -> None:
     moves = [{"x": 1.0, "y": 5.0}, {"x": 2.0}, {"x": 1.5, "y": 5.0}]
-    monkeypatch.setattr(few, "_moves", lambda pair: moves[pair])
-    assert few._furthest([0, 1, 2]) == [1, 2]  # type: ignore[list-item]
-    assert few._furthest([0]) == [0]  # type: ignore[list-item]
-    assert few._furthest([]) == []
+    monkeypatch.setattr(unseen_inputs, "_moves", lambda pair: moves[pair])
+    assert unseen_inputs._furthest([0, 1, 2]) == [1, 2]  # type: ignore[list-item]
+    assert unseen_inputs._furthest([0]) == [0]  # type: ignore[list-item]
+    assert unseen_inputs._furthest([]) == []
 
 
 @pytest.mark.parametrize(
     ("apart", "differ"), [(0.0, False), (0.9e-10, False), (1.1e-10, True), (1.0, True)]
 )
 def test_models_differ_beyond_rounding(apart: float, differ: bool) -> None:
-    assert few._differ(vector(1.0, 0.0), vector(1.0 + apart, 0.0)) is differ
+    assert unseen_inputs._differ(vector(1.0, 0.0), vector(1.0 + apart, 0.0)) is differ

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity import examination, order, others
-from dpaudit.attacks.sensitivity.beside_values import OTHER_DRAWS
-from dpaudit.attacks.sensitivity.declared import Declared
-from dpaudit.attacks.sensitivity.examination import Examination, Pair
-from dpaudit.attacks.sensitivity.others import Others
-from dpaudit.attacks.sensitivity.row import Row
+from dpaudit.attacks.sensitivity import examination, other_agents, record_order
+from dpaudit.attacks.sensitivity.declared import DeclaredBounds
+from dpaudit.attacks.sensitivity.examination import RoundExamination, RoundPair
+from dpaudit.attacks.sensitivity.message_move import Row
+from dpaudit.attacks.sensitivity.other_agents import OtherAgents
+from dpaudit.attacks.sensitivity.side_channels import OTHER_DRAWS
 from dpaudit.defense import Stated
 
 
@@ -54,11 +54,11 @@ def examined(briefly: bool = False, **of: Any) -> Any:
         own=lambda message: message,
         differences=lambda one, other: {name: other[name] - one[name] for name in one},
     )  # fmt: skip
-    return Examination(coupled, 2, 0, briefly=briefly)  # type: ignore[arg-type]
+    return RoundExamination(coupled, 2, 0, briefly=briefly)  # type: ignore[arg-type]
 
 
 def pair_of(own: Any, k: int = 1, adjacency: Any = "add-remove", **of: Any) -> Any:
-    pair = Pair(own, None, k, None, adjacency, 2, **of)  # type: ignore[arg-type]
+    pair = RoundPair(own, None, k, None, adjacency, 2, **of)  # type: ignore[arg-type]
     pair._world = lambda record, alone=False: World(f"{record}{' alone' * alone}")  # type: ignore[method-assign, assignment, return-value]
     pair._opposite = lambda longest, sampled: ("opposite", longest, sampled)  # type: ignore[method-assign, assignment, return-value]
     return pair
@@ -220,11 +220,11 @@ def test_a_message_has_the_row_of_its_largest_move(
 ) -> None:
     own = examined()
     monkeypatch.setattr(
-        examination, "declared_of_pairs", lambda pairs, *_: (Declared(bounds, ()), pairs)
+        examination, "declared_of_pairs", lambda pairs, *_: (DeclaredBounds(bounds, ()), pairs)
     )
     monkeypatch.setattr(examination, "explained", lambda *_: False)
     known = {} if stated is None else {"x": Stated(*stated)}
-    monkeypatch.setattr(Examination, "stated", lambda *_: known)
+    monkeypatch.setattr(RoundExamination, "stated", lambda *_: known)
     pairs = [
         (World("a", {"x": vector(0.0, 1.0)[None]}), World("b", {"x": vector(m, 1.0)[None]}))
         for m in moved
@@ -265,11 +265,11 @@ def test_what_does_not_move_at_once_is_measured_a_round_later(
         return rows_of(moved if self.lag == 0 else 1.0)
 
     monkeypatch.setattr(own.coupled, "kept_batches", lambda k: None, raising=False)
-    monkeypatch.setattr(Examination, "asked", lambda *_: (2, False))
+    monkeypatch.setattr(RoundExamination, "asked", lambda *_: (2, False))
     for name in ("natural", "optimised"):
-        monkeypatch.setattr(Pair, name, lambda *_, **known: "r")
-    monkeypatch.setattr(Pair, "rows", rows)
-    monkeypatch.setattr(Pair, "alignment", lambda *_: "moves")
+        monkeypatch.setattr(RoundPair, name, lambda *_, **known: "r")
+    monkeypatch.setattr(RoundPair, "rows", rows)
+    monkeypatch.setattr(RoundPair, "alignment", lambda *_: "moves")
     found = list(own.record(None, k, "add-remove"))
     assert seen == lags
     assert own.aligned == {("add-remove", k): aligned}
@@ -316,7 +316,7 @@ def test_draws_for_records_have_an_axis_of_them(draws: Any, expected: Any) -> No
     here: Any = SimpleNamespace(
         oracle=SimpleNamespace(batch=batch), noisy=SimpleNamespace(draws=draws)
     )
-    assert list(order._of_records(here)) == expected
+    assert list(record_order._of_records(here)) == expected
 
 
 @pytest.mark.parametrize(("moved", "differs"), [(0.9e-8, False), (1.1e-8, True), (0.0, False)])
@@ -325,9 +325,9 @@ def test_messages_differ_beyond_a_part_of_their_norm(moved: float, differs: bool
         coupled=examined().coupled, noisy=SimpleNamespace(sent={"x": vector(100.0, 0.0)[None]})
     )
     there: Any = SimpleNamespace(sent={"x": vector(100.0, moved)[None]})
-    assert order._differing(here, there) == ["x"] * differs
+    assert record_order._differing(here, there) == ["x"] * differs
     trials = torch.stack([vector(100.0, 0.0), vector(100.0, moved)])[:, None]  # one of them
-    assert order._differing(here, SimpleNamespace(sent={"x": trials})) == ["x"] * differs  # type: ignore[arg-type]
+    assert record_order._differing(here, SimpleNamespace(sent={"x": trials})) == ["x"] * differs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -346,9 +346,9 @@ def test_other_agents_are_looked_at_in_turn(monkeypatch, k, aligned, most, suspe
         setting=SimpleNamespace(holders=range(11)), victim=0, defense=defense_of(n_rounds=40)
     )
     own: Any = SimpleNamespace(coupled=coupled, aligned={("add-remove", k): aligned}, unclear={})
-    monkeypatch.setattr(others, "_worlds", lambda *_: None)
-    monkeypatch.setattr(others, "_most_moved", lambda *_: most)
-    assert Others(own)._suspected(None, k, "add-remove") == suspected
+    monkeypatch.setattr(other_agents, "_worlds", lambda *_: None)
+    monkeypatch.setattr(other_agents, "_most_moved", lambda *_: most)
+    assert OtherAgents(own)._suspected(None, k, "add-remove") == suspected
 
 
 def test_agents_whose_noise_moves_too_far_are_suspected(monkeypatch) -> None:
@@ -361,5 +361,5 @@ def test_agents_whose_noise_moves_too_far_are_suspected(monkeypatch) -> None:
         assert k == 2
         return float(max(some.values()))
 
-    monkeypatch.setattr(others, "over_declared", over)
-    assert Others(own)._suspected(None, 2, "add-remove") == [3]
+    monkeypatch.setattr(other_agents, "over_declared", over)
+    assert OtherAgents(own)._suspected(None, 2, "add-remove") == [3]

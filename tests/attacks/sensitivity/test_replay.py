@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpaudit.attacks.sensitivity.noise_log import TracedDraw
 from dpaudit.attacks.sensitivity.replay import ALLOWED, explained, is_linear, replay
-from dpaudit.attacks.sensitivity.witness import Marked
-from dpaudit.attacks.sensitivity.worlds import Coupled, PlayedWorld, Record, placed
+from dpaudit.attacks.sensitivity.worlds import CoupledWorlds, PlayedWorld, Record, placed
 from dpaudit.defense import Gradient, Graph, Noise, Round
 from dpaudit.selftest.correct import PrivateGossip
 
@@ -44,7 +44,7 @@ class Unclipped(NoisySign):
 def worlds(setting_of, streams):
     def make(defense: Any) -> tuple[PlayedWorld, PlayedWorld]:
         problem, setting = setting_of("ring", 4, "logistic")
-        coupled = Coupled(defense, problem, setting, streams, VICTIM)
+        coupled = CoupledWorlds(defense, problem, setting, streams, VICTIM)
         inputs, labels = coupled.classification.records(VICTIM)
         record, oracle = Record(inputs[0].double(), labels[0]), coupled.batches(1)
         here, there = (placed(oracle, VICTIM, r) for r in (None, record))
@@ -108,7 +108,7 @@ def test_a_draw_notes_what_it_is_added_to(add: Any) -> None:
         noted.append(value)
         return value
 
-    result = add(S, Marked.of(z.clone(), note))
+    result = add(S, TracedDraw.of(z.clone(), note))
     torch.testing.assert_close(result.as_subclass(Tensor), S + z)
     assert len(noted) == 1
     torch.testing.assert_close(noted[0], S)
@@ -124,5 +124,5 @@ def test_a_value_no_sum_overwrites_is_noted_without_rounding(add: Any) -> None:
         noted.append(value)
         return value
 
-    add(S, Marked.of(z.clone(), note))
+    add(S, TracedDraw.of(z.clone(), note))
     assert torch.equal(noted[0].abs(), S.abs())  # of S - z, the value is -S in units of the draw

@@ -11,11 +11,11 @@ from torch import Tensor
 from dpaudit.accounting.releases import Release
 from dpaudit.attacks.sensitivity import attack, stand_in
 from dpaudit.attacks.sensitivity.attack import Sensitivity
-from dpaudit.attacks.sensitivity.edges import Beyond
-from dpaudit.attacks.sensitivity.examination import Examination
-from dpaudit.attacks.sensitivity.row import Row
+from dpaudit.attacks.sensitivity.bounded_noise import BeyondNoise
+from dpaudit.attacks.sensitivity.examination import RoundExamination
+from dpaudit.attacks.sensitivity.message_move import Row
+from dpaudit.attacks.sensitivity.noise_log import DrawSizes
 from dpaudit.attacks.sensitivity.search import stacked, starts, wrong_labels
-from dpaudit.attacks.sensitivity.witness import Drawn
 from dpaudit.files.finding import Column, Name
 from dpaudit.files.verdict import Verdict
 
@@ -113,7 +113,7 @@ def test_noise_that_ends_counts_beyond_delta(
     monkeypatch, drawing, probability, delta, seen
 ) -> None:
     """A record is in a quarter of the batches, or in each where they are taken in turn."""
-    monkeypatch.setattr(attack, "beyond_the_noise", lambda of: Beyond("x", probability, 3.0))
+    monkeypatch.setattr(attack, "beyond_the_noise", lambda of: BeyondNoise("x", probability, 3.0))
     defense = SimpleNamespace(drawing=drawing, sampling_rate=lambda n: 2 / n)
     of: Any = SimpleNamespace(defense=defense, setting=SimpleNamespace(sizes=(5, 8)), victim=1)
     found = list(attack._beyond(of, "add-remove", delta))
@@ -177,11 +177,11 @@ def test_slopes_have_the_stated_length() -> None:
 
 @pytest.mark.parametrize("counted", [1, 50])
 def test_an_examination_takes_back_what_it_saved(counted: int) -> None:
-    one = Examination(None, 2, 3)  # type: ignore[arg-type]
+    one = RoundExamination(None, 2, 3)  # type: ignore[arg-type]
     one.found, one.unclear, one.silent = {"a": None}, {"b": None, "c": None}, True
     one.aligned = {("add-remove", 1): {(0, "gaussian"): 2.0}, ("replace-one", 3): {}}
-    one.drawn = {"gaussian": Drawn(3.5, counted)}
-    other = Examination(None, 2, 3)  # type: ignore[arg-type]
+    one.drawn = {"gaussian": DrawSizes(3.5, counted)}
+    other = RoundExamination(None, 2, 3)  # type: ignore[arg-type]
     other.restore(*one.saved())
     assert (other.found, other.unclear, other.silent) == (one.found, one.unclear, True)
     assert (other.aligned, other.drawn, other.aligns) == (one.aligned, one.drawn, True)
@@ -192,7 +192,7 @@ def test_an_examination_takes_back_what_it_saved(counted: int) -> None:
 
 
 def test_what_a_small_model_shows_is_joined() -> None:
-    one, small = (Examination(None, 2, 3) for _ in range(2))  # type: ignore[arg-type]
+    one, small = (RoundExamination(None, 2, 3) for _ in range(2))  # type: ignore[arg-type]
     one.found, one.unclear = {"a": None}, {"u": None}
     one.aligned = {("add-remove", 1): {(0, "gaussian"): 2.0}}
     small.found, small.unclear = {"b": None}, {"v": None}
@@ -208,13 +208,15 @@ def test_what_a_small_model_shows_is_joined() -> None:
 
 def test_noise_of_all_rounds_is_counted_together() -> None:
     def play(state: int, k: int, oracle: Any) -> Any:
-        drawn = {"gaussian": Drawn(2.0 * k, 10)} | ({"laplace": Drawn(7.0, 3)} if k == 2 else {})
+        drawn = {"gaussian": DrawSizes(2.0 * k, 10)} | (
+            {"laplace": DrawSizes(7.0, 3)} if k == 2 else {}
+        )
         return SimpleNamespace(drawn=drawn, state=state + 1)
 
     coupled: Any = SimpleNamespace(play=play, kept_oracle=lambda k: k, note_noise=lambda *_: None)
-    one = Examination(coupled, 0, 0)
+    one = RoundExamination(coupled, 0, 0)
     assert [one.next_state(0, 1), one.next_state(1, 2)] == [1, 2]
-    assert one.drawn == {"gaussian": Drawn(6.0, 20), "laplace": Drawn(7.0, 3)}
+    assert one.drawn == {"gaussian": DrawSizes(6.0, 20), "laplace": DrawSizes(7.0, 3)}
     assert one._first_played is not None
     assert one._first_played.state == 1
 

@@ -8,8 +8,8 @@ import pytest
 
 from dpaudit.attacks.sensitivity import attack, stand_in
 from dpaudit.attacks.sensitivity.attack import Sensitivity
+from dpaudit.attacks.sensitivity.message_move import Row
 from dpaudit.attacks.sensitivity.own_draws import watched
-from dpaudit.attacks.sensitivity.row import Row
 from dpaudit.files.finding import Name
 from dpaudit.progress import silent
 
@@ -33,7 +33,7 @@ def test_every_round_of_a_small_model_looks_at_all_agents(monkeypatch) -> None:
         record=lambda *of: iter([("victim", *of)]),
         next_state=lambda state, k: state + k,
     )
-    monkeypatch.setattr(stand_in, "Others", Looking)
+    monkeypatch.setattr(stand_in, "OtherAgents", Looking)
     played: list[int] = []
     found: Any = list(stand_in._rows(small, "add-remove", lambda: played.append(1)))
     assert len(played) == 2
@@ -58,8 +58,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, n_rounds: int, found: Any, **of: A
         return found
 
     for name, value in {
-        "Coupled": "coupled",
-        "Examination": whole,
+        "CoupledWorlds": "coupled",
+        "RoundExamination": whole,
         "examine_every_round": ("small", of.get("small", [])),
         "far_from_the_run": (of.get("far"), ("said",)),
         "few_with_gradients": (of.get("few"), [row("x"), row("z")]),

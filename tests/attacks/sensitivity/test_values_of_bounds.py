@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dpaudit.accounting.privacy_loss import laplace_cdf
 from dpaudit.accounting.releases import Release
-from dpaudit.attacks.sensitivity import beside_values, declared, edges
-from dpaudit.attacks.sensitivity.declared import Declared
-from dpaudit.attacks.sensitivity.reach import Reach, _is_sum, _Round, reaching
+from dpaudit.attacks.sensitivity import bounded_noise, declared, side_channels
+from dpaudit.attacks.sensitivity.declared import DeclaredBounds
+from dpaudit.attacks.sensitivity.noise_reach import Reach, _is_sum, _Round, reaching
 from dpaudit.defense.contract import Stated
 from dpaudit.rng import Streams
 
@@ -116,13 +116,13 @@ def test_a_release_bounds_what_its_noise_is_on(
     monkeypatch.setattr(declared, "batches_of", lambda coupled, agent: agent)
     of: Any = declared.declared_bounds(here, there, change, first)  # type: ignore[arg-type]
     if lag or change == "function":
-        assert of == Declared({}, ())
+        assert of == DeclaredBounds({}, ())
         return
     assert (of.unlike, of.beside) == (("y",), {"u"})
     assert of.bounds == ({} if expected is None else {"x": (2, pytest.approx(expected, rel=2e-7))})
     assert expected is None or of.bounds["x"].value > expected  # by rounding
     distance = 1.0
-    assert declared.declared_bounds(here, there, change, first) == Declared({}, ())  # type: ignore[arg-type]
+    assert declared.declared_bounds(here, there, change, first) == DeclaredBounds({}, ())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_record_may_be_in_so_many_batches(
 def test_draws_that_move_data_alone_are_drawn_again(monkeypatch: Any) -> None:
     """Eight times more; a bound stays where the noise beside them is the same in all."""
     bounds = {name: Stated(2, 1.0) for name in "xyzw"}
-    found: Any = Declared(bounds, ("u",), frozenset("yzw"))
+    found: Any = DeclaredBounds(bounds, ("u",), frozenset("yzw"))
     monkeypatch.setattr(declared, "declared_bounds", lambda *_: found)
     of = {name: reach([1.0], beside=name in "yzw") for name in "xyzw"}
     other = {"y": reach([1.0]), "z": reach([1.1]), "x": reach([9.0])}
@@ -323,7 +323,7 @@ def test_noise_of_layers_is_as_much_as_that_of_a_whole() -> None:
 def test_a_coin_beside_the_noise_is_what_it_is_in_the_run(monkeypatch: Any) -> None:
     """It moves nothing where there is no data, and is then really drawn."""
     monkeypatch.setattr(
-        "dpaudit.attacks.sensitivity.reach.Scaled",
+        "dpaudit.attacks.sensitivity.noise_reach.ScaledGradients",
         lambda oracle, factor: SimpleNamespace(scale=oracle.scale * factor),
     )
 
@@ -365,7 +365,7 @@ def numbers(value: float | Tensor, d: int) -> Any:
 
 
 def probability(sent: Any, d: int = 1) -> Any:
-    return edges._probability(sent, torch.Size((1, 3, d)), 1, 4.0, norm.cdf)  # type: ignore[arg-type]
+    return bounded_noise._probability(sent, torch.Size((1, 3, d)), 1, 4.0, norm.cdf)  # type: ignore[arg-type]
 
 
 def test_a_record_beyond_noise_that_is_left_out_is_found() -> None:
@@ -435,29 +435,29 @@ def test_messages_with_a_number_for_each_draw_are_looked_at(
         sent = {name: torch.full(size, 10.0 * oracle[0] + level) for name, size in rows.items()}
         return SimpleNamespace(noisy=SimpleNamespace(draws=draws, sent=sent), oracle=oracle)
 
-    monkeypatch.setattr(edges, "PlayedWorld", world)
+    monkeypatch.setattr(bounded_noise, "PlayedWorld", world)
     monkeypatch.setattr(
-        edges, "replace", lambda w, levels: world(None, "start", 1, w.oracle, levels)
+        bounded_noise, "replace", lambda w, levels: world(None, "start", 1, w.oracle, levels)
     )
-    monkeypatch.setattr(edges, "all_without_first", lambda oracle, there, who: (there, who))
+    monkeypatch.setattr(bounded_noise, "all_without_first", lambda oracle, there, who: (there, who))
     asked: list[Any] = []
 
     def judged(sent: Any, shape: Any, victim: int, span: float, cdf: Any) -> Any:
         asked.append((sent(3.0).tolist(), tuple(shape), victim, span, cdf))
         return (0.5, 2.0)
 
-    monkeypatch.setattr(edges, "_probability", judged)
+    monkeypatch.setattr(bounded_noise, "_probability", judged)
     coupled: Any = SimpleNamespace(
         kept_batches=lambda k: k, victim=1, start=lambda: "start", own=lambda sent: sent,
         setting=SimpleNamespace(n_agents=3),
     )  # fmt: skip
-    assert edges.beyond_the_noise(coupled) == (None if found is None else (found, 0.5, 2.0))
+    assert bounded_noise.beyond_the_noise(coupled) == (None if found is None else (found, 0.5, 2.0))
     if found is not None:
         is_gaussian = family == "gaussian"
-        span, cdf = (6.0, edges.ndtr) if is_gaussian else (20.0, laplace_cdf)
+        span, cdf = (6.0, bounded_noise.ndtr) if is_gaussian else (20.0, laplace_cdf)
         assert asked == [([[3.0, 3.0], [13.0, 13.0]], shape, 1, span, cdf)]
     draws.append(draw)
-    assert edges.beyond_the_noise(coupled) is None
+    assert bounded_noise.beyond_the_noise(coupled) is None
 
 
 @pytest.mark.parametrize(
@@ -465,13 +465,13 @@ def test_messages_with_a_number_for_each_draw_are_looked_at(
 )
 def test_what_a_step_does_beside_is_compared_once(monkeypatch, beside, again, said) -> None:
     """Where the worlds differ in it alone once noise is moved, the move has done that."""
-    monkeypatch.setattr(beside_values, "dependent", lambda one, other, rounding=0.0: {"x": True})
+    monkeypatch.setattr(side_channels, "dependent", lambda one, other, rounding=0.0: {"x": True})
     one, other = (SimpleNamespace(played=SimpleNamespace(beside=b)) for b in again)
     replayed = SimpleNamespace(here=one, there=other, moved=1.0)
-    monkeypatch.setattr(beside_values, "replay", lambda *_: replayed)
+    monkeypatch.setattr(side_channels, "replay", lambda *_: replayed)
     worlds: Any = [SimpleNamespace(noisy=SimpleNamespace(beside=b)) for b in beside]
-    found, open_ = beside_values.compare(*worlds, "add-remove")
-    assert (found, open_ == [beside_values.BESIDE]) == ({"x": True}, said)
+    found, open_ = side_channels.compare(*worlds, "add-remove")
+    assert (found, open_ == [side_channels.BESIDE]) == ({"x": True}, said)
 
 
 def test_messages_spread_alike_where_no_law_is_another(monkeypatch: Any) -> None:
@@ -487,13 +487,13 @@ def test_messages_spread_alike_where_no_law_is_another(monkeypatch: Any) -> None
         asked.append((names, wherever))
         return said[len(asked) - 1]
 
-    monkeypatch.setattr(beside_values, "of_another_law", law)
+    monkeypatch.setattr(side_channels, "of_another_law", law)
     one, same = world(x=(1, 2), y=(3, 4)), world(x=(1, 2), y=(3, 4))
-    found = [beside_values.spreads_alike(one, same) for _ in range(3)]
+    found = [side_channels.spreads_alike(one, same) for _ in range(3)]
     assert found == [False, False, True]
     assert asked == [(["x", "y"], True)] * 3
     for other in (world(x=(1, 2)), world(x=(1, 2), y=(3, 5))):
-        assert not beside_values.spreads_alike(one, other)
+        assert not side_channels.spreads_alike(one, other)
     assert len(asked) == 3
 
 
@@ -512,4 +512,4 @@ def test_a_zero_s_sign_counts_where_both_are_zero() -> None:
         ((0.0, 1.0), (0.0, 1.0), []),
         ((-0.0, 1.0), (0.0, 1.0), said),
     ):
-        assert [*beside_values.dependent(played(*one), played(*other))] == found
+        assert [*side_channels.dependent(played(*one), played(*other))] == found

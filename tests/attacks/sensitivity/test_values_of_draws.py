@@ -10,9 +10,9 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity import beside_values as values
-from dpaudit.attacks.sensitivity import edges, few, replay, unlikely
-from dpaudit.attacks.sensitivity.few import _Round
+from dpaudit.attacks.sensitivity import bounded_noise, rare_noise, replay, unseen_inputs
+from dpaudit.attacks.sensitivity import side_channels as values
+from dpaudit.attacks.sensitivity.unseen_inputs import _Round
 from dpaudit.training.classification import Batch
 
 NOTHING: Any = None
@@ -28,19 +28,19 @@ NOTHING: Any = None
     ],
 )
 def test_few_and_half_of_the_records_have_gradients(n: int, numbers: list[int]) -> None:
-    assert few._numbers(n) == numbers
+    assert unseen_inputs._numbers(n) == numbers
 
 
 def test_the_first_records_of_a_batch_keep_their_gradients(monkeypatch: Any) -> None:
-    monkeypatch.setattr(few, "replace", lambda oracle, batch: batch)
-    monkeypatch.setattr(few, "ones", lambda batch: torch.ones(2, 3))
+    monkeypatch.setattr(unseen_inputs, "replace", lambda oracle, batch: batch)
+    monkeypatch.setattr(unseen_inputs, "ones", lambda batch: torch.ones(2, 3))
     weights = torch.tensor([[1.0, 0.5, 1.0], [0.5, 1.0, 1.0]])
     for given, expected in (
         (weights, [[1.0, 0.5, 1.0], [0.5, 0.0, 0.0]]),
         (None, [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
     ):
         oracle: Any = SimpleNamespace(batch=Batch(torch.zeros(2, 3, 1), torch.zeros(2, 3), given))
-        found: Any = few._of_first(oracle, 1, 1)
+        found: Any = unseen_inputs._of_first(oracle, 1, 1)
         assert found.weights.tolist() == expected
     assert weights[1].tolist() == [0.5, 1.0, 1.0]
 
@@ -55,12 +55,12 @@ def moving(**moved: list[float]) -> Any:
 
 def test_the_pair_that_moves_a_message_furthest_is_judged() -> None:
     pairs = [moving(x=[3.0, 4.0]), moving(x=[6.0], y=[1.0]), moving(y=[0.5], z=[0.0]), moving()]
-    assert few._moves(pairs[0]) == {"x": 5.0}
-    assert few._moves(pairs[2]) == {"y": 0.5}
-    assert few._furthest(pairs) == [pairs[1]]
-    assert few._furthest([pairs[0], pairs[2], pairs[3]]) == [pairs[0], pairs[2]]
-    assert few._furthest([moving(x=[float("nan")]), pairs[0]])[0] is not pairs[0]
-    assert few._furthest([]) == []
+    assert unseen_inputs._moves(pairs[0]) == {"x": 5.0}
+    assert unseen_inputs._moves(pairs[2]) == {"y": 0.5}
+    assert unseen_inputs._furthest(pairs) == [pairs[1]]
+    assert unseen_inputs._furthest([pairs[0], pairs[2], pairs[3]]) == [pairs[0], pairs[2]]
+    assert unseen_inputs._furthest([moving(x=[float("nan")]), pairs[0]])[0] is not pairs[0]
+    assert unseen_inputs._furthest([]) == []
 
 
 class Records:
@@ -102,7 +102,7 @@ def test_a_gradient_is_as_long_as_the_clip_norm(clip_norm, p: int, expected: lis
 def test_noise_hides_few_gradients_as_it_hides_usual_ones(
     monkeypatch, usual, pairs, unclear, rounds
 ) -> None:
-    monkeypatch.setattr(few, "ratio", lambda pair, lag, adjacency: pair[lag])
+    monkeypatch.setattr(unseen_inputs, "ratio", lambda pair, lag, adjacency: pair[lag])
     coupled = SimpleNamespace(defense=SimpleNamespace(n_rounds=rounds))
     examination: Any = SimpleNamespace(coupled=coupled, unclear={})
     _Round(examination, NOTHING, 2, "add-remove")._align(usual, pairs)
@@ -123,17 +123,19 @@ def test_noise_hides_few_gradients_as_it_hides_usual_ones(
 def test_gradients_turn_around_between_two_models(monkeypatch, one, other, number, wave) -> None:
     """Across the way to the models; along it where they are apart on it alone."""
     given = {False: one, True: other}
-    monkeypatch.setattr(few, "replay", lambda here, there, change: SimpleNamespace(moves="moves"))
     monkeypatch.setattr(
-        few, "_models",
+        unseen_inputs, "replay", lambda here, there, change: SimpleNamespace(moves="moves")
+    )
+    monkeypatch.setattr(
+        unseen_inputs, "_models",
         lambda world, moves: [torch.tensor(x).double() for x in given[moves == "moves"]],
     )  # fmt: skip
-    monkeypatch.setattr(few, "replace", lambda world, oracle: oracle)
+    monkeypatch.setattr(unseen_inputs, "replace", lambda world, oracle: oracle)
     coupled = SimpleNamespace(victim=1)
     worlds: Any = tuple(SimpleNamespace(oracle=f"oracle {i}", coupled=coupled) for i in (0, 1))
     examination: Any = SimpleNamespace(coupled=coupled, unclear={})
     found: Any = _Round(examination, NOTHING, 2, "add-remove")._fickle(worlds)
-    assert (few.NUMBER in examination.unclear) is number
+    assert (unseen_inputs.NUMBER in examination.unclear) is number
     if wave is None:
         assert found is None
         return
@@ -145,7 +147,7 @@ def test_gradients_turn_around_between_two_models(monkeypatch, one, other, numbe
 
 def test_gradients_are_waved_at_the_victim_alone() -> None:
     first, wave = torch.tensor([1.0, 0.0]), torch.tensor([0.0, pi])
-    fickle = few._Fickle(NOTHING, 1, first, wave)
+    fickle = unseen_inputs._Fickle(NOTHING, 1, first, wave)
     X = torch.tensor([[1.0, 1.0], [5.0, 1.0], [1.0, 0.0]])
     fickle.note(X, None, 2)
     assert fickle._factors.tolist() == pytest.approx([1.0, -1.0, 1.0])
@@ -156,7 +158,7 @@ def test_gradients_are_waved_at_the_victim_alone() -> None:
     assert fickle._factors.tolist() == pytest.approx([-1.0, 1.0, 1.0])
     fickle.note(torch.tensor([[1.0, 1 / 3]]), torch.tensor([1]), 2)
     assert fickle.changed(torch.tensor([[6.0, 2.0]])).tolist() == [pytest.approx([3.0, 1.0])]
-    asked = few._Asked(NOTHING, 1)
+    asked = unseen_inputs._Asked(NOTHING, 1)
     asked.note(X, None, 2)
     asked.note(X, torch.tensor([1, 0, 1]), 0)
     assert [x.tolist() for x in asked.models] == [[5.0, 1.0], [1.0, 1.0], [1.0, 0.0]]
@@ -166,12 +168,12 @@ def test_levels_are_of_each_draw_and_of_all_together() -> None:
     """A draw of one number at any distance, either way."""
     draw = lambda stream, d: SimpleNamespace(stream=stream, family="gaussian", shape=(3, d))  # noqa: E731
     world: Any = SimpleNamespace(noisy=SimpleNamespace(draws=[draw("a", 5)]))
-    far = unlikely.FAR["gaussian"]
-    assert list(unlikely._levels(world)) == [{"a": far}, {"a": -far}]
+    far = rare_noise.FAR["gaussian"]
+    assert list(rare_noise._levels(world)) == [{"a": far}, {"a": -far}]
     world.noisy.draws.append(draw("b", 1))
-    found = list(unlikely._levels(world))
+    found = list(rare_noise._levels(world))
     single = [level["b"] for level in found if list(level) == ["b"]]
-    steps = unlikely.STEPS
+    steps = rare_noise.STEPS
     assert single[::2] == pytest.approx([far * (1 - i / steps) for i in range(steps)])
     assert single[1::2] == pytest.approx([-x for x in single[::2]])
     assert found[:2] == [{"a": far}, {"a": -far}]
@@ -199,9 +201,9 @@ def test_far_draws_hide_a_record_as_usual_ones_do(monkeypatch, ratios, far, line
         kept_batches=lambda k: oracle, setting=SimpleNamespace(holders=(0,)),
         defense=SimpleNamespace(n_rounds=9),
     )  # fmt: skip
-    monkeypatch.setattr(unlikely, "PlayedWorld", lambda *of: SimpleNamespace(levels=None))
-    monkeypatch.setattr(unlikely, "all_without_first", lambda *_: None)
-    monkeypatch.setattr(unlikely, "replace", lambda world, levels: SimpleNamespace(levels=levels))
+    monkeypatch.setattr(rare_noise, "PlayedWorld", lambda *of: SimpleNamespace(levels=None))
+    monkeypatch.setattr(rare_noise, "all_without_first", lambda *_: None)
+    monkeypatch.setattr(rare_noise, "replace", lambda world, levels: SimpleNamespace(levels=levels))
     lags: list[int] = []
 
     def ratio(pair: Any, lag: int, adjacency: str) -> Any:
@@ -210,10 +212,10 @@ def test_far_draws_hide_a_record_as_usual_ones_do(monkeypatch, ratios, far, line
         lags.append(lag)
         return far
 
-    monkeypatch.setattr(unlikely, "ratio", ratio)
-    monkeypatch.setattr(unlikely, "_levels", lambda world: iter([{"a": 7.0}]))
-    monkeypatch.setattr(unlikely, "_is_linear", lambda world, levels, part: linear or part < 1)
-    found = unlikely._in_a_round(coupled, NOTHING, 2, "add-remove")
+    monkeypatch.setattr(rare_noise, "ratio", ratio)
+    monkeypatch.setattr(rare_noise, "_levels", lambda world: iter([{"a": 7.0}]))
+    monkeypatch.setattr(rare_noise, "_is_linear", lambda world, levels, part: linear or part < 1)
+    found = rare_noise._in_a_round(coupled, NOTHING, 2, "add-remove")
     if said is None:
         assert found is None
     else:
@@ -241,8 +243,8 @@ def test_messages_go_on_as_they_begin(monkeypatch, payloads: Any, is_linear: boo
         sent = {"x": SimpleNamespace(payload=torch.tensor(payloads[i], dtype=torch.float64))}
         return SimpleNamespace(noisy=SimpleNamespace(sent=sent))
 
-    monkeypatch.setattr(unlikely, "replace", played)
-    assert unlikely._is_linear(NOTHING, {"a": 8.0, "b": -4.0}, 0.5) is is_linear
+    monkeypatch.setattr(rare_noise, "replace", played)
+    assert rare_noise._is_linear(NOTHING, {"a": 8.0, "b": -4.0}, 0.5) is is_linear
     assert asked == [{"a": 0.0, "b": 0.0}, {"a": 2.0, "b": -1.0}, {"a": 4.0, "b": -2.0}]
 
 
@@ -262,13 +264,13 @@ def test_a_record_beyond_the_end_of_noise_is_found() -> None:
     Finer values begin 1.1 coarse steps of 1/3 before the end, so that no more is counted.
     """
     shape = torch.Size((1, 3, 1))
-    probability, moved = edges._probability(bounded(0.5), shape, 1, 4.0, norm.cdf)  # type: ignore[misc]
+    probability, moved = bounded_noise._probability(bounded(0.5), shape, 1, 4.0, norm.cdf)  # type: ignore[misc]
     assert moved == pytest.approx(0.5)
     assert probability < norm.sf(1 + 1 / 8 - 1 / 2)
     assert probability == pytest.approx(norm.sf(1 - 1.1 / 3), abs=1e-3)
-    assert edges._probability(bounded(0.0), shape, 1, 4.0, norm.cdf) is None
+    assert bounded_noise._probability(bounded(0.0), shape, 1, 4.0, norm.cdf) is None
     open_ended = bounded(0.5, -1e9, 1e9)
-    assert edges._probability(open_ended, shape, 1, 4.0, norm.cdf) is None
+    assert bounded_noise._probability(open_ended, shape, 1, 4.0, norm.cdf) is None
 
 
 def draw(stream: str, scale: float = 1.0) -> Any:

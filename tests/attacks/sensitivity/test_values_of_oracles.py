@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity import kept, opposed
-from dpaudit.attacks.sensitivity.kept import KeptAnswers, NoiseKept
+from dpaudit.attacks.sensitivity import synthetic_records, world_cache
 from dpaudit.attacks.sensitivity.search import Candidates, ascent
+from dpaudit.attacks.sensitivity.world_cache import KeptAnswers, UnsentNoise
 from dpaudit.defense.contract import Gradient
 from dpaudit.training.classification import Batch
 
@@ -160,7 +160,7 @@ def of(kind: Any, *more: Any) -> Any:
 
 def test_a_record_more_may_be_none_or_outweigh_all_others() -> None:
     """The victim's sum is (6, 8), of length 10; of the opposed record (-12, -16) or less."""
-    vacant = of(opposed.Vacant)
+    vacant = of(synthetic_records.VacantPlace)
     assert vacant(X).tolist() == (2 * X / 4).tolist()
     assert vacant.clipped_sum(X, 3.0, norm=1).tolist() == [[10, 10]] * 3
     assert asked[-1] == ((3, 2), 3.0, 1)
@@ -171,10 +171,10 @@ def test_a_record_more_may_be_none_or_outweigh_all_others() -> None:
     for norm, longest, gradient in (
         (2, inf, (-12, -16)), (2, 10.0, (-6, -8)), (1, 7.0, (-3, -4)), (2, 30.0, (-12, -16)),
     ):  # fmt: skip
-        one = of(opposed.Opposed, norm, longest)
+        one = of(synthetic_records.Outweighing, norm, longest)
         assert one(X)[1].tolist() == pytest.approx([(6 + gradient[0]) / 4, (8 + gradient[1]) / 4])
         assert one(X)[[0, 2]].tolist() == (X[[0, 2]] / 2).tolist()
-    far = of(opposed.Opposed, 2, inf)
+    far = of(synthetic_records.Outweighing, 2, inf)
     assert far.clipped_sum(X, 5.0)[1].tolist() == pytest.approx([10 - 3, 10 - 4])
     assert far.clipped_sum(X, 7.0, norm=1)[1].tolist() == pytest.approx([10 - 3, 10 - 4])
     assert far.per_record(X)[1].tolist() == [[3, 4], [6, 8], [-18, -24]]
@@ -192,10 +192,10 @@ def test_a_record_more_may_be_none_or_outweigh_all_others() -> None:
 
 def test_a_gradient_is_given_to_the_victim_or_to_all() -> None:
     g = torch.tensor([3.0, 4.0]).double()
-    given = of(opposed.Given, g)
+    given = of(synthetic_records.GivenGradient, g)
     assert given(X).tolist() == [[0.5, 0.5], [1.5 + 0.75, 2 + 1], [1, 0]]
     assert given.clipped_sum(X, 2.5)[1].tolist() == pytest.approx([11.5, 12])
-    at_all = of(opposed.AtAll, g, (0, 2))
+    at_all = of(synthetic_records.AtSeveralAgents, g, (0, 2))
     assert at_all(X).tolist() == [[0.5 + 0.75, 1.5], [1.5, 2], [1.75, 1]]
     assert at_all(X[:2], torch.tensor([2, 1])).tolist() == [[1.25, 1.5], [1.5, 2]]
 
@@ -203,7 +203,7 @@ def test_a_gradient_is_given_to_the_victim_or_to_all() -> None:
 @pytest.mark.parametrize(("times", "far"), [(0.0, (0.0, 0.0)), (2.0, (6.0, 8.0))])
 def test_some_records_of_the_victim_are_alike(times: float, far: tuple[float, float]) -> None:
     """One of two has the gradient (3, 4), the other so many times it; clipped to 5 and to 10."""
-    alike = of(opposed.Alike, torch.tensor([3.0, 4.0]).double(), 1, times)
+    alike = of(synthetic_records.RepeatedGradient, torch.tensor([3.0, 4.0]).double(), 1, times)
     assert alike(X)[1].tolist() == [(3 + far[0]) / 4, (4 + far[1]) / 4]
     assert alike(X)[[0, 2]].tolist() == (X[[0, 2]] / 2).tolist()
     clipped = alike.clipped_sum(X, 5.0)
@@ -216,7 +216,7 @@ def test_some_records_of_the_victim_are_alike(times: float, far: tuple[float, fl
     assert each[1].tolist() == [[3, 4], [*far]]
     assert each[[0, 2]].tolist() == torch.stack([X, 2 * X], 1)[[0, 2]].tolist()
     assert alike.batch is Others().batch
-    scaled = opposed.Scaled(Others(), 3.0)
+    scaled = synthetic_records.ScaledGradients(Others(), 3.0)
     assert scaled(X).tolist() == (1.5 * X).tolist()
     assert scaled.batch is Others().batch
 
@@ -230,18 +230,18 @@ def sent(payload: Any, senders: Any = (0, 1, 1), rows: Any = (0, 1, 2)) -> Any:
 def test_noise_that_is_kept_is_more_than_was_sent() -> None:
     """Agent 1 sends two rows of two numbers; a message that repeats itself is not new."""
     one = sent([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    assert kept._new_numbers(one, None, 3).tolist() == [2, 4, 0]
-    assert kept._new_numbers(one, one, 3).tolist() == [0, 0, 0]
+    assert world_cache._new_numbers(one, None, 3).tolist() == [2, 4, 0]
+    assert world_cache._new_numbers(one, one, 3).tolist() == [0, 0, 0]
     other = sent([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]])
-    assert kept._new_numbers(other, one, 3).tolist() == [0, 4, 0]
-    assert kept._new_numbers(sent([[1.0], [3.0], [5.0]]), one, 3).tolist() == [1, 2, 0]
+    assert world_cache._new_numbers(other, one, 3).tolist() == [0, 4, 0]
+    assert world_cache._new_numbers(sent([[1.0], [3.0], [5.0]]), one, 3).tolist() == [1, 2, 0]
     twice = sent([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], (0, 1, 1, 0), (0, 1, 2, 0))  # to two
-    assert kept._new_numbers(twice, None, 3).tolist() == [2, 4, 0]
+    assert world_cache._new_numbers(twice, None, 3).tolist() == [2, 4, 0]
     trials = sent([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]] * 3)
-    assert kept._new_numbers(trials, None, 3).tolist() == [6, 12, 0]
+    assert world_cache._new_numbers(trials, None, 3).tolist() == [6, 12, 0]
     last = sent([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]] * 2 + [[[1.0, 2.0], [9.0, 4.0], [5.0, 6.0]]])
-    assert kept._new_numbers(last, trials, 3).tolist() == [0, 12, 0]  # of one trial alone
-    run = NoiseKept("start", torch.zeros(3, dtype=torch.long))
+    assert world_cache._new_numbers(last, trials, 3).tolist() == [0, 12, 0]  # of one trial alone
+    run = UnsentNoise("start", torch.zeros(3, dtype=torch.long))
     run.note("after 1", 3, {"x": one})
     assert (run.state, run.drawn, run.sent.tolist()) == ("after 1", 3, [2, 4, 0])
     run.note("after 2", 1, {"x": one, "y": one})
@@ -267,7 +267,7 @@ def test_the_victim_alone_is_asked_again_in_another_world(monkeypatch: Any) -> N
         calls.append((X.tolist(), None if holders is None else holders.tolist(), norm))
         return 100 * X
 
-    monkeypatch.setattr(kept.BatchGradient, "clipped_sum", raw)
+    monkeypatch.setattr(world_cache.BatchGradient, "clipped_sum", raw)
     for name, value in (("shared", shared), ("victim", 1)):
         object.__setattr__(own, name, value)
     found = own._answered(X, 3.0, None, 2)

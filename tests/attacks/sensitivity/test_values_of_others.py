@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpaudit.attacks.sensitivity import others
-from dpaudit.attacks.sensitivity.others import Others
+from dpaudit.attacks.sensitivity import other_agents
+from dpaudit.attacks.sensitivity.other_agents import OtherAgents
 
 
 def vector(*values: float) -> Tensor:
@@ -27,7 +27,7 @@ def broadcast(*rows: float) -> Any:
 def test_the_largest_row_of_an_agent_is_its_move() -> None:
     coupled: Any = SimpleNamespace(setting=SimpleNamespace(n_agents=4))
     one, other = broadcast(1.0, 5.0, 2.0, nan), broadcast(0.0, 1.0, 2.5, 1.0)
-    found = others._by_sender(coupled, {"x": one}, {"x": other})  # type: ignore[dict-item]
+    found = other_agents._by_sender(coupled, {"x": one}, {"x": other})  # type: ignore[dict-item]
     assert found["x"].tolist() == [4.0, 0.5, inf, 0.0]
     assert found["x"].dtype == torch.float64
 
@@ -60,21 +60,21 @@ def test_agents_that_move_most_are_looked_at(monkeypatch, moves, noises, over, c
     there = SimpleNamespace(noisy=SimpleNamespace(sent="moved"))
     sizes = {("moved", "noisy"): moves, ("noisy", "quiet"): noises}
     monkeypatch.setattr(
-        others, "_by_sender", lambda coupled, one, other: {"x": vector(*sizes[one, other])}
+        other_agents, "_by_sender", lambda coupled, one, other: {"x": vector(*sizes[one, other])}
     )
-    monkeypatch.setattr(others, "_over_stated", lambda *_: vector(*(over or [9.0] * 5)))
+    monkeypatch.setattr(other_agents, "_over_stated", lambda *_: vector(*(over or [9.0] * 5)))
     worlds: Any = (here, there)
-    assert others._most_moved(coupled, 2, "add-remove", worlds) == chosen
+    assert other_agents._most_moved(coupled, 2, "add-remove", worlds) == chosen
     if over is not None and chosen == [3]:
         here.lag = 1  # bounds are of the round of the record
-        assert others._most_moved(coupled, 2, "add-remove", worlds) == [0]
+        assert other_agents._most_moved(coupled, 2, "add-remove", worlds) == [0]
         here.lag = 0
-        monkeypatch.setattr(others, "STATED_OF", 4)
-        assert others._most_moved(coupled, 2, "add-remove", worlds) == [0]
+        monkeypatch.setattr(other_agents, "STATED_OF", 4)
+        assert other_agents._most_moved(coupled, 2, "add-remove", worlds) == [0]
     sizes["moved", "noisy"], sizes["noisy", "quiet"] = [9.0, 1.0, 8.0, 1.0, 7.0], [1.0] * 5
     coupled.setting.holders, here.lag = (0, 1, 2, 3, 4, 3, 3, 3), 1  # of median 1
-    monkeypatch.setattr(others, "MOST", 2)
-    assert others._most_moved(coupled, 2, "add-remove", worlds) == [0, 2]
+    monkeypatch.setattr(other_agents, "MOST", 2)
+    assert other_agents._most_moved(coupled, 2, "add-remove", worlds) == [0, 2]
 
 
 def test_moves_over_stated_bounds_are_in_l2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_moves_over_stated_bounds_are_in_l2(monkeypatch: pytest.MonkeyPatch) -> 
     )
     here: Any = SimpleNamespace(noisy=SimpleNamespace(sent={}))
     moves = {"x": vector(6.0, 6.0, 6.0, 6.0, 6.0), "y": vector(1.0, 1.0, 1.0, 2.0, 2.0)}
-    found = others._over_stated(coupled, 2, "add-remove", here, moves)
+    found = other_agents._over_stated(coupled, 2, "add-remove", here, moves)
     assert found.tolist() == [1.5, 0.0, 0.0, 0.25, 0.0]
 
 
@@ -104,19 +104,19 @@ def test_a_long_gradient_is_added_at_all_agents(monkeypatch, k, clip_norm, moves
     coupled.setting = SimpleNamespace(d=5, holders=(0, 2))
     coupled.kept_batches, coupled.victim = lambda k: f"batches {k}", 1
     coupled.defense.clip_norm_in = lambda k: clip_norm
-    monkeypatch.setattr(others, "Vacant", lambda oracle, victim: (oracle, victim))
-    monkeypatch.setattr(others, "AtAll", lambda *of: of)
+    monkeypatch.setattr(other_agents, "VacantPlace", lambda oracle, victim: (oracle, victim))
+    monkeypatch.setattr(other_agents, "AtSeveralAgents", lambda *of: of)
     monkeypatch.setattr(
-        others, "PlayedWorld",
+        other_agents, "PlayedWorld",
         lambda coupled, state, k, oracle: Played(
             state=state, k=k, oracle=oracle, lag=0, quiet=None, noisy=SimpleNamespace(sent=oracle)
         ),
     )  # fmt: skip
-    monkeypatch.setattr(others, "replace", lambda w, oracle: Played(
+    monkeypatch.setattr(other_agents, "replace", lambda w, oracle: Played(
         **{**vars(w), "oracle": oracle, "noisy": SimpleNamespace(sent=oracle)}
     ))  # fmt: skip
-    monkeypatch.setattr(others, "_by_sender", lambda *_: {"x": vector(0.0, float(moves))})
-    found: Any = others._worlds(coupled, "state", k)
+    monkeypatch.setattr(other_agents, "_by_sender", lambda *_: {"x": vector(0.0, float(moves))})
+    found: Any = other_agents._worlds(coupled, "state", k)
     assert [world.lag for world in found] == [lag, lag]
     here, there = found
     assert here.oracle == (f"batches {k}", 1)
@@ -154,12 +154,12 @@ def test_another_agent_s_longest_record_is_added(monkeypatch, change, k, measure
             lags.append(self.lag)
             return [SimpleNamespace(measured=x) for x in measured[self.lag]]
 
-    monkeypatch.setattr(others, "Pair", Pair)
+    monkeypatch.setattr(other_agents, "RoundPair", Pair)
     coupled = SimpleNamespace(
         kept_batches=lambda k: f"batches {k}", defense=SimpleNamespace(n_rounds=9)
     )
     own: Any = SimpleNamespace(coupled=coupled, asked=lambda *_: (2, True))
-    rows = others._added(own, "state", k, change)
+    rows = other_agents._added(own, "state", k, change)
     assert lags == asked
     assert [row.measured for row in rows] == measured[asked[-1]]
 
@@ -184,20 +184,22 @@ def test_agents_are_suspected_by_moves_or_looked_at_in_turn(
     coupled: Any = SimpleNamespace(defense=SimpleNamespace(n_rounds=9))
     coupled.victim, coupled.setting = 1, SimpleNamespace(holders=(0, 1, 2, 3))
     aligned = {} if moved is None else {("add-remove", k): moved}
-    own: Any = Others(SimpleNamespace(coupled=coupled, aligned=aligned, unclear={}))  # type: ignore[arg-type]
+    own: Any = OtherAgents(SimpleNamespace(coupled=coupled, aligned=aligned, unclear={}))  # type: ignore[arg-type]
 
     def worlds(*_: Any) -> Any:
         if isinstance(most, Exception):
             raise most
         return "worlds"
 
-    monkeypatch.setattr(others, "_worlds", worlds)
-    monkeypatch.setattr(others, "_most_moved", lambda *_: most)
+    monkeypatch.setattr(other_agents, "_worlds", worlds)
+    monkeypatch.setattr(other_agents, "_most_moved", lambda *_: most)
     monkeypatch.setattr(
-        others, "over_declared", lambda coupled, moves, change: max(moves[k].values(), default=0.0)
+        other_agents,
+        "over_declared",
+        lambda coupled, moves, change: max(moves[k].values(), default=0.0),
     )
     assert own._suspected("state", k, "add-remove") == expected
-    said = [others.TOGETHER.format("ValueError")] if isinstance(most, Exception) else []
+    said = [other_agents.TOGETHER.format("ValueError")] if isinstance(most, Exception) else []
     assert list(own.examination.unclear) == said
 
 
@@ -209,7 +211,7 @@ def test_what_speaks_against_another_agent_is_noted(monkeypatch: pytest.MonkeyPa
     made: list[int] = []
     examination: Any = SimpleNamespace(silent=True, found={"a": None}, unclear={})
 
-    def at(self: Others, agent: int) -> Any:
+    def at(self: OtherAgents, agent: int) -> Any:
         made.append(agent)
         return SimpleNamespace(silent=False, found={f"of {agent}": None}, unclear={"u": None})
 
@@ -217,10 +219,10 @@ def test_what_speaks_against_another_agent_is_noted(monkeypatch: pytest.MonkeyPa
         assert own.silent
         return [Row(False), Row(True)]
 
-    monkeypatch.setattr(Others, "_suspected", lambda *_: [2, 3])
-    monkeypatch.setattr(Others, "_at", at)
-    monkeypatch.setattr(others, "_added", added)
-    own = Others(examination)
+    monkeypatch.setattr(OtherAgents, "_suspected", lambda *_: [2, 3])
+    monkeypatch.setattr(OtherAgents, "_at", at)
+    monkeypatch.setattr(other_agents, "_added", added)
+    own = OtherAgents(examination)
     assert [row.agent for row in own.record("state", 2, "add-remove")] == [2, 3]
     assert list(examination.found) == ["a", "of 2", "of 3"]
     assert list(examination.unclear) == ["u"]
@@ -231,5 +233,5 @@ def test_what_speaks_against_another_agent_is_noted(monkeypatch: pytest.MonkeyPa
 
 def test_another_agent_is_looked_at_without_alignments() -> None:
     coupled: Any = SimpleNamespace(looking_at=lambda agent: f"at {agent}")
-    alone: Any = Others(SimpleNamespace(coupled=coupled))._at(3)  # type: ignore[arg-type]
+    alone: Any = OtherAgents(SimpleNamespace(coupled=coupled))._at(3)  # type: ignore[arg-type]
     assert (alone.coupled, alone.restarts, alone.steps, alone.aligns) == ("at 3", 0, 0, False)

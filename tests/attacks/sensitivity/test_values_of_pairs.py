@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity import examination
-from dpaudit.attacks.sensitivity.declared import Declared
-from dpaudit.attacks.sensitivity.examination import Examination, Pair
-from dpaudit.attacks.sensitivity.worlds import Drawn, Record
+from dpaudit.attacks.sensitivity.declared import DeclaredBounds
+from dpaudit.attacks.sensitivity.examination import RoundExamination, RoundPair
+from dpaudit.attacks.sensitivity.worlds import DrawSizes, Record
 from dpaudit.defense.contract import Stated
 
 NOTHING: Any = None
@@ -24,7 +24,7 @@ def examined(n_rounds: int = 6, **of: Any) -> Any:
     setting = SimpleNamespace(d=3, holders=(0, 1))
     coupled: Any = SimpleNamespace(defense=defense, setting=setting, victim=1)
     coupled.kept_batches = lambda k: f"batches {k}"
-    return Examination(coupled, 0, of.pop("steps", 0), **of)
+    return RoundExamination(coupled, 0, of.pop("steps", 0), **of)
 
 
 class Measured:
@@ -68,9 +68,11 @@ def rows(*moved: float) -> list[Any]:
 
 @pytest.fixture
 def pairs(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(examination, "Pair", Measured)
-    monkeypatch.setattr(Examination, "asked", lambda self, *_: (2, False))
-    monkeypatch.setattr(Examination, "_check", lambda self, *_: self.found.update(checked=None))
+    monkeypatch.setattr(examination, "RoundPair", Measured)
+    monkeypatch.setattr(RoundExamination, "asked", lambda self, *_: (2, False))
+    monkeypatch.setattr(
+        RoundExamination, "_check", lambda self, *_: self.found.update(checked=None)
+    )
     for name, value in {
         "given": rows(0.0, 3.0),
         "moved": {},
@@ -144,7 +146,7 @@ def test_what_is_found_is_saved_and_restored() -> None:
     one.aligned = {
         ("add-remove", 2): {(1, "gaussian"): 0.5, (2, "laplace"): 2.0}, ("add-remove", 3): "why",
     }  # fmt: skip
-    one.drawn = {"gaussian": Drawn(3.0, 7)}
+    one.drawn = {"gaussian": DrawSizes(3.0, 7)}
     other = examined()
     other.restore(*one.saved())
     for name in ("found", "unclear", "silent", "aligned", "drawn"):
@@ -181,7 +183,7 @@ def test_noise_of_rounds_is_counted_together() -> None:
     assert [one.next_state(10, k) for k in (1, 2, 3)] == [11, 12, 13]
     assert noted == [1, 2, 3]
     assert one._first_played.state == 11
-    assert one.drawn == {"gaussian": Drawn(6.0, 9), "laplace": Drawn(1.0, 1)}
+    assert one.drawn == {"gaussian": DrawSizes(6.0, 9), "laplace": DrawSizes(1.0, 1)}
 
 
 def test_a_round_that_keeps_what_it_saw_is_another_one_again(monkeypatch: Any) -> None:
@@ -274,11 +276,13 @@ def test_rows_have_the_largest_move_of_each_kind(
     monkeypatch.setattr(
         examination, "declared_of_pairs",
         lambda pairs, adjacency, first: (
-            Declared({} if releases is None else {"x": releases}, ()), pairs,
+            DeclaredBounds({} if releases is None else {"x": releases}, ()), pairs,
         ),
     )  # fmt: skip
     monkeypatch.setattr(examination, "explained", lambda *_: False)
-    monkeypatch.setattr(Examination, "stated", lambda *_: {} if stated is None else {"x": stated})
+    monkeypatch.setattr(
+        RoundExamination, "stated", lambda *_: {} if stated is None else {"x": stated}
+    )
     [row] = one.judged(2, worlds, "add-remove", 2)
     assert (row.message, row.round, row.norm, row.stated) == ("x", 2, *bound)
     assert row.moved == {"kind 0": 7.0 if bound[0] == 1 else 5.0, "kind 1": inf}
@@ -296,7 +300,7 @@ def test_rows_have_the_largest_move_of_each_kind(
     monkeypatch.setattr(examination, "explained", lambda *_: True)
     [found] = one.judged(2, worlds, "add-remove", 2)
     assert found.processed is bool(found._replace(processed=False).counts)
-    monkeypatch.setattr(Examination, "stated", lambda *_: {"x": Stated(2, 0.0)})
+    monkeypatch.setattr(RoundExamination, "stated", lambda *_: {"x": Stated(2, 0.0)})
     [nothing] = one.judged(2, worlds, "add-remove", 2)
     assert (nothing.stated, nothing.tolerance) == (0.0, 0.0)
 
@@ -308,7 +312,7 @@ class Norms:
         return inputs[..., 0].abs() * labels * norm
 
 
-def a_pair(inputs: list[list[float]], labels: list[int], **of: Any) -> Pair:
+def a_pair(inputs: list[list[float]], labels: list[int], **of: Any) -> RoundPair:
     one = examined()
     dataset = SimpleNamespace(n_classes=3, value_range=(0.0, 1.0))
     one.coupled.classification = SimpleNamespace(
@@ -316,7 +320,7 @@ def a_pair(inputs: list[list[float]], labels: list[int], **of: Any) -> Pair:
         records=lambda victim: (torch.tensor(inputs), torch.tensor(labels)),
     )  # fmt: skip
     one.coupled.defense.models = lambda state: torch.zeros(2, 3)
-    return Pair(one, NOTHING, 2, NOTHING, "add-remove", of.get("norm", 2))
+    return RoundPair(one, NOTHING, 2, NOTHING, "add-remove", of.get("norm", 2))
 
 
 def test_the_record_of_the_largest_gradient_is_taken() -> None:

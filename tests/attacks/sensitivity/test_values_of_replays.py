@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.sensitivity import alignment, replay
-from dpaudit.attacks.sensitivity.witness import Drawn
-from dpaudit.attacks.sensitivity.worlds import Watched
+from dpaudit.attacks.sensitivity.noise_log import DrawSizes
+from dpaudit.attacks.sensitivity.worlds import WatchedRound
 
 NOTHING: Any = None
 
@@ -53,14 +53,14 @@ class World:
         self.value, self.factor, self.coupled = vector(value, 0.0), factor, Coupled([release(1.0)])
         self.moves: list[Any] = []
 
-    def watched(self, moves: Any) -> Watched:
+    def watched(self, moves: Any) -> WatchedRound:
         self.moves.append(moves)
         z, w = (moves.get((1, name), 0.0) for name in "zw")
         noisy = self.value + z + vector(0.5, 0.5)
         again = 2 * noisy + w
         draws = {(1, name): SimpleNamespace(scale=2.0, family="gaussian") for name in "zw"}
         round = played({"x": noisy, "y": again, "f": self.factor * noisy}, again)
-        return Watched((round,), {(1, "z"): [self.value], (1, "w"): [2 * noisy]}, draws)
+        return WatchedRound((round,), {(1, "z"): [self.value], (1, "w"): [2 * noisy]}, draws)
 
 
 def test_later_noise_is_moved_after_what_earlier_noise_did() -> None:
@@ -87,7 +87,7 @@ def test_later_noise_is_moved_after_what_earlier_noise_did() -> None:
 
 def test_a_draw_of_one_world_alone_is_not_moved() -> None:
     class Other(World):
-        def watched(self, moves: Any) -> Watched:
+        def watched(self, moves: Any) -> WatchedRound:
             found = super().watched(moves)
             del found.values[1, "w"]
             return found
@@ -177,7 +177,7 @@ def test_a_message_is_linear_along_all_directions(bend: float, is_linear: bool) 
             asked.append(z)
             x = vector(1.0, 1.0) + z + bend * z.square()
             draws = {(1, "z"): SimpleNamespace(scale=3.0)}
-            return Watched((played({"x": x}, x),), {(1, "z"): [vector(1.0, 1.0)]}, draws)  # type: ignore[arg-type]
+            return WatchedRound((played({"x": x}, x),), {(1, "z"): [vector(1.0, 1.0)]}, draws)  # type: ignore[arg-type]
 
     world: Any = Bent()
     assert replay.is_linear(world, "x") is is_linear
@@ -251,7 +251,7 @@ def test_worlds_are_told_apart_by_what_they_leave(monkeypatch: pytest.MonkeyPatc
 def test_what_is_carried_grows_with_gradients(monkeypatch, k, linear, shares, alike) -> None:
     """The share of a later round is that of gradients a millionth as large."""
     monkeypatch.setattr(alignment, "_is_linear", lambda coupled: linear)
-    monkeypatch.setattr(alignment, "Scaled", lambda oracle, factor: (oracle, factor))
+    monkeypatch.setattr(alignment, "ScaledGradients", lambda oracle, factor: (oracle, factor))
     monkeypatch.setattr(
         alignment, "replace", lambda world, **of: SimpleNamespace(**{**vars(world), **of})
     )
@@ -320,8 +320,8 @@ def test_the_size_of_noise_is_of_the_quietest_family(monkeypatch: pytest.MonkeyP
         return total / n, total / n - 1 / n, total / n + 1 / n
 
     monkeypatch.setattr(alignment, "size_of_draws", size)
-    found = alignment.size_of_noise({"gaussian": Drawn(8.0, 8), "laplace": Drawn(3.0, 2)})
+    found = alignment.size_of_noise({"gaussian": DrawSizes(8.0, 8), "laplace": DrawSizes(3.0, 2)})
     assert (found.value, found.low, found.high, found.n) == (1.0, 0.875, 1.125, 8)
-    found = alignment.size_of_noise({"gaussian": Drawn(8.0, 8), "laplace": Drawn(2.5, 2)})
+    found = alignment.size_of_noise({"gaussian": DrawSizes(8.0, 8), "laplace": DrawSizes(2.5, 2)})
     assert (found.value, found.low, found.n) == (1.25, 0.75, 2)
     assert levels == [0.025] * 4

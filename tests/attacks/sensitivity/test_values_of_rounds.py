@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from dpaudit.attacks.sensitivity import beside, order, stand_in
-from dpaudit.attacks.sensitivity.beside import Beside, watched
-from dpaudit.attacks.sensitivity.row import Row
+from dpaudit.attacks.sensitivity import record_order, side_effects, stand_in
+from dpaudit.attacks.sensitivity.message_move import Row
+from dpaudit.attacks.sensitivity.side_effects import SideEffects, watched
 
 NOTHING: Any = None
 
@@ -41,17 +41,17 @@ def test_what_a_step_does_beside_its_answer_is_kept_in_order(tmp_path: Path) -> 
     assert len(seen.texts()) == 5
     log.unlink()
     assert seen.texts()[3] == f"{log}: gone"
-    assert beside._listening == []
+    assert side_effects._listening == []
 
 
 def test_a_step_that_does_nothing_beside_has_no_texts() -> None:
     with watched() as seen:
         pass
     assert seen.texts() == ()
-    assert len(beside._hooked) == 1  # one hook serves all
+    assert len(side_effects._hooked) == 1  # one hook serves all
     with pytest.raises(ValueError, match="a step"), watched() as seen:
         raise ValueError("a step")
-    assert beside._listening == []
+    assert side_effects._listening == []
 
 
 def test_a_file_that_is_written_anew_is_kept_whole(tmp_path: Path, monkeypatch: Any) -> None:
@@ -62,17 +62,17 @@ def test_a_file_that_is_written_anew_is_kept_whole(tmp_path: Path, monkeypatch: 
         ("old", "old and more", " and more"),
     ):
         short.write_text(before)
-        seen = Beside()
+        seen = SideEffects()
         seen.note("open", (str(short), "w", os.O_WRONLY))
         seen.note("open", (os.fsencode(short), "w", os.O_WRONLY))  # once for both
         short.write_text(after)
         assert seen.texts() == (f"{short}: {text.encode()!r}",)
-    monkeypatch.setattr(beside, "LARGEST", 5)
+    monkeypatch.setattr(side_effects, "LARGEST", 5)
     assert seen.texts() == (f"{short}: b' and '",)
 
 
 def test_connections_and_programs_are_noted() -> None:
-    seen = Beside()
+    seen = SideEffects()
     for event in ("socket.connect", "subprocess.Popen", "os.system", "import", "socket.bind"):
         seen.note(event, ("what", "where", 1))
     assert seen.seen == [
@@ -82,7 +82,7 @@ def test_connections_and_programs_are_noted() -> None:
         seen.note("open", given)
     assert len(seen.texts()) == 3
     for flag in (os.O_WRONLY, os.O_RDWR, os.O_APPEND, os.O_CREAT, os.O_TRUNC):
-        seen = Beside()
+        seen = SideEffects()
         seen.note("open", ("/nowhere/at all", "w", flag))
         assert seen.texts() == ("/nowhere/at all: gone",)
 
@@ -107,28 +107,28 @@ def test_messages_that_no_draws_explain_depend_on_records(
 ) -> None:
     there: Any = SimpleNamespace(noisy="again", flipped=lambda draws: draws)
     here: Any = SimpleNamespace(oracle="records")
-    monkeypatch.setattr(order, "replace", lambda *_, **of: there)
-    monkeypatch.setattr(order, "reordered", lambda oracle: oracle)
-    monkeypatch.setattr(order, "KeptAnswers", SimpleNamespace(of=lambda oracle: oracle))
+    monkeypatch.setattr(record_order, "replace", lambda *_, **of: there)
+    monkeypatch.setattr(record_order, "reordered", lambda oracle: oracle)
+    monkeypatch.setattr(record_order, "KeptAnswers", SimpleNamespace(of=lambda oracle: oracle))
     monkeypatch.setattr(
-        order, "_differing",
+        record_order, "_differing",
         lambda _, played: differing if played == "again" else (["x"] if played else []),
     )  # fmt: skip
-    monkeypatch.setattr(order, "explained", lambda pairs, name, change: name in by_replay)
-    monkeypatch.setattr(order, "_of_records", lambda here: iter(flipped))
-    monkeypatch.setattr(order, "is_shift", lambda here, there, name: name in shifts)
+    monkeypatch.setattr(record_order, "explained", lambda pairs, name, change: name in by_replay)
+    monkeypatch.setattr(record_order, "_of_records", lambda here: iter(flipped))
+    monkeypatch.setattr(record_order, "is_shift", lambda here, there, name: name in shifts)
 
     def another_law(here: Any, there: Any, names: list[str]) -> list[str] | None:
         assert names == [m for m in differing if m not in (*by_replay, *shifts)]
         return others
 
-    monkeypatch.setattr(order, "of_another_law", another_law)
-    depends, open_ = order.examine_order(here)
-    assert depends == [f'"{name}" {order.DEPENDS}' for name in found]
+    monkeypatch.setattr(record_order, "of_another_law", another_law)
+    depends, open_ = record_order.examine_order(here)
+    assert depends == [f'"{name}" {record_order.DEPENDS}' for name in found]
     said = "is too large to be played often" if others is None else "is not seen to change in"
     assert len(open_) == len(unclear)
     for note, name in zip(open_, unclear, strict=True):
-        assert note.startswith(f'whether "{name}" {order.DEPENDS}')
+        assert note.startswith(f'whether "{name}" {record_order.DEPENDS}')
         assert said in note
 
 
@@ -144,7 +144,7 @@ def test_messages_differ_beyond_rounding_of_their_length() -> None:
             own=lambda payload: payload,
         )
         here: Any = SimpleNamespace(coupled=coupled, noisy=SimpleNamespace(sent=sent))
-        return order._differing(here, SimpleNamespace(sent={}))  # type: ignore[arg-type]
+        return record_order._differing(here, SimpleNamespace(sent={}))  # type: ignore[arg-type]
 
     assert differing(x=[[4e-10, 0.0], [0.0, 0.0]], y=[[0.0, 0.0]]) == []
     assert differing(x=[[6e-10, 0.0], [0.0, 0.0]]) == ["x"]
@@ -165,13 +165,13 @@ def test_draws_for_records_have_an_axis_of_records() -> None:
     here: Any = SimpleNamespace(
         oracle=SimpleNamespace(batch=batch), noisy=SimpleNamespace(draws=draws)
     )
-    every, certain = order._of_records(here)
+    every, certain = record_order._of_records(here)
     assert every == {"each": 1, "perhaps": 1, "of one agent": 0}
     assert certain == {"each": 1}
     here.noisy.draws = draws[1:]
-    assert list(order._of_records(here)) == [{"perhaps": 1, "of one agent": 0}]
+    assert list(record_order._of_records(here)) == [{"perhaps": 1, "of one agent": 0}]
     here.noisy.draws = draws[3:]
-    assert list(order._of_records(here)) == []
+    assert list(record_order._of_records(here)) == []
 
 
 def moved(message: str, by: float, stated: float | None = 2.0, **of: Any) -> Row:
@@ -200,7 +200,7 @@ def far_rows(monkeypatch: pytest.MonkeyPatch) -> dict[float, Any]:
             yield from rows[size]
 
     monkeypatch.setattr(stand_in, "small_problem", lambda coupled: small)
-    monkeypatch.setattr(stand_in, "Examination", Examined)
+    monkeypatch.setattr(stand_in, "RoundExamination", Examined)
     return rows
 
 
@@ -234,7 +234,9 @@ def test_without_a_small_model_no_round_is_far(monkeypatch: pytest.MonkeyPatch) 
     assert stand_in.far_from_the_run(real, "add-remove") == (None, notes)
     made: list[Any] = []
     monkeypatch.setattr(
-        stand_in, "Examination", lambda coupled, *_, **of: (made.append((coupled, of)), "none")[1]
+        stand_in,
+        "RoundExamination",
+        lambda coupled, *_, **of: (made.append((coupled, of)), "none")[1],
     )
     assert stand_in.examine_every_round(real, "add-remove") == ("none", [])
     assert made == [("real", {"briefly": True, "aligns": True})]

@@ -11,14 +11,14 @@ from torch import Tensor
 from dpaudit.attacks.sensitivity import (
     attack,
     examination,
-    few,
     stand_in,
+    unseen_inputs,
     worlds,
 )
 from dpaudit.attacks.sensitivity.attack import Sensitivity
-from dpaudit.attacks.sensitivity.examination import Examination, Pair
-from dpaudit.attacks.sensitivity.kept import KeptAnswers
-from dpaudit.attacks.sensitivity.row import Row
+from dpaudit.attacks.sensitivity.examination import RoundExamination, RoundPair
+from dpaudit.attacks.sensitivity.message_move import Row
+from dpaudit.attacks.sensitivity.world_cache import KeptAnswers
 from dpaudit.attacks.sensitivity.worlds import Record
 from dpaudit.defense.contract import Stated
 from dpaudit.files.finding import Name
@@ -43,7 +43,7 @@ class Norms:
         return inputs[0] * vector(1.0, 0.0)
 
 
-def a_pair(norm: int = 2, sampling: str = "fixed", **of: Any) -> Pair:
+def a_pair(norm: int = 2, sampling: str = "fixed", **of: Any) -> RoundPair:
     """Agent 1 holds records 3, 5, 1 of labels 1, 0 and 2: gradients of lengths 3, 0 and 2."""
     classification = SimpleNamespace(
         gradients=Norms(), dataset=SimpleNamespace(n_classes=3, value_range=(-1.0, 2.0)),
@@ -59,8 +59,10 @@ def a_pair(norm: int = 2, sampling: str = "fixed", **of: Any) -> Pair:
         defense=defense, setting=setting, victim=1, classification=classification,
         streams=lambda name: name, own=lambda sent: sent,
     )  # fmt: skip
-    one = Examination(coupled, of.get("restarts", 0), of.get("steps", 0), of.get("briefly", False))
-    return Pair(one, "state", 2, NOTHING, "add-remove", norm, of.get("clips", False))
+    one = RoundExamination(
+        coupled, of.get("restarts", 0), of.get("steps", 0), of.get("briefly", False)
+    )
+    return RoundPair(one, "state", 2, NOTHING, "add-remove", norm, of.get("clips", False))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_a_record_is_opposed_to_the_shortest_or_to_the_batch(
         return SimpleNamespace(oracle="oracle")
 
     pair._world = world  # type: ignore[method-assign,assignment]
-    monkeypatch.setattr(examination, "Opposed", lambda *of: ("opposed", *of))
-    monkeypatch.setattr(examination, "Vacant", lambda *of: ("vacant", *of))
+    monkeypatch.setattr(examination, "Outweighing", lambda *of: ("opposed", *of))
+    monkeypatch.setattr(examination, "VacantPlace", lambda *of: ("vacant", *of))
     monkeypatch.setattr(examination, "replace", lambda world, oracle: oracle)
     longest = Record(torch.tensor([3.0]).double(), torch.tensor(1))
     found: Any = pair._opposite(longest, sampling)
@@ -248,10 +250,10 @@ def test_a_world_of_another_function_goes_on_by_what_was_sent(monkeypatch: Any) 
         ),
     )  # fmt: skip
     monkeypatch.setattr(
-        Examination, "compare", lambda self, here, there, change: there.state == "own b"
+        RoundExamination, "compare", lambda self, here, there, change: there.state == "own b"
     )
     monkeypatch.setattr(
-        Examination, "judged", lambda self, k, pairs, change, norm: [(k, change, norm, *pairs)]
+        RoundExamination, "judged", lambda self, k, pairs, change, norm: [(k, change, norm, *pairs)]
     )
     slopes: Any = {name: f"slope {name}" for name in "abc"}
     rows, after = one.function("state", 3, {name: f"own {name}" for name in "abc"}, slopes)
@@ -307,30 +309,38 @@ def test_records_of_a_round_are_played_with_few_gradients(
             return World(f"{self} later")
 
     row = SimpleNamespace(counts=True)
-    monkeypatch.setattr(few, "Pair", lambda *of: SimpleNamespace(norm=of[5], clips=of[6]))
-    monkeypatch.setattr(few, "KeptAnswers", SimpleNamespace(of=lambda oracle: oracle))
-    monkeypatch.setattr(few, "_of_first", lambda oracle, victim, m: f"few {m}")
-    monkeypatch.setattr(few, "Alike", lambda oracle, victim, gradient, m: f"alike {m}")
-    monkeypatch.setattr(few, "replace", lambda one, times: f"{one} and {times:g} times it")
-    monkeypatch.setattr(few, "_moves", lambda pair: {} if still else {"x": 1.0})
-    monkeypatch.setattr(few, "_furthest", lambda pairs: pairs)
-    monkeypatch.setattr(few._Round, "_gradient", lambda self, pair: 2.0)
     monkeypatch.setattr(
-        few._Round, "_added",
+        unseen_inputs, "RoundPair", lambda *of: SimpleNamespace(norm=of[5], clips=of[6])
+    )
+    monkeypatch.setattr(unseen_inputs, "KeptAnswers", SimpleNamespace(of=lambda oracle: oracle))
+    monkeypatch.setattr(unseen_inputs, "_of_first", lambda oracle, victim, m: f"few {m}")
+    monkeypatch.setattr(
+        unseen_inputs, "RepeatedGradient", lambda oracle, victim, gradient, m: f"alike {m}"
+    )
+    monkeypatch.setattr(
+        unseen_inputs, "replace", lambda one, times: f"{one} and {times:g} times it"
+    )
+    monkeypatch.setattr(unseen_inputs, "_moves", lambda pair: {} if still else {"x": 1.0})
+    monkeypatch.setattr(unseen_inputs, "_furthest", lambda pairs: pairs)
+    monkeypatch.setattr(unseen_inputs._Round, "_gradient", lambda self, pair: 2.0)
+    monkeypatch.setattr(
+        unseen_inputs._Round, "_added",
         lambda self, oracle, gradient: (World(f"{oracle}"), World(f"{oracle} + {gradient:g}")),
     )  # fmt: skip
     monkeypatch.setattr(
-        few._Round, "_align", lambda self, usual, pairs: aligned.append((usual[0], dict(pairs)))
+        unseen_inputs._Round,
+        "_align",
+        lambda self, usual, pairs: aligned.append((usual[0], dict(pairs))),
     )
-    monkeypatch.setattr(few._Round, "_fickle", lambda self, usual: ("fickle", "pair"))
+    monkeypatch.setattr(unseen_inputs._Round, "_fickle", lambda self, usual: ("fickle", "pair"))
     turned = [(f"{kind} -> 0", f"{kind} -> -1") for kind in ("last", "first")]
     monkeypatch.setattr(
-        few._Round, "_turned",
+        unseen_inputs._Round, "_turned",
         lambda self, oracle, gradient, n, long: (
             (n, long) == (3, clips and clip_norm is not None) and [(World(a), World(b)) for a, b in turned]
         ),
     )  # fmt: skip
-    assert list(few._Round(own, "state", k, "add-remove").rows()) == [row]
+    assert list(unseen_inputs._Round(own, "state", k, "add-remove").rows()) == [row]
     is_far = clips and clip_norm is not None
     pairs = [(f"few {m}", f"few {m} + 2") for m in (0, 1, 2)]
     alike = [(f"alike {m}", f"alike {m} + 2") for m in (1, 2)]
@@ -342,15 +352,17 @@ def test_records_of_a_round_are_played_with_few_gradients(
     assert compared == every
     assert own.silent
     assert judged == [(k + lag, {"few": every}, 1), (k, {"few": [("fickle", "pair")]}, 1)]
-    assert list(own.unclear) == [few.MOVED]
+    assert list(own.unclear) == [unseen_inputs.MOVED]
     assert [usual for usual, _ in aligned] == ["few 2"] * 5
-    assert [found for _, found in aligned[3:]] == [{few.TURNED: pair} for pair in turned]
-    assert list(aligned[0][1]) == [few.FEW.format(m, 3) for m in (0, 1, 2)]
-    assert aligned[1][1] == dict(zip([few.ALIKE.format(m, 3) for m in (1, 2)], alike, strict=True))
-    assert list(aligned[2][1]) == [few.FAR_OUT.format(m, 3) for m in (1, 2) if is_far]
+    assert [found for _, found in aligned[3:]] == [{unseen_inputs.TURNED: pair} for pair in turned]
+    assert list(aligned[0][1]) == [unseen_inputs.FEW.format(m, 3) for m in (0, 1, 2)]
+    assert aligned[1][1] == dict(
+        zip([unseen_inputs.ALIKE.format(m, 3) for m in (1, 2)], alike, strict=True)
+    )
+    assert list(aligned[2][1]) == [unseen_inputs.FAR_OUT.format(m, 3) for m in (1, 2) if is_far]
     row.counts = False
     own.unclear.clear()
-    list(few._Round(own, "state", k, "add-remove").rows())
+    list(unseen_inputs._Round(own, "state", k, "add-remove").rows())
     assert own.unclear == {}
 
 
@@ -360,7 +372,7 @@ def test_one_record_turns_against_all_others(clips: bool, others: float, turned:
     each = torch.zeros(1, 4, 1).double()
     oracle: Any = SimpleNamespace(per_record=lambda X, holders, own: each, batch_size=4)
     coupled: Any = SimpleNamespace(victim=0)
-    round = few._Round(SimpleNamespace(coupled=coupled), "state", 1, "add-remove")  # type: ignore[arg-type]
+    round = unseen_inputs._Round(SimpleNamespace(coupled=coupled), "state", 1, "add-remove")  # type: ignore[arg-type]
     found = [
         [world.oracle.per_record(torch.zeros(1, 1)).flatten().tolist() for world in pair]
         for pair in round._turned(oracle, vector(2.0), 4, clips)
@@ -390,7 +402,7 @@ def test_a_world_is_moved_where_any_message_is_another() -> None:
     """By the noise that carries its name; without a scale there is none."""
     asked: list[Any] = []
 
-    class Coupled(worlds.Coupled):
+    class Coupled(worlds.CoupledWorlds):
         def play(self, state: Any, k: int, oracle: Any, **of: Any) -> Any:
             moves = of.get("moves") or {}
             asked.append({name: move.tolist() for (_, name), move in moves.items()})

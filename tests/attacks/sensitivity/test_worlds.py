@@ -7,11 +7,11 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from dpaudit.attacks.sensitivity.examination import Examination, Pair
+from dpaudit.attacks.sensitivity.examination import RoundExamination, RoundPair
+from dpaudit.attacks.sensitivity.noise_log import NoiseLog
 from dpaudit.attacks.sensitivity.search import Candidates, ascent, stacked
-from dpaudit.attacks.sensitivity.witness import Witness
 from dpaudit.attacks.sensitivity.worlds import (
-    Coupled,
+    CoupledWorlds,
     FunctionChange,
     PlayedWorld,
     Record,
@@ -36,7 +36,7 @@ VICTIM = 1
 def coupled_of(setting_of, streams):
     def make(defense, graph="ring", n_agents=4):
         problem, setting = setting_of(graph, n_agents, "mlp")
-        return Coupled(defense.calibrate(setting), problem, setting, streams, VICTIM)
+        return CoupledWorlds(defense.calibrate(setting), problem, setting, streams, VICTIM)
 
     return make
 
@@ -108,11 +108,11 @@ def test_the_order_of_records_matters_to_no_sum(sgd) -> None:
 
 def test_a_witness_draws_as_noise_does_in_all_trials(streams) -> None:
     like = torch.zeros(4, 7, dtype=torch.float64)
-    witness = Witness(streams, 3)
+    witness = NoiseLog(streams, 3)
     for family in ("gaussian", "laplace"):
         expected = getattr(Noise(streams, 3), family)("x", 0.5, like)
         assert torch.equal(getattr(witness, family)("x", 0.5, like), expected)
-        stacked = Witness(streams, 3, trials=torch.Size([3]))
+        stacked = NoiseLog(streams, 3, trials=torch.Size([3]))
         trials = getattr(stacked, family)("x", 0.5, like.expand(3, 4, 7))
         assert torch.equal(trials, expected.expand(3, 4, 7))
     assert [draw[:2] for draw in witness.draws] == [("x", "gaussian"), ("x", "laplace")]
@@ -121,13 +121,13 @@ def test_a_witness_draws_as_noise_does_in_all_trials(streams) -> None:
 def test_a_witness_draws_for_each_record_what_noise_draws(streams) -> None:
     like = torch.zeros(4, 3, 1, dtype=torch.float64)
     expected = Noise(streams, 3).gaussian("coins", 1.0, like)
-    assert torch.equal(Witness(streams, 3).gaussian("coins", 1.0, like), expected)
-    flipped = Witness(streams, 3, flipped={"coins": 1}).gaussian("coins", 1.0, like)
+    assert torch.equal(NoiseLog(streams, 3).gaussian("coins", 1.0, like), expected)
+    flipped = NoiseLog(streams, 3, flipped={"coins": 1}).gaussian("coins", 1.0, like)
     assert torch.equal(flipped, expected.flip(1))
 
 
 def test_a_silent_witness_notes_the_scale_and_draws_nothing(streams) -> None:
-    witness = Witness(streams, 1, silent=True)
+    witness = NoiseLog(streams, 1, silent=True)
     assert not witness.laplace("m", 2.5, torch.ones(2, 3)).any()
     assert witness.draws[0].scale == 2.5
 
@@ -184,7 +184,7 @@ def test_an_optimised_record_moves_more_than_natural_ones(sgd) -> None:
     free = replace(sgd, defense=sgd.defense.model_copy(update=free))
     state, oracle = free.start(), free.oracle(1)
     here = free.play(state, 1, placed(oracle, VICTIM, None)).sent
-    pair = Pair(Examination(free, 6, 30), state, 1, oracle, "add-remove", 2)
+    pair = RoundPair(RoundExamination(free, 6, 30), state, 1, oracle, "add-remove", 2)
     natural = pair.natural()
 
     def objective(sent):
@@ -206,8 +206,8 @@ def test_an_optimised_record_moves_more_than_natural_ones(sgd) -> None:
 
 def test_restarts_in_several_stacks_find_what_one_stack_finds(sgd, monkeypatch) -> None:
     start = a_record(sgd, 3)
-    examination, oracle = Examination(sgd, 5, 8), sgd.oracle(1)
-    pair = Pair(examination, sgd.start(), 1, oracle, "replace-one", 2, present=start)
+    examination, oracle = RoundExamination(sgd, 5, 8), sgd.oracle(1)
+    pair = RoundPair(examination, sgd.start(), 1, oracle, "replace-one", 2, present=start)
     found = []
     for at_once in (2**26, 2 * 12 * sgd.setting.d):  # all 5, or 2 + 2 + 1
         monkeypatch.setattr("dpaudit.attacks.sensitivity.examination.AT_ONCE", at_once)

@@ -13,7 +13,7 @@ from dpaudit.attack.observed import ObservedGradients
 from dpaudit.attack.text_metrics import blind, rouge, score
 from dpaudit.attacks.text import attack
 from dpaudit.attacks.text.attack import RecoveredBatch, recovered
-from dpaudit.attacks.text.front import Front
+from dpaudit.attacks.text.front import TransformerFront
 from dpaudit.attacks.text.peeling import Peeling
 from dpaudit.attacks.text.span import Span, _rank_of_exact, members, span_of
 from dpaudit.data.datasets import Dataset
@@ -54,7 +54,7 @@ def attacked(
     g = Gradients(module, None, torch.long).mean(x[None], ids[None], y[None])
     g = g + std * torch.randn(g.shape, generator=Streams(2)("noise"))
     observed = ObservedGradients(g, x[None], batch_size, None, torch.tensor([std]) if std else None)
-    front = Front(module, x, data.x.shape[1], data.n_tokens)
+    front = TransformerFront(module, x, data.x.shape[1], data.n_tokens)
     gradients = Gradients(module, None, torch.long)
     return recovered(front, observed, 0, gradients, lambda done, total: None), ids
 
@@ -109,7 +109,7 @@ def test_a_sequence_leaves_with_the_gradient_of_its_record(data: Dataset) -> Non
     module, x = network("bert-tiny", data, 64)
     ids, y, gradients = data.x[:4], data.y[:4], Gradients(module, None, torch.long)
     vector = gradients.clipped_sum(x[None], ids[None], y[None], 0.5)[0]
-    front = Front(module, x, LENGTH, data.n_tokens)
+    front = TransformerFront(module, x, LENGTH, data.n_tokens)
     second = front.after(front.first[0])
     assert second is not None
     span, _ = span_of(front, second, vector, None)
@@ -137,7 +137,7 @@ def test_a_single_direction_has_no_rank_without_noise() -> None:
 def test_no_token_is_found_in_noise_alone(data: Dataset) -> None:
     """A correct program fails with probability 0.05 over fresh seeds, in each of two ways."""
     module, x = network("gpt-tiny", data, 64)
-    front = Front(module, x, LENGTH, data.n_tokens)
+    front = TransformerFront(module, x, LENGTH, data.n_tokens)
     noise = torch.randn(len(x), generator=Streams(3)("noise"))
     for std in (1.0, None):
         spans = span_of(front, front.first[0], noise, std)
@@ -192,7 +192,7 @@ def test_a_network_without_attention_is_refused_in_a_line() -> None:
     module = _Images()
     x = nn.utils.parameters_to_vector(module.parameters()).detach()
     with pytest.raises(NotObservable, match="reads tokens one by one"):
-        Front(module, x, 5, 9)
+        TransformerFront(module, x, 5, 9)
 
 
 def test_rouge_has_the_values_of_its_definition() -> None:
@@ -233,7 +233,7 @@ def test_a_loss_at_every_position_reveals_a_decoder_s_text(clip_norm: float | No
     gradients = Gradients(module, None, torch.long, LENGTH)
     g = gradients.clipped_sum(x[None], ids[None], y[None], clip_norm) / 6
     observed = ObservedGradients(g, x[None], 6, clip_norm)
-    front = Front(module, x, LENGTH, data.n_tokens)
+    front = TransformerFront(module, x, LENGTH, data.n_tokens)
     found = recovered(front, observed, 0, gradients, lambda done, total: None)
     assert score(ids[None], found.ids[None]).sequences == 1
 
@@ -254,7 +254,7 @@ def test_sequences_that_cover_the_span_are_taken_before_others() -> None:
     for rows in ([0, 1, 2], [0, 1, 1]):  # one of them twice
         ids, y = data.x[rows], data.y[rows]
         observed = ObservedGradients(gradients.mean(x[None], ids[None], y[None]), x[None], 3, None)
-        front = Front(module, x, LENGTH, data.n_tokens)
+        front = TransformerFront(module, x, LENGTH, data.n_tokens)
         found = recovered(front, observed, 0, gradients, lambda done, total: None)
         recovered_rows = {tuple(row) for row in found.ids.tolist()}
         assert recovered_rows == {tuple(row) for row in ids.tolist()}
@@ -329,7 +329,7 @@ def test_text_is_recovered_from_bert_of_transformers(batch_size: int) -> None:
     observed = ObservedGradients(
         gradients.mean(x[None], ids[None], y[None]), x[None], batch_size, None
     )
-    front = Front(module, x, LENGTH, 200)
+    front = TransformerFront(module, x, LENGTH, 200)
     found = recovered(front, observed, 0, gradients, lambda done, total: None)
     assert score(ids[None], found.ids[None]).sequences == 1
 
@@ -364,7 +364,7 @@ def test_tokens_are_recovered_from_adapters(steps: int, width: int) -> None:
     """While B is 0, from the gradient of B; later from that of A."""
     module, x, g = _lora(steps)
     ids = torch.randint(2, 60, (1, LENGTH), generator=torch.Generator().manual_seed(5))
-    front = Front(module, x, LENGTH, 60)
+    front = TransformerFront(module, x, LENGTH, 60)
     block = next(b for b in front.first if front.gradient(g, b).any())
     assert block.width == width
     observed = ObservedGradients(g[None], x[None], 1, None)

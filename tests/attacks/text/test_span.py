@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dpaudit.attack.text_metrics import score
 from dpaudit.attacks.text import attack, span
-from dpaudit.attacks.text.attack import RecoveredBatch, Scored, _rates
+from dpaudit.attacks.text.attack import RecoveredBatch, ScoredText, _rates
 from dpaudit.files.finding import Metric, Name
 
 
@@ -67,7 +67,7 @@ def test_batches_of_all_tokens_have_no_false_positives(rates: Any, expected: Any
     )  # fmt: skip
     problem: Any = SimpleNamespace(dataset=SimpleNamespace(vocabulary=("a", "b")))
     context: Any = SimpleNamespace(run=SimpleNamespace(write=seen.__setitem__))
-    of = Scored(scenario, problem, context, 1, context)
+    of = ScoredText(scenario, problem, context, 1, context)
     truth = torch.tensor([[[0, 1]]] * 3)
     targets: Any = [SimpleNamespace(victim=i) for i in range(3)]
     more: Any = {Name.TPR: (1.0, 0.0, 0.5), Name.FPR: rates}
@@ -104,11 +104,11 @@ def test_blind_guesses_are_scored_beside_the_text(monkeypatch, world, noise) -> 
 
     monkeypatch.setattr(attack, "blind", blind)
     monkeypatch.setattr(attack, "attack_streams", lambda *_: lambda name, k: f"{name} {k}")
-    monkeypatch.setattr(Scored, "_scored", scored)
+    monkeypatch.setattr(ScoredText, "_scored", scored)
     scenario: Any = SimpleNamespace(world=world)
     problem: Any = SimpleNamespace(dataset=SimpleNamespace(x_test=public))
     nothing: Any = None
-    of = Scored(scenario, problem, nothing, 4, nothing)
+    of = ScoredText(scenario, problem, nothing, 4, nothing)
     batches = [found([[0, 1]], [1, 1, 1, 0], 0.5, 3), found([[1, 3]], [0, 1, 0, 1], 0.25, 5)]
     targets: Any = ["targets"]
     own, *others = of.findings(truth, batches, targets)

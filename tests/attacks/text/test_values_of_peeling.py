@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dpaudit.attacks.text import peeling, sequences, slopes
-from dpaudit.attacks.text.front import Block
-from dpaudit.attacks.text.peeling import Found, Peeled, Peeling
+from dpaudit.attacks.text.front import LayersOfOneInput
+from dpaudit.attacks.text.peeling import FoundSequence, PeeledSequences, Peeling
 from dpaudit.attacks.text.sequences import Choice
 
 NOTHING: Any = None
@@ -177,11 +177,11 @@ def test_sequences_are_taken_off_one_after_another(
             vectors.append(vector.tolist())
         return SimpleNamespace(is_exact=exact in (True, block)), "test"
 
-    def found(self: Peeling, step: Any) -> list[Found]:
+    def found(self: Peeling, step: Any) -> list[FoundSequence]:
         counts.append(self.n)
         assert self.clip_norm == 7.0
         some = rounds[len(counts) - 1]
-        return [Found(torch.tensor([t, t]), torch.full((2,), 1.0 * t)) for t in some]
+        return [FoundSequence(torch.tensor([t, t]), torch.full((2,), 1.0 * t)) for t in some]
 
     monkeypatch.setattr(peeling, "span_of", spans)
     monkeypatch.setattr(peeling, "members", lambda *_: ("outside", "found"))
@@ -192,7 +192,7 @@ def test_sequences_are_taken_off_one_after_another(
         batch_size=2, gradients=torch.tensor([[9.0, 9.0], [4.0, 5.0]]), clip_norm=7.0
     )
     result = peeling.peeled(front, NOTHING, seen, 1, ("first", "second"), NOTHING)  # type: ignore[arg-type]
-    assert isinstance(result, Peeled)
+    assert isinstance(result, PeeledSequences)
     assert result.found.tolist() == ids
     assert vectors[0] == [8.0, 10.0]
     assert result.given == ["2 True"]  # type: ignore[comparison-overlap]
@@ -210,7 +210,9 @@ def test_more_tokens_than_directions_explain_nothing() -> None:
             length=length, n_heads=lambda block, n=n_heads: n,
             gradient=lambda vector, block, m=outputs, w=width: torch.zeros(w, m),
         )  # fmt: skip
-        found = slopes.sequences_of_slopes(front, Block(("a",), width), NOTHING, NOTHING, NOTHING)
+        found = slopes.sequences_of_slopes(
+            front, LayersOfOneInput(("a",), width), NOTHING, NOTHING, NOTHING
+        )
         assert found.shape == (0, length)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import dpaudit.attack as da
 from dpaudit.attacks.text import attack, span
 from dpaudit.attacks.text import front as fronts
-from dpaudit.attacks.text.attack import Dager, Scored, recovered
-from dpaudit.attacks.text.front import Block, Front
+from dpaudit.attacks.text.attack import Dager, ScoredText, recovered
+from dpaudit.attacks.text.front import LayersOfOneInput, TransformerFront
 from dpaudit.attacks.text.sequences import Choice
 from dpaudit.attacks.text.span import Span
 from dpaudit.files.finding import Name
@@ -184,7 +184,9 @@ def test_models_that_fit_into_memory_are_not_refused(monkeypatch, free, refused)
 
 def test_ids_are_given_in_the_place_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(attack, "Front", lambda module, x, length, n: made.append((x, length, n)))
+    monkeypatch.setattr(
+        attack, "TransformerFront", lambda module, x, length, n: made.append((x, length, n))
+    )
     monkeypatch.setattr(
         attack, "recovered",
         lambda front, observed, i, gradients, step: SimpleNamespace(
@@ -206,7 +208,9 @@ def test_metrics_of_text_have_their_ranges() -> None:
     assert attack._ranges(Name.LOSS) == ()
     assert attack._ranges(Name.TPR) == (attack.SHARE,)
     own: Any = SimpleNamespace(problem=SimpleNamespace(dataset=SimpleNamespace(vocabulary=["a"])))
-    text = Scored._text(own, torch.tensor([[[0]], [[1]]]), torch.tensor([[[1]], [[0]]]), (3.0, 4.0))
+    text = ScoredText._text(
+        own, torch.tensor([[[0]], [[1]]]), torch.tensor([[[1]], [[0]]]), (3.0, 4.0)
+    )
     assert text == (
         b'[{"agent": 3, "sequences": [{"truth": ["a"], "recovered": ["#1"]}]}, '
         b'{"agent": 4, "sequences": [{"truth": ["#1"], "recovered": ["a"]}]}]'
@@ -245,23 +249,23 @@ class Network(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def a_front() -> Front:
+def a_front() -> TransformerFront:
     network = Network()
     model = torch.cat([p.detach().flatten() for p in network.parameters()])
-    return Front(network, model, 4, 5)
+    return TransformerFront(network, model, 4, 5)
 
 
-FIRST = Block(("layers.0.key", "layers.0.value"), 3)
-SECOND = Block(("layers.1.key", "layers.1.value"), 3)
+FIRST = LayersOfOneInput(("layers.0.key", "layers.0.value"), 3)
+SECOND = LayersOfOneInput(("layers.1.key", "layers.1.value"), 3)
 
 
-def test_layers_that_read_the_same_are_one_block(a_front: Front) -> None:
+def test_layers_that_read_the_same_are_one_block(a_front: TransformerFront) -> None:
     """The first one reads single tokens; the second one all before, of which it is causal."""
     assert a_front.first == [FIRST]
     assert a_front.after(FIRST) == SECOND
     assert a_front.after(SECOND) is None  # which has no number of its own
-    assert a_front.after(Block(("layers.0.key", "layers.0.more"), 3)) is None
-    assert a_front.after(Block(("head",), 4)) is None
+    assert a_front.after(LayersOfOneInput(("layers.0.key", "layers.0.more"), 3)) is None
+    assert a_front.after(LayersOfOneInput(("head",), 4)) is None
     assert a_front.is_causal(SECOND)
     assert (a_front.n_heads(FIRST), a_front.n_classes()) == (2, 6)
     assert a_front.embedding is not None
@@ -287,17 +291,17 @@ def test_layers_that_read_the_same_are_one_block(a_front: Front) -> None:
     torch.testing.assert_close(found, torch.cat([key.mT, value.mT], dim=1))
 
 
-def test_inputs_are_captured_some_at_a_time(monkeypatch, a_front: Front) -> None:
+def test_inputs_are_captured_some_at_a_time(monkeypatch, a_front: TransformerFront) -> None:
     ids = torch.arange(20).view(5, 4) % 5
     whole = a_front.inputs(ids, SECOND)
     runs: list[int] = []
-    own = Front._run
+    own = TransformerFront._run
 
-    def run(self: Front, some: Tensor) -> None:
+    def run(self: TransformerFront, some: Tensor) -> None:
         runs.append(len(some))
         own(self, some)
 
-    monkeypatch.setattr(Front, "_run", run)
+    monkeypatch.setattr(TransformerFront, "_run", run)
     for at_once, sizes in ((2 * 12, [2, 2, 1]), (5 * 12, [5]), (1, [1] * 5)):
         monkeypatch.setattr(fronts, "_AT_ONCE", at_once)
         runs.clear()
@@ -326,7 +330,7 @@ def test_a_full_span_holds_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
         n_tokens=100, gradient=lambda g, block: torch.zeros(4, 3),
         candidates=lambda block, tokens: (tested.append(len(tokens)), torch.ones(8, 2, 4))[1],
     )  # fmt: skip
-    block = Block(("a", "b"), 4)
+    block = LayersOfOneInput(("a", "b"), 4)
     commons: list[int] = []
 
     def of(G: Tensor, rows: Tensor, common: Tensor, std: Any) -> Any:

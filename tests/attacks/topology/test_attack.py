@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dpaudit
-from dpaudit.attacks.topology.overheard import known, linked, overhear
+from dpaudit.attacks.topology.observer_view import known, linked, overhear
 from dpaudit.defense.contract import Setting
 from dpaudit.defense.transcript import Message, Transcript
 from dpaudit.errors import ConfigError
@@ -86,7 +86,7 @@ def test_receivers_are_not_read() -> None:
 
 
 def test_long_models_are_read_at_drawn_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.attacks.topology.overheard.MOST_NUMBERS", 6 * 2 * 5)
+    monkeypatch.setattr("dpaudit.attacks.topology.observer_view.MOST_NUMBERS", 6 * 2 * 5)
     graph = build_graph("ring", 6).at(1)
     sent = {"x": Message(torch.randn(6, 90), graph.senders, graph.receivers, graph.senders)}
     held = overhear(

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student
 
 from dpaudit.attacks.topology import ranking
-from dpaudit.attacks.topology.overheard import Pairs
+from dpaudit.attacks.topology.observer_view import Pairs
 from dpaudit.attacks.topology.ranking import auc_of_pairs, disjoint, edge_metrics, jackknifed
 from dpaudit.files.finding import Name
 from dpaudit.statistics.bounds import clopper_pearson

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import Tensor
 
-from dpaudit.attacks.topology.overheard import Pairs
+from dpaudit.attacks.topology.observer_view import Pairs
 from dpaudit.attacks.topology.ranking import (
     auc_of_pairs,
     disjoint,

@@ -60,7 +60,7 @@ def painted(monkeypatch):
         axes = Figure(figsize=inches).subplots()
         paint(axes)
         every.append(axes)
-        return drawing.Drawn(caption, Markup("drawn"), list(rows))
+        return drawing.DrawnFigure(caption, Markup("drawn"), list(rows))
 
     monkeypatch.setattr(drawing, "draw", keep)
     return every

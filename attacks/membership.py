@@ -209,7 +209,7 @@ class _Batch:
         return cls(problem, *records, estimate, clip_norm, defense.batch_size, where)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> Iterator[Tensor]:
-        """Of records, [n, d] in parts: clipped, at the model of the estimate."""
+        """Clipped gradients of records at the model of the estimate, [n, d] in parts."""
         model = self.estimate.model
         size = max(1, CHUNK // (model.element_size() * len(model)))
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
@@ -279,7 +279,7 @@ class _Fits(NamedTuple):
 
     @classmethod
     def together(cls, parts: Iterable[Tensor], estimate: Tensor) -> "_Fits":
-        """Of gradients [n, d] in parts."""
+        """The fits of gradients [n, d], given in parts."""
         every = [(g @ estimate, g.square().sum(dim=1)) for g in parts]
         return cls(*map(torch.cat, zip(*every, strict=True)))
 

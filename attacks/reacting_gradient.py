@@ -145,7 +145,7 @@ def _certified(
 
 
 def _finding(threat_model: da.ThreatModel, **fields: Any) -> da.Finding:
-    """With figures, or with a note why there are none."""
+    """The finding, with figures or with a note why there are none."""
     return da.Finding(
         role=da.Role.REACTING_GRADIENT,
         kind="empirical-epsilon",

@@ -72,7 +72,7 @@ class ADP2SGD(dp.GaussianSGD):
 
     @property
     def limit(self) -> float:
-        """To which each record's gradient is clipped; infinite: it is not."""
+        """The norm to which each record's gradient is clipped; infinite: no clipping."""
         return self.clip_norm if self.gradients == "clipped" else float("inf")
 
     def step_size(self, batch_size: int) -> float:

@@ -118,7 +118,7 @@ class ADPVRSGP(dp.Defense):
         return self.clip_norm * self.clip_decay**t
 
     def clip_norm_in(self, k: int) -> float | None:
-        """Of each record's gradient: none where the mean of the batch is clipped."""
+        """Clip norm of each record's gradient; None if the mean of the batch is clipped."""
         return self.clip_norm_at(k - 1) if self.clip == "sample" else None
 
     def relative_noise(self, t: int) -> float:

@@ -178,7 +178,7 @@ def direction(graph: Graph, own: Tensor, cross: Tensor, margin: float = 0.0) -> 
 
 
 def _gradients(X: Tensor, graph: Graph, gradient: Gradient) -> tuple[Tensor, Tensor]:
-    """Of each link j -> i the gradient of j's batch at x_i, and of each agent its own."""
+    """For each link j -> i the gradient of j's batch at x_i, and each agent's own gradient."""
     i, j = graph.receivers.to(X.device), graph.senders.to(X.device)
     n = torch.arange(graph.n_agents, device=X.device)
     G = gradient(X[..., torch.cat([i, n]), :], holders=torch.cat([j, n]))

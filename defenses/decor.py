@@ -94,7 +94,7 @@ def _own_noise(graph: Graph, ratio: float) -> float:
 
 @lru_cache(maxsize=256)
 def _left(defense: Decor, graph: Graph, agents: tuple[int, ...]) -> Left:
-    """Of the noises over C, less what the secrets of these agents reveal."""
+    """Covariance of the noises over C, given the secrets of these agents."""
     s, planned = defense.own_noise(graph), graph.planned or graph
     own = torch.eye(graph.n_agents, dtype=torch.float64)
     covariance = s**2 * (own + defense.ratio**2 * laplacian(planned, without=agents))

@@ -108,12 +108,12 @@ class DPDPSGD(dp.GaussianSGD):
         return Round(after, {"x": dp.broadcast(graph, sent)}, private)
 
     def clip_norm_in(self, k: int) -> float | None:
-        """Of the L2 norm: none where the L1 norm is clipped."""
+        """Clip norm in L2; None if the L1 norm is clipped."""
         return self.clip_norm if self.perturb == "gradient" else None
 
     @property
     def moved_norm(self) -> Literal[1, 2]:
-        """That of the clipping."""
+        """The norm that is clipped."""
         return 2 if self.perturb == "gradient" else 1
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:

@@ -108,7 +108,7 @@ class FedAN(dp.GaussianSGD):
         return calibrated
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """Of sigma in every round. Who reads all that S_i is made of knows the scale of the noise;
+        """Releases with sigma in every round if the view knows all of S_i, and so the noise scale;
         others know it in the first round alone."""
         links = [link for link in setting.network.at(1).links if victim in link]
         known = dp.known_rounds(setting.network.at, self.n_rounds, threat_model, victim)

@@ -94,7 +94,7 @@ class Muffliato(dp.GaussianDefense):
         return max(1, math.ceil(math.log(graph.n_agents) / math.sqrt(graph.spectral_gap)))
 
     def clip_norm_in(self, k: int) -> float | None:
-        """Of a record: none where the noisy mean is clipped."""
+        """Clip norm of a record; None if the noisy mean is clipped."""
         return self.clip_norm if self.clip == "record" else None
 
     def calibrate(self, setting: Setting) -> Self:

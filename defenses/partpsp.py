@@ -79,7 +79,7 @@ class PartPSP(PrivatePushSum):
         return whole(Y.mean(dim=-2, keepdim=True).expand_as(Y), state.L, runs_of(state.lengths))
 
     def calibrate(self, setting: Setting) -> Self:
-        """As the protocol. Raises ConfigError: ``share`` names a layer that the model has not."""
+        """Check the shared layers. Raises ConfigError: ``share`` names a layer the model lacks."""
         _coordinates(self.share, setting)
         return super().calibrate(setting)
 
@@ -115,7 +115,7 @@ def _is_in(name: str, layer: str) -> bool:
 
 
 def lengths_of(shared: Tensor) -> Tensor:
-    """Of the runs of local and shared coordinates in turn; the first and the last are local."""
+    """Lengths of the runs of local and shared coordinates in turn; first and last are local."""
     is_shared, lengths = shared.unique_consecutive(return_counts=True)
     return pad(lengths, (int(is_shared[0]), int(is_shared[-1])))
 

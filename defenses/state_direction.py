@@ -73,7 +73,7 @@ class StateDirection(dp.ScaledDefense, ABC):
         return {"x": dp.L1Moves(flat_x, x), "y": dp.L1Moves(flat_y, y)}
 
     def claimed(self, n_rounds: int, setting: Setting, victim: int) -> dict[str, list[float]]:
-        """Of functions whose gradients differ by one vector at all points."""
+        """L1 moves for functions whose gradients differ by one vector at all points."""
         x, y = self._moved(n_rounds, 0.0, self.smoothness)
         return {"x": x, "y": y}
 

@@ -101,7 +101,7 @@ class ZipDL(dp.GaussianSGD):
             )
 
     def mechanism(self, setting: Setting, threat_model: ThreatModel, victim: int) -> Bracket:
-        """Of r of the victim's m noises: mu^2 = (m - 1) r / (sigma^2 (m - r)); all m: none.
+        """Knowing r of the victim's m noises gives mu^2 = (m - 1) r / (sigma^2 (m - r)).
 
         A later message holds the gradient of an earlier round again, which has no other noise.
         """

@@ -56,7 +56,7 @@ class DpauditError(Exception):
 
     @property
     def code(self) -> str:
-        """That of the first problem."""
+        """The code of the first problem."""
         return self.problems[0].code
 
     def __str__(self) -> str:

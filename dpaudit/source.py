@@ -42,7 +42,7 @@ def hash_of(files: Iterable[Path], root: Path | None = None) -> str:
 
 
 def _content_hash(path: Path) -> bytes:
-    """Of a regular file; a pipe or a device, which could have no end, counts as missing."""
+    """Hash of a regular file; a pipe or a device, which may never end, counts as missing."""
     try:
         found = path.stat()
         if stat.S_ISREG(found.st_mode):

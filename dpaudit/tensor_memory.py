@@ -69,6 +69,6 @@ class TensorBytes(TorchDispatchMode):
 
 
 def _storages(values: Any) -> list[torch.UntypedStorage]:
-    """Those of dense tensors; others, such as sparse matrices of a graph, hold little."""
+    """Storages of dense tensors; others, such as sparse matrices of a graph, are small."""
     tensors = (t for t in tree_leaves(values) if isinstance(t, torch.Tensor))
     return [t.untyped_storage() for t in tensors if t.layout is torch.strided]

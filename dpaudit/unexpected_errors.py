@@ -66,7 +66,7 @@ def place(error: BaseException) -> str:
 
 
 def _last(error: BaseException) -> tuple[str, str]:
-    """That line, and whose code it is."""
+    """The last line of the traceback, and whose code it is."""
     if error.__cause__ is None:
         summary = traceback.extract_tb(error.__traceback__)
         frames = [(frame.filename, str(frame.lineno)) for frame in summary]

@@ -4,7 +4,7 @@ __version__ = "0.2.0"
 
 
 def optional_versions() -> dict[str, str]:
-    """Of packages that decide how numbers are rounded where they are installed."""
+    """Versions of optional packages that change how numbers are rounded."""
     from importlib.metadata import PackageNotFoundError, version  # a tenth of the time of --help
 
     try:

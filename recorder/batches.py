@@ -147,7 +147,7 @@ def _other_inputs(part: Any, how: str, i: int) -> Any:
 
 
 def _few(n: int) -> list[int]:
-    """As many of n inputs as the root of n, all over them: each layer or half has some."""
+    """Spread sqrt(n) indices over n inputs, so that each layer or half has some."""
     k = max(1, math.isqrt(n))
     return [(2 * j + 1) * n // (2 * k) for j in range(k)]
 
@@ -198,7 +198,7 @@ def _other_label(part: Any, i: int) -> Any:
 
 
 def _parts(batch: Any) -> list[Any]:
-    """Of numbers alone in a list it is not known whether they are one record or several."""
+    """Parts of a batch; a list of plain numbers is refused, as it may be one record or several."""
     if _is_part(batch) and not is_numbers(batch):
         return [batch]
     if isinstance(batch, dict):
@@ -215,7 +215,7 @@ def _is_part(value: Any) -> bool:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Of numbers in lists; empty of a number, and of what has no shape."""
+    """Shape of nested lists of numbers; empty for a number, and for what has no shape."""
     if not isinstance(value, list) or not value:
         return ()
     inner = {_shape(one) for one in value}
@@ -226,7 +226,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Of a number, or of lists of them, in their order."""
+    """Numbers in nested lists, in order."""
     if is_one_number(value):
         yield value
         return

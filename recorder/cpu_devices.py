@@ -87,7 +87,7 @@ def _sums(destination: Any, n: int, *grads: Any) -> Any:
 
 
 def answer_among_devices() -> None:
-    """In the place of torch's own, wherever torch has imported them to."""
+    """Replace torch's own functions wherever torch has imported them."""
     functions: Any = import_module("torch.nn.parallel._functions")
     functions.Broadcast.apply = staticmethod(_flat)
     functions.ReduceAddCoalesced.apply = staticmethod(_sums)

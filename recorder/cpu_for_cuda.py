@@ -50,7 +50,7 @@ class _OfAnyDevice(type):
 
 
 class Generator(metaclass=_OfAnyDevice):
-    """In the place of torch's own, as a class that annotations may name."""
+    """Replaces torch's own class, so that annotations may name it."""
 
 
 class _NamesTheCpu(type):
@@ -66,7 +66,7 @@ class _NamesTheCpu(type):
 
 
 class device(metaclass=_NamesTheCpu):  # pickled devices name it torch.device
-    """In the place of torch's own: a device of CUDA has the type of the CPU's."""
+    """Replaces torch's own class: a CUDA device has the type of the CPU."""
 
 
 device.__module__ = "torch"
@@ -206,7 +206,7 @@ def _answer_of_devices() -> None:
 
 
 def _n_devices() -> int:
-    """As many as are made visible, or as torchrun starts processes here, or one."""
+    """Number of devices: those made visible, or one for each local process of torchrun, or 1."""
     visible, processes = map(os.environ.get, DEVICES)
     return len(visible.split(",")) if visible else int(processes or 1)
 

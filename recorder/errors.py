@@ -15,5 +15,5 @@ class RecorderError(Exception):
 
     @property
     def coded(self) -> str:
-        """As the auditor reads it in a file: the code, and the line."""
+        """The code and the line, as the auditor reads them in a file."""
         return f"{self.code} {self}"

@@ -26,7 +26,7 @@ def adopt() -> None:
 
 
 def children() -> set[int]:
-    """Of this process, those too that were adopted; none where the system does not list them."""
+    """Child processes, with adopted ones; empty if the system does not list them."""
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # of a thread that is over
@@ -72,5 +72,5 @@ def _end_all_but(others: set[int]) -> None:
 
 
 def exit_code(status: int) -> int:
-    """Of what ``os.waitpid`` returns; negative where a signal ended the process."""
+    """Exit code from the status of ``os.waitpid``; negative if a signal ended the process."""
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -294,7 +294,7 @@ class Sites:
 
 
 def _purpose(code: CodeType) -> tuple[str | None, bool]:
-    """Of a function: what it draws for, and whether its file says so and not its name."""
+    """What a function draws for, and whether its file says so instead of its name."""
     file, name = code.co_filename, code.co_name.lower()
     if file.startswith(_LIBRARY) and not any(part in file for part in _INSTALLED):
         return None, False  # such as Popen.__init__, in which a fork begins

@@ -165,7 +165,7 @@ def given_generator(name: str, generator: Any) -> Any:
 
 
 def file_of(function: Callable[..., Any]) -> str | None:
-    """In which it is written; None if that is not known."""
+    """The file in which a function is written; None if unknown."""
     try:
         return os.path.abspath(inspect.getfile(inspect.unwrap(function)))
     except (TypeError, OSError):

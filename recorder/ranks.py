@@ -18,7 +18,7 @@ Place = Tuple[int, ...]
 
 
 class _Here:
-    """Of this process."""
+    """Place, children and rank of this process."""
 
     place: Place = ()
     started = 0  # others, by this one
@@ -82,7 +82,7 @@ def apart() -> str:
 
 
 def place_here() -> Place:
-    """Of this process in the order of starting, and among those of multiprocessing."""
+    """Place of this process in the order of starting and among those of multiprocessing."""
     return (*_Here.place, *_numbers())
 
 

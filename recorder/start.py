@@ -156,7 +156,7 @@ class Hooks:
             self._log.unseen(f"{name} {version} could not be hooked: {said}")
 
     def _seed_again(self) -> None:
-        """Of a process that learns late which agent it is."""
+        """Seed again a process that learns late which agent it is."""
         world = None if self._player is None else self._player.world
         if world is not None:
             for name in SEEDED.keys() & sys.modules.keys():
@@ -306,7 +306,7 @@ def keep_on_path(subprocess: ModuleType, folder: str) -> None:
 
     @functools.wraps(own)
     def begun(self: Any, args: Any, *given: Any, **named: Any) -> None:
-        """Of what is given, the environment is the tenth."""
+        """Add the recorder to a new process's environment, the tenth argument of Popen."""
         environment = given[9] if len(given) > 9 else named.get("env")
         asked = dict(os.environ if environment is None else environment)
         path = asked.get("PYTHONPATH", "")

@@ -37,7 +37,7 @@ class TensorFile:
             raise RecorderError("DPA066", f"{path}: {error}") from None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Of a content; None: there is no such."""
+        """Shape of a content; None if there is no such content."""
         found = self._header.get(name)
         return None if found is None else tuple(found["shape"])
 

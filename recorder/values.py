@@ -127,7 +127,7 @@ def content_of(value: Any, name: str = "0") -> Content:
 
 
 def _own_bytes(held: Any) -> bytes:
-    """Of an array, by its own method: what a program makes of its arrays is seen elsewhere."""
+    """Bytes of an array by the unwrapped method, which records nothing."""
     method = type(held).tobytes
     return bytes(getattr(method, "__wrapped__", method)(held))
 

@@ -162,7 +162,7 @@ def _can_be_shared(number: int) -> bool:
 
 
 def _flags(number: int) -> int:
-    """Those that a file was opened with."""
+    """Flags that a file was opened with."""
     lines = (_SELF / "fdinfo" / str(number)).read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("flags:")), 8)
 

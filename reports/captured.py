@@ -108,7 +108,7 @@ def _known(numbers: Iterable[int | None]) -> list[int]:
 
 
 def _size(event: RecordedEvent) -> int:
-    """In bytes."""
+    """Size of a message in bytes."""
     return sum(
         math.prod(t.shape) * next((n for end, n in ITEM_BYTES.items() if t.dtype.endswith(end)), 1)
         for t in event.tensors

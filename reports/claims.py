@@ -31,7 +31,7 @@ class NextStep(NamedTuple):
 
 
 def claimed_epsilon(result: AuditResult, claim: JudgedClaim) -> float | None:
-    """As it is stated; of a claim of mu as a test that was held against it converted it."""
+    """Epsilon as claimed; for a claim of mu, as a test of the claim has converted it."""
     if claim.epsilon is not None:
         return claim.epsilon
     values = (result.findings[i].value(Name.CLAIMED_EPSILON) for i in claim.because)

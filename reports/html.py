@@ -71,7 +71,7 @@ def _digest(result: AuditResult, run_directory: Path) -> str:
 
 
 def script_hash(script: str) -> str:
-    """As a content security policy names a script that it allows."""
+    """The hash by which a content security policy allows a script."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 

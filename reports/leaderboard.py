@@ -142,7 +142,7 @@ class Leaderboard:
 
     @cached_property
     def confidences(self) -> list[float]:
-        """Of every claim that was tested, each seed's by itself."""
+        """The confidence of every tested claim, seed by seed."""
         return [seed.figures[CONFIDENCE] for seed in self.seeds if CONFIDENCE in seed.figures]
 
     @property
@@ -165,7 +165,7 @@ class Leaderboard:
         }
 
     def chosen(self, row: Standing) -> dict[str, str | None]:
-        """Of ``choices`` those by which a row is chosen."""
+        """The ``choices`` that select a row."""
         values = {f"axis{i}": value for i, value in enumerate(row.values)}
         return {**values, "adversary": row.adversary, "verdict": row.verdict}
 

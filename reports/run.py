@@ -188,7 +188,7 @@ class Run:
 
     @cached_property
     def codes(self) -> list[str]:
-        """Of the reasons of all claims and of the notes, each once, as far as they are known."""
+        """Known codes of the reasons of all claims and of the notes, each once."""
         claimed = (code for claim in self.result.claims for code in claim.codes)
         return sorted({*claimed, *self.result.note_codes} & entries().keys())
 
@@ -322,7 +322,7 @@ class Run:
 
     @property
     def images_in_a_row(self) -> int:
-        """Of the widest scenario: the targets that are shown of each round."""
+        """How many images a row of the widest scenario shows, over its rounds."""
         rows = (
             sum(len(scenario.picks(k)) or UNPICKED for k in scenario.rounds)
             for scenario in self.scenarios

@@ -95,7 +95,7 @@ class TextSequence(NamedTuple):
 
     @property
     def worlds(self) -> list[tuple[str | None, tuple[str, ...]]]:
-        """Of the first round, with what tells several guesses apart."""
+        """The worlds of the first round, with what distinguishes several guesses."""
         return [_which(row) for row in self.scenarios[0].rows]
 
     @property

@@ -237,7 +237,7 @@ class Canaries(da.Attack):
         threat_model: da.ThreatModel,
         claims: Mapping[int, da.Claim],
     ) -> Game:
-        """With canaries that are drawn like records, at the agent that is worst off."""
+        """The game whose canaries are drawn like records, at the agent that is worst off."""
         first = next(iter(claims.values()))
         victim = worst_off(first, threat_model, context.defense, context.setting)
         game = Game.of(context.defense, context.setting, victim, "add-remove", "poisson")

@@ -117,7 +117,7 @@ class SumStatistic:
         return middle - below
 
     def epsilon(self, factor: float, delta: float) -> float:
-        """Of channels so many times as loud as declared, from below."""
+        """A lower bound on epsilon if the channels are ``factor`` times as large as declared."""
         if factor == 0:
             return 0.0
         multipliers = 1 / (factor * self.sizes)

@@ -38,7 +38,7 @@ class CanaryChannels(NamedTuple):
 
 
 class CanaryEvidence(NamedTuple):
-    """Of each canary of a set: how strongly the run speaks for it, and whether it was there."""
+    """How strongly the run speaks for each canary of a set, and whether it was included."""
 
     log_ratios: Array  # [n_canaries]
     included: Array  # [n_canaries] bool, the secret
@@ -68,7 +68,7 @@ class WithCanaries(dp.Gradient):
         return self._beside(real, X, holders, min(self.length, clip_norm))
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """With a record for each canary behind the real ones of each batch, 0 at other agents."""
+        """Append a record for each canary to the real ones of each batch, 0 at other agents."""
         n = len(self.drawn)
         real = self.real.per_record(
             X[..., :-n, : self.d] if own else X[..., : self.d], holders, own
@@ -199,7 +199,7 @@ class _CanaryReader:
 
 
 def channel_sizes(adversary: Adversary) -> Array:
-    """Of each use of a canary, in order, as the protocol declares them, [T]."""
+    """Sizes of each use of a canary, in order, as the protocol declares them, [T]."""
     shifts = [shift for reading in adversary.rounds for shift in reading.shifts.values()]
     sizes = np.array([float(shift.norm()) for shift in shifts])
     return sizes[sizes > NEGLIGIBLE]

@@ -62,7 +62,7 @@ class WithRecords(dp.Gradient):
         return replace(self, real=self.real.at_step(s), drawn=drawn)
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """With the canaries behind the real records of each batch, 0 at other agents."""
+        """Append the canaries to the real records of each batch, 0 at other agents."""
         n = len(self.labels)
         real = self.real.per_record(X[..., :-n, :] if own else X, holders, own)
         at = X[..., -n:, :] if own else X.unsqueeze(-2).expand(*X.shape[:-1], n, X.shape[-1])

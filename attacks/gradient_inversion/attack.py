@@ -174,7 +174,7 @@ class GradientInversion(da.ReconstructionAttack):
         starts: Tensor,
         streams: da.Streams,
     ) -> tuple[Tensor | None, Plan]:
-        """With random dummies; for a batch again with the images of short rehearsals.
+        """Infer labels with random dummies; for a batch, again with the images of short searches.
 
         These answer more like the records. None: the network does not reveal labels, as the plan
         then says.
@@ -308,7 +308,7 @@ def _losses(objective: Objective, victims: Tensor, points: Tensor, problems: Ten
 
 
 def _best(objective: Objective, found: list[Attempt], chosen: Plan) -> da.Reconstruction:
-    """Of all restarts of a victim, the one with the least loss."""
+    """The restart with the least loss, for each victim."""
     losses = torch.cat([attempt.losses for attempt in found], dim=1)
     points = torch.cat([attempt.points for attempt in found], dim=1)
     victims = torch.arange(len(losses), device=losses.device)

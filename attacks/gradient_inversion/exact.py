@@ -269,7 +269,7 @@ def _improved(problem: _Problem, pool: _Pool, q: Tensor) -> _Pool:
 
 
 def _promising(problem: _Problem, q: Tensor, width: float = 0.0) -> _Pool:
-    """Those of the directions that have more zeros than chance gives them."""
+    """The directions that have more zeros than chance gives them."""
     m, b = problem.rows.shape
     zeros = problem.is_zero(q, width).to(q).mean(1)
     many = zeros > (b - 1) / m + _BEYOND_CHANCE

@@ -116,12 +116,12 @@ class Objective:
         return (t - explained).abs().sum(1) / t.abs().sum(1)
 
     def _framed(self, images: Tensor) -> Tensor:
-        """With the frame of public images around them."""
+        """Images with the frame of public images around them."""
         frame = self.task.frame
         return images if frame is None else pad(images, (1, 1, 1, 1), value=frame)
 
     def _weight(self, images: Tensor) -> float:
-        """Of the mean step beside the mismatch."""
+        """Weight of the mean step between pixels, relative to the mismatch."""
         if self.mismatch != "likelihood":
             return self.total_variation
         return 2 * self.total_variation * images[0].numel() / self.task.gradients.d

@@ -37,7 +37,7 @@ class Problems(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Of the box; 1 where it has no end."""
+        """Width of the box; 1 if it is unbounded."""
         width = self.bounds[1] - self.bounds[0]
         return width if math.isfinite(width) else 1.0
 

@@ -209,7 +209,7 @@ class LikelihoodRatio(da.Attack):
     def _question(
         self, asking: QuestionContext, claim: da.Claim
     ) -> tuple[QuestionContext, Question | None]:
-        """With the runs that were asked for, or those that can be expected to certify most."""
+        """The question with the requested runs, or those that are expected to certify most."""
         if self.trials is None:
             return planned(asking, claim, self._least)
         return asking, asking.question(claim)
@@ -239,7 +239,7 @@ def _claimed(asking: QuestionContext) -> dict[int, da.Claim]:
 
 
 def _largest_game(asking: QuestionContext) -> Game | None:
-    """That of any honest agent, if something is claimed of one."""
+    """The game of an honest agent; None if nothing is claimed."""
     context = asking.context
     honest = [i for i in context.setting.holders if i not in asking.threat_model.agents]
     if not honest or not context.claims:

@@ -262,7 +262,7 @@ def _notes(question: Question, found: LeakEnds) -> Iterator[str]:
 
 
 def _of_which_record(question: Question, found: LeakEnds) -> str:
-    """Whose leak the ends are where uses meet, and why these do."""
+    """Say which record the ends of the leak belong to where uses meet, and why they meet."""
     at = _at(question)
     why, direction = "a record's effect outlasts its round in this view", "another in each batch"
     if question.leak.batches > 1:

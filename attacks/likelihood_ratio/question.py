@@ -55,7 +55,7 @@ class Question:
 
     @property
     def in_round(self) -> int | None:
-        """In which alone the record is used; None: in any."""
+        """The only round in which the record is used; None: any round."""
         return None if self.revealed is None else self.revealed.of_round
 
     @property
@@ -161,7 +161,7 @@ class QuestionContext:
         return max(1, min(n_rounds, WORK // self.numbers(coordinates)))
 
     def numbers(self, coordinates: int) -> int:
-        """Of a round of all runs."""
+        """How many numbers one round of all runs holds."""
         graph = self.context.setting.network.at(1)
         return 2 * self.trials * (graph.n_edges + 2 * graph.n_agents) * coordinates
 
@@ -227,7 +227,7 @@ class QuestionContext:
         return layers.in_layers(game)
 
     def _projected(self, claim: Claim, game: Game, nonlinear: Nonlinear) -> Question:
-        """Of a step that one coordinate does not play, or that no algebra follows."""
+        """The question about a step that one coordinate cannot play, or that no algebra follows."""
         if nonlinear.fewest > 1:
             game = self._of_victim(replace(game, width=nonlinear.fewest), claim, nonlinear)
             game = record.most_moving(game, self.threat_model, self.streams)
@@ -292,7 +292,7 @@ class QuestionContext:
 
 
 def _algebra(adversary: Adversary, nonlinear: Nonlinear | None, single: bool) -> Adversary | None:
-    """Of messages that are linear in the noise, and a record in one coordinate: an exact leak."""
+    """The adversary whose leak is exact: its messages are linear in noise and record."""
     messages = None
     if nonlinear is not None and not (nonlinear.noiseless and adversary.leak.noiseless):
         messages = nonlinear.affine

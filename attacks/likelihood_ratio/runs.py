@@ -166,7 +166,7 @@ class GamePlayer:
         return RunScore.of(self.question.delta, training, self.streams)
 
     def _with_drawn(self, noiseless: Array, counted: CountedScores | None = None) -> PlayedRuns:
-        """With the record in one batch for certain, where no algebra covers the noise."""
+        """Runs with the record in one batch for certain, where no algebra covers the noise."""
         question, drawn = self.question, list[DrawnScores]()
         if not _is_gaussian(question):
             noiseless = noiseless[:, :0]
@@ -208,7 +208,7 @@ def rounds_of_a_draw(question: Question, streams: da.Streams) -> list[int]:
     usual = asked[game.first]
 
     def part(k: int) -> float:
-        """Of the noise of the first round, the draw that is the smallest part of it.
+        """The smallest share of the first round's noise that a draw of round k has.
 
         Of a round with other draws nothing is said: it may have more releases.
         """

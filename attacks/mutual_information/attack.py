@@ -340,7 +340,7 @@ def _rounds(ks: list[int]) -> str:
 def limits(
     question: RevealedQuantity, defense: dp.Defense, setting: dp.Setting, n_heard: int
 ) -> Limits | str:
-    """Of as many rounds as are heard of one batch; or why no limit is known.
+    """Limits in bits for as many rounds as are observed of one batch, or why none is known.
 
     In round 1 the model is public and the same in all trials, so that a victim's gradient is a
     function of its batch. Later gradients depend on the model too, and so on all noise before them,

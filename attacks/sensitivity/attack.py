@@ -374,7 +374,7 @@ def _by_message(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _ratio(row: Row) -> float:
-    """Of what was measured to what is stated; what was measured where nothing is."""
+    """Ratio of the measured move to the stated one; the measured move if none is stated."""
     if row.stated is None:
         return row.measured
     return row.measured / row.stated if row.stated else (inf if row.measured else 0.0)

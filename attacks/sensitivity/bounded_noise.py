@@ -38,7 +38,7 @@ class BeyondNoise(NamedTuple):
 
 
 def beyond_the_noise(coupled: CoupledWorlds) -> BeyondNoise | None:
-    """Of round 1, if its noise is one draw and each number of it moves one of a message alone."""
+    """What shows beyond the noise of round 1, if that is one draw, number by number."""
     try:
         return _beyond(coupled)
     except Exception:  # whatever a step raises under noise as large as no run's
@@ -81,7 +81,7 @@ def _probability(
     span: float,
     cdf: Callable[[Array], Array],
 ) -> tuple[float, float] | None:
-    """Of a number beyond the end, and how far the record moves; None where there is no end.
+    """Probability of a number beyond the end, and how far the record moves; None: no end.
 
     Args:
         sent: of a value of all numbers, or [rows, d] of them: both worlds' messages [2, d].

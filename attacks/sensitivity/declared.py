@@ -76,7 +76,7 @@ def declared_of_pairs(
 def declared_bounds(
     here: PlayedWorld, there: PlayedWorld, adjacency: Adjacency, first: Mapping[str, Reach]
 ) -> DeclaredBounds:
-    """Of messages whose noise adds up; a bound where it is the same in both worlds.
+    """Bounds for messages whose noise adds up and is the same in both worlds.
 
     Args:
         first: the noise that reaches the messages of round 1.

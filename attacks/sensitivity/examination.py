@@ -359,7 +359,7 @@ class RoundPair:
 
     @cached_property
     def _of_length(self) -> list[WorldPair]:
-        """Of the longest record's gradient, as long as moves messages most."""
+        """Worlds with the longest record's gradient, at the length that moves messages most."""
         coupled, silent = self.examination.coupled, self.examination.silent
         longest = self.natural()
         X = coupled.defense.models(self.state)[coupled.victim][None]
@@ -439,7 +439,7 @@ class RoundPair:
         without = self._kept(placed(self.oracle, coupled.victim, None))
 
         def moved(inputs: Tensor, labels: Tensor) -> Tensor:
-            """Of the messages of m worlds that each hold one candidate, [m]."""
+            """How far the messages of m worlds, each with one candidate, are moved, [m]."""
             oracle = Candidates(without, coupled.victim, inputs, labels)
             world = PlayedWorld(coupled, stacked(self.state, len(labels)), self.k, oracle, self.lag)
             sent, parts = world.play(silent).sent, []
@@ -463,7 +463,7 @@ class RoundPair:
 
     @cached_property
     def _kept(self) -> Callable[[BatchGradient], KeptAnswers]:
-        """Of an oracle; agents beside the victim are answered alike in all these worlds."""
+        """Answers of an oracle that are kept: other agents get the same in all these worlds."""
         own = self.examination.coupled.victim
         return partial(KeptAnswers.of, shared=self.oracle, victim=own)
 
@@ -475,7 +475,7 @@ class RoundPair:
         return int(self._lengths(inputs, labels).argmax())
 
     def _lengths(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Of records' gradients, in L1 or L2 as the noise has it."""
+        """Norms of records' gradients, L1 or L2 as the noise requires."""
         coupled = self.examination.coupled
         X = coupled.defense.models(self.state)[coupled.victim][None]
         gradients = self._problem.gradients

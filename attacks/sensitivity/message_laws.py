@@ -58,7 +58,7 @@ def of_another_law(
 
 
 def _p_value(scores: list[tuple[Tensor, Tensor]]) -> float:
-    """That two worlds score alike, of pairs of scores [2]: by the better of both, twice."""
+    """p-value that two worlds score alike, from pairs of scores [2]: the smaller one, doubled."""
     from scipy.stats import mannwhitneyu  # takes a second to import
 
     one, other = (torch.stack([pair[i] for pair in scores]).nan_to_num() for i in (0, 1))
@@ -69,7 +69,7 @@ def _p_value(scores: list[tuple[Tensor, Tensor]]) -> float:
 def _sums(
     here: PlayedWorld, there: PlayedWorld, messages: list[str], wherever: bool
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Of ``PLAYS`` plays of each world."""
+    """Sums over ``PLAYS`` plays of each world."""
     total = dict[str, tuple[Tensor, Tensor]]()
     for sent in _plays(here, there, "choosing", messages, wherever):
         for message, (one, other) in sent.items():

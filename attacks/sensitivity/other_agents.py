@@ -55,7 +55,7 @@ class OtherAgents:
             self.examination.unclear |= own.unclear
 
     def _suspected(self, state: Any, k: int, adjacency: Adjacency) -> list[int]:
-        """Whose noise moves further than is declared; or some of those of which it is unknown."""
+        """Agents whose noise moves further than declared, or some for which that is unknown."""
         coupled = self.examination.coupled
         others = [i for i in coupled.setting.holders if i != coupled.victim]
         moved = self.examination.aligned.get((adjacency, k))

@@ -32,7 +32,7 @@ class Candidates(Gradient):
 
     @property
     def batch(self) -> Batch:
-        """With the first of the candidates, for a defense that counts what it should not."""
+        """The batch with the first candidate, for a defense that reads batches itself."""
         return placed(self.oracle, self.victim, Record(self.inputs[0], self.labels[0])).batch
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
@@ -41,7 +41,7 @@ class Candidates(Gradient):
     def clipped_sum(
         self, X: Tensor, clip_norm: float, holders: Tensor | None = None, norm: int = 2
     ) -> Tensor:
-        """Of X [m, n, d]."""
+        """Clipped sums at the models X [m, n, d]."""
         rows, added = self._own(X, clip_norm, holders, norm)
         once = torch.equal(X, X[:1].expand_as(X))  # as at the start of a round
         shared = X[0].detach() if once else X.detach()
@@ -49,7 +49,7 @@ class Candidates(Gradient):
         return others.index_add(-2, rows, added) if len(rows) else others
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """Of X [m, n, d]: with one record more at the end of each batch, 0 at other agents."""
+        """Per-record gradients at X [m, n, d], one record more per batch, 0 at other agents."""
         at = X[..., -1, :] if own else X
         rows, added = self._own(at, None, holders)
         shared = (X[..., :-1, :] if own and len(rows) else X).detach()  # models of other records

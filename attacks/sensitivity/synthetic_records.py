@@ -41,7 +41,7 @@ class OneMore(WrappedGradient, ABC):
 
     @property
     def batch(self) -> Batch:
-        """With another record in its place, for a defense that counts what it should not."""
+        """The batch with another record in its place, for a defense that reads batches itself."""
         batch, oracle = self.of.batch, self.of  # type: ignore[attr-defined]
         record = Record(batch.inputs[self.victim, -1], batch.labels[self.victim, -1])
         return placed(oracle, self.victim, record).batch  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ class _Round:
     adjacency: Adjacency
 
     def rows(self) -> Iterator[Row]:
-        """Of messages that a record moves too far; what is unclear is noted."""
+        """Rows of messages that a record moves too far; what is unclear is noted."""
         coupled, k = self.examination.coupled, self.k
         oracle = coupled.kept_batches(k)
         pair = RoundPair(
@@ -209,7 +209,7 @@ class _Round:
 
 
 def _models(world: PlayedWorld, moves: Moves) -> list[Tensor]:
-    """Those of the victim [d] at which a round takes gradients, its noise moved."""
+    """The victim's models [d] at which a round takes gradients, with its noise moved."""
     asked = _Asked(world.oracle, world.coupled.victim)
     replace(world, lag=0, oracle=asked).watched(moves)
     return asked.models

@@ -92,7 +92,7 @@ class KeptAnswers(BatchGradient):
 
 @dataclass
 class UnsentNoise:
-    """Of each round of the run: which agents drew more noise before it than they sent new numbers.
+    """Agents that drew more noise before a round than they sent new numbers, for each round.
 
     A message that repeats the one of the round before is not new.
     """

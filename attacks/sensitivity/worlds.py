@@ -307,11 +307,11 @@ class PlayedWorld:
         return self.quiet if silent else self.noisy
 
     def flipped(self, flipped: Mapping[str, int]) -> PlayedRound:
-        """With the numbers of some draws in the opposite order along an axis, by stream."""
+        """The last round, with some draws reversed along an axis, by stream."""
         return self._rounds(flipped=flipped)[-1]
 
     def watched(self, moves: Moves) -> WatchedRound:
-        """With its noise moved, and watched."""
+        """The round with its noise moved, and the values that noise is added to."""
         rounds = self._rounds(moves=moves, watched=True)
         values, draws = dict[Key, list[Tensor]](), dict[Key, RequestedDraw]()
         for k, played in enumerate(rounds, start=self.k):
@@ -320,7 +320,7 @@ class PlayedWorld:
         return WatchedRound(tuple(rounds), values, draws)
 
     def _rounds(self, **noise: Any) -> list[PlayedRound]:
-        """Those that are played; ``noise``: how, as ``NoiseLog`` has it."""
+        """All rounds that are played; ``noise``: the options of ``NoiseLog``."""
         coupled, k = self.coupled, self.k
         noise = {**noise, "streams": self.streams, "levels": self.levels}
         rounds = [coupled.play(self.state, k, self.oracle, **noise)]

@@ -92,7 +92,7 @@ def _chosen(
 
 
 def _with_one_record(world: PlayedWorld) -> PlayedWorld:
-    """With the first record of every batch alone."""
+    """The world with only the first record of every batch."""
     inputs, labels, weights = world.oracle.batch  # type: ignore[attr-defined]
     first = Batch(inputs[:, :1], labels[:, :1], None if weights is None else weights[:, :1])
     return replace(world, oracle=KeptAnswers.of(replace(world.oracle, batch=first)))  # type: ignore

@@ -32,7 +32,7 @@ class References(NamedTuple):
     included: Mask  # [n_runs, n_records]: whether the record is among those of the run
 
     def rows(self, some: Mask) -> "References":
-        """Of some runs alone."""
+        """The statistics of some runs only."""
         return References(self.statistics[some], self.included[some])
 
 

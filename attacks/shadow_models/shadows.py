@@ -169,7 +169,7 @@ def train_shadows(
 
 
 def _progress(k: int, state: NamedTuple, seen: list[RecordStatistics]) -> da.Progress:
-    """Of runs that have played k rounds."""
+    """Progress of runs that have played k rounds."""
     tensors = [[torch.from_numpy(each) for each in one] for one in seen]
     return da.Progress.of(k, state._asdict(), tensors)
 

@@ -270,7 +270,7 @@ def _ranges(name: str) -> tuple[tuple[float, float], ...]:
 
 
 def _of_batches(name: str, values: Sequence[float]) -> list[float]:
-    """Those that a mean is over: a batch with all tokens has no false positive rate."""
+    """The values that a mean is over: a batch with all tokens has no false positive rate."""
     return [value for value in values if name != da.Name.FPR or not isnan(value)]
 
 

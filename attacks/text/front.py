@@ -95,7 +95,7 @@ class TransformerFront:
 
     @property
     def embedding(self) -> nn.Embedding | None:
-        """That of the vocabulary; None: there is none, or more than one."""
+        """The embedding of the vocabulary; None: there is none, or more than one."""
         every = [m for m in self.module.modules() if isinstance(m, nn.Embedding)]
         fit = [one for one in every if one.num_embeddings == self.n_tokens]
         return fit[0] if len(fit) == 1 else None

@@ -72,7 +72,7 @@ class Span(NamedTuple):
 def span_of(
     front: TransformerFront, block: LayersOfOneInput, gradient: Tensor, std: float | None
 ) -> tuple[Span, Span]:
-    """Of one block, in a gradient [d] with noise of this standard deviation (None: not known).
+    """Span of one block, in a gradient [d] with noise of this standard deviation (None: unknown).
 
     Returns:
         The span, and the one in which tokens are tested: under noise without what is common.

@@ -42,5 +42,5 @@ def quantile(q: ArrayLike, n: ArrayLike, p: ArrayLike) -> Array:
 
 
 def _shape(k: Any, n: Any, inside: Any) -> tuple[Array, Array]:
-    """Of the beta law whose distribution function at p is P(K > k); outside 0 <= k < n of any."""
+    """Parameters of the beta law whose distribution function at p is P(K > k), if 0 <= k < n."""
     return np.where(inside, k + 1.0, 1.0), np.where(inside, n - k, 1.0)

@@ -64,7 +64,7 @@ class PublicClass:
         return self._within_twice.max(axis=1) / m if m else np.ones(len(self._mse))
 
     def kappa(self, target: Tensor) -> Kappa:
-        """Of a target [channels, height, width] that is one more of them."""
+        """kappa of a target [channels, height, width] that belongs to the class."""
         n = len(self._images) + 1
         errors = _errors(target.flatten()[None].double(), self._images)[0]  # [m]
         near, twice = (errors <= scale * self._mse[:, None] for scale in (1, 4))  # [t, m]
@@ -92,7 +92,7 @@ class BlindSuccess(NamedTuple):
 def blind_success(
     dataset: Dataset, images: Sequence[Tensor], labels: Sequence[int], mse: Array, ssim: Array
 ) -> BlindSuccess:
-    """Of targets [channels, height, width] with these labels.
+    """Blind success on targets [channels, height, width] with these labels.
 
     As gamma is concave, its value at the mean of kappa bounds the expected share of successes.
 

@@ -117,7 +117,7 @@ class Attack(Strict, ABC):
 
 
 def late_rounds(rounds: Iterable[int], n_rounds: int) -> Iterator[InvalidOption]:
-    """Those of the option ``rounds`` that the run does not reach."""
+    """Problems with the option ``rounds``: rounds that the run does not reach."""
     for late in (k for k in rounds if k > n_rounds):
         yield "rounds", f"round {late} is beyond the run of {n_rounds} rounds"
 

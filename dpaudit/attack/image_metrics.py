@@ -73,7 +73,7 @@ def score(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float
 
 
 def score_each(truth: Tensor, reconstruction: Tensor, value_range: tuple[float, float]) -> Scores:
-    """As ``score``, image by image: [m, batch_size] each."""
+    """``score`` image by image: [m, batch_size] each."""
     if truth.ndim != 5 or truth.shape != reconstruction.shape:
         raise DpauditError(
             "DPA043",

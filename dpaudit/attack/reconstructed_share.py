@@ -183,7 +183,7 @@ class _Curve(NamedTuple):
         return self._finding(Role.RECONSTRUCTED_SHARE, None, metrics, (*_SAID, *notes), series)
 
     def test(self, index: int, claim: Claim) -> Finding:
-        """Of a claim, by the share at the chosen threshold."""
+        """Test a claim by the share at the chosen threshold."""
         promise, i = _promise(claim), self.chosen
         found = Successes(int(self.hits[i]), self.n, float(self.kappa[i]), apart=False)
         bound, top = found.bound(promise, ALPHA), found.ceiling(promise, ALPHA)
@@ -210,7 +210,7 @@ class _Curve(NamedTuple):
         return self._finding(Role.TEST, index, metrics, said, {})
 
     def _interval(self, hits: Array) -> tuple[Array, Array]:
-        """Of shares of the different images."""
+        """Intervals of shares, as if there were only the different images."""
         return _interval(hits * self.n_different / self.n, self.n_different)
 
     def _at_threshold(self) -> dict[Name, Metric]:
@@ -251,7 +251,7 @@ class _Curve(NamedTuple):
 
 
 def _declared(scenario: Scenario, context: AttackContext, targets: Sequence[Target]) -> Mechanism:
-    """Of the victim that is worst off; () where what is declared is not about a record."""
+    """Mechanism of the victim that is worst off; () if what is declared is not about a record."""
     if context.defense.function_distance() is not None:
         return ()
     victims = sorted({target.victim for target in targets})

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class TextScores(NamedTuple):
-    """Of m batches, each a mean over its sequences, aligned to the truth."""
+    """Scores of m batches, each a mean over its sequences, aligned to the truth."""
 
     tokens: Floats  # [m], share of tokens that are right at their positions
     sequences: Floats  # [m], share of sequences that are right as a whole
@@ -34,7 +34,7 @@ class TextScores(NamedTuple):
 
 
 def score(truth: Tensor, recovered: Tensor) -> TextScores:
-    """Of token ids [m, b, length] both; each batch is aligned by the most tokens that are right.
+    """Score token ids [m, b, length]; each batch is aligned to have most tokens right.
 
     Of alignments with as many, one with the most sequences that are right as a whole.
     """

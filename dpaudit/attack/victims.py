@@ -262,7 +262,7 @@ def refuse_many_unknowns(
     rounds: Sequence[int],
     others: Collection[str] = (),
 ) -> None:
-    """Of the estimate of that attacked round whose window has the most links.
+    """Refuse an estimate with too many unknowns, for the attacked round with the most links.
 
     Args:
         others: messages of which the attack needs no such estimate.

@@ -159,7 +159,7 @@ class Draft:
 
     @cached_property
     def _complete(self) -> dict[str, Any]:
-        """With all defaults."""
+        """The whole config, with all defaults."""
         return {} if self.config is None else self.config.model_dump(mode="json")
 
     def has(self, keys: Iterable[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class CellAhead:
 
     @property
     def seconds(self) -> float | None:
-        """Of each cell, on one core; None: unknown."""
+        """Seconds of the cell on one core; None: unknown."""
         return self.costs.seconds(1)
 
     @property
@@ -98,13 +98,13 @@ def cells_ahead(
 
 
 def seconds_of(ahead: list[CellAhead], workers: int) -> float:
-    """Of all cells, where so many are run side by side; what is unknown is left out."""
+    """Seconds of all cells with ``workers`` side by side, without cells of unknown time."""
     known = [(a.seconds, a.n_seeds) for a in ahead if a.seconds is not None]
     return max([sum(s * n for s, n in known) / workers, *(s for s, _ in known)], default=0.0)
 
 
 def unknown_parts(ahead: list[CellAhead]) -> Counter[str]:
-    """In how many cells, with all their seeds, each part is of unknown time, by its name."""
+    """Number of cells, with all their seeds, in which a part has unknown time, by name."""
     found = Counter[str]()
     for cell in ahead:
         found.update(dict.fromkeys(cell.unknown, cell.n_seeds))

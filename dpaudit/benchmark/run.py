@@ -157,7 +157,7 @@ def _as_found(cell: PlannedCell, place: CellPlace, key: str) -> Cell:
 
 
 def _key_of(folder: Path) -> str:
-    """Of the content that a cell's folder holds; "" if there is none."""
+    """Key of the content that a cell's folder holds; "" if there is none."""
     there = folder / CONTENT
     return there.read_text("utf-8", "replace").strip() if there.is_file() else ""
 

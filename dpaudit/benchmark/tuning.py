@@ -255,7 +255,7 @@ class HeldOut:
         self._dataset: Dataset | None = None
 
     def prepared(self, config: AuditConfig, runtime: "Runtime") -> "Prepared":
-        """Of a config with the seed of the tuning. Raises DpauditError: it cannot be prepared."""
+        """Prepare a config with the seed of the tuning. Raises DpauditError: it cannot be."""
         from dpaudit.pipeline.caller_objects import CallerObjects
         from dpaudit.pipeline.run import prepare
 

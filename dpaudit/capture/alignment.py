@@ -85,7 +85,7 @@ class Alignments:
         return [Variant(how, place) for place, some in enumerate(hows) for how in some]
 
     def n_records(self, victim: int, number: int) -> int:
-        """Of a batch that a victim takes."""
+        """The number of records in a batch that a victim takes."""
         own = [taken for taken in self.worlds.plain.batches if taken.agent == victim]
         return len(own[number - 1].digests)
 
@@ -442,7 +442,7 @@ class Alignments:
         self.refuse_differing(worlds, "state")
 
     def _first_round(self, victim: int) -> int | None:
-        """That of the first batch in which its record is changed."""
+        """The round of the first batch in which the victim's record is changed."""
         base = self.worlds.base
         own = [taken.sequence for taken in base.batches if taken.agent == victim]
         for number in list(self.records[victim])[:1]:

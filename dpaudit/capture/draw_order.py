@@ -10,7 +10,7 @@ from dpaudit.accounting.privacy_loss import Array, Integers
 def numbers_that_move(
     moved: Sequence[Array], signs: Sequence[Array], drawn: Array, values: Array
 ) -> Integers | None:
-    """Of each number of a message: which one of a draw moves it; None where that is not seen.
+    """Find which number of a draw moves each number of a message; None if that is not seen.
 
     Args:
         moved: how far it is moved in two runs, by one scale with other signs.

@@ -167,7 +167,7 @@ def refuse_unbounded(moves: RecordMoves, used: Mapping[int, Iterable[int]]) -> N
 
 
 def _short_directions(sizes: Mapping[How, float], there: Sequence[How], top: float) -> set[str]:
-    """In which records far out do not move a round as far as all others, and should.
+    """Directions in which extreme records move a round less than all others, and should not.
 
     Args:
         there: those that move it by the longest length, ``top``.

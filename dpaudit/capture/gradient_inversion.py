@@ -117,7 +117,7 @@ class Inversion:
         return self.known.attack
 
     def findings(self, program: Program, checkpoint: Checkpoint) -> Iterator[Finding]:
-        """Of every round and adversary, with the program's noise and without.
+        """Findings of every round and adversary, with the program's noise and without.
 
         Raises:
             RunError: a run fails; there is no such message; it is not the gradient of the model, or
@@ -217,7 +217,7 @@ class Inversion:
         )
 
     def _std(self, one: RunGradient, without: RunGradient) -> float:
-        """Of a message's noise, by its mean square; unmeasured: of what it moves in this run."""
+        """Root mean square of a message's noise; if not measured, of what it moves in this run."""
         neighbours, victim = self.worlds.rounds[one.target.round], one.target.victim
         if not {*one.parts}.isdisjoint(neighbours.unmeasured.get(victim, ())):
             return float((one.message - without.message).square().mean().sqrt())
@@ -447,7 +447,7 @@ class _Shown(NamedTuple):
 
 
 def _read(seen: Sequence[RunGradient], threat_model: ThreatModel) -> Iterator[RunGradient]:
-    """Of each victim that is none of its own the first gradient that an adversary reads."""
+    """The first gradient that an adversary reads of each victim that is not its own agent."""
     for victim in dict.fromkeys(one.target.victim for one in seen):
         of = [
             one

@@ -36,7 +36,7 @@ class MessageScore(NamedTuple):
         without: Sequence[ProgramRun],
         having: Sequence[ProgramRun],
     ) -> "MessageScore":
-        """Of runs in pairs that share noise."""
+        """Learn a score from pairs of runs that share noise."""
         sizes = tuple(len(without[0].messages[m]) for m in messages)
         unlearned = cls(tuple(messages), sizes, np.empty(0))
         sides = [np.stack([unlearned.features(run) for run in some]) for some in (without, having)]
@@ -49,7 +49,7 @@ class MessageScore(NamedTuple):
         return unlearned._replace(weights=weights, middle=middle)
 
     def features(self, run: ProgramRun) -> Array:
-        """Those of each message."""
+        """Features of each message of a run."""
         each = zip(self.messages, self.sizes, strict=True)
         return np.concatenate([features_of(run, message, size) for message, size in each])
 

@@ -164,7 +164,7 @@ def _seen(n: int) -> float:
 
 
 def _on_a_grid(drawings: Sequence[NormalizedDraw]) -> str:
-    """That all numbers of one name are multiples of a step; "" if they are of none."""
+    """Say that all numbers of one name are multiples of a step; "" if they are not."""
     for name, values in _by_name(drawings).items():
         if step := _step(values):
             return (
@@ -194,7 +194,7 @@ def _step(values: Array) -> float:
 
 
 def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[NamedDraw]]) -> str:
-    """That all numbers of one name are halves, as they are or in units of their scale; or "".
+    """Say that all numbers of one name are float16, as drawn or divided by their scale; or "".
 
     A half has 11 bits: one in 8,000 numbers of single precision is one. Noise of a law has many of
     them: a few, such as zero or two signs, are held against the law.
@@ -214,7 +214,7 @@ def _in_half_precision(runs: Sequence[ProgramRun], used: Sequence[Sequence[Named
 
 
 def _too_small(drawings: Sequence[NormalizedDraw]) -> tuple[str, float]:
-    """That coarse noise is smaller than stated by more than any rounding makes it, and a p-value.
+    """Test, with a p-value, whether coarse noise is smaller than any rounding makes it.
 
     On a grid or in half precision, noise has not the law of its name. Each number is taken as if
     it had been rounded towards zero, so that right noise is at least of its size.
@@ -247,7 +247,7 @@ def _least_repeated(drawings: Sequence[NormalizedDraw]) -> float:
 
 
 def _fixed(drawings: Sequence[NormalizedDraw], least: float = 1) -> str:
-    """That runs with other seeds draw the same noise, of so many numbers; "" if they do not."""
+    """Say that runs with other seeds draw the same ``least`` numbers or more; "" if not."""
     first = {(d.agent, d.occurrence, d.name): d.values for d in drawings if d.run == 0}
     for d in drawings:
         own = first.get((d.agent, d.occurrence, d.name))
@@ -260,7 +260,7 @@ def _fixed(drawings: Sequence[NormalizedDraw], least: float = 1) -> str:
 
 
 def _size(drawings: Sequence[NormalizedDraw]) -> Metric:
-    """Of the agent and line of noise whose interval begins lowest; all intervals hold together."""
+    """Noise over its stated size, for the agent and line whose interval has the lowest end."""
     groups: defaultdict[tuple[int, str, NoiseFamily], list[Array]] = defaultdict(list)
     for drawing in drawings:
         groups[drawing.agent, drawing.name, drawing.family].append(drawing.values)
@@ -274,7 +274,7 @@ def _size(drawings: Sequence[NormalizedDraw]) -> Metric:
 def _size_of(
     some: Sequence[Array], family: NoiseFamily, level: float
 ) -> tuple[float, float, float]:
-    """Of draws in units of their scale: the size of all, and its interval at a level."""
+    """Size of draws divided by their scale, with its interval at a level."""
     values = np.concatenate(some)
     total = float(np.abs(values).sum() if family == "laplace" else np.square(values).sum())
     return size_of_draws(total, len(values), family, level)
@@ -402,20 +402,20 @@ def _among_coordinates(columns: Array) -> Iterator[tuple[str, float]]:
 
 
 def _parity(one: NormalizedDraw, other: NormalizedDraw) -> int:
-    """Of what differs between two neighbouring draws, in the first."""
+    """Parity, in the first of two neighbouring draws, of the index in which they differ."""
     if one.run != other.run:
         return one.run % 2
     return (one.agent if one.agent != other.agent else one.occurrence) % 2
 
 
 def _related(one: Array, other: Array) -> float:
-    """Of the products of disjoint pairs; given one side, their sum is normal."""
+    """p-value of independent pairs: given one side, the sum of products is normal."""
     length = float(np.linalg.norm(one))
     return float(2 * ndtr(-abs(float((one * other).sum())) / length)) if length else 1.0
 
 
 def _law(quantiles: Array) -> float:
-    """Of Kolmogorov's distance from U(0, 1), by the bound of Dvoretzky, Kiefer and Wolfowitz."""
+    """p-value of the distance from U(0, 1), by the bound of Dvoretzky, Kiefer and Wolfowitz."""
     ordered, n = np.sort(quantiles), len(quantiles)
     ranks = np.arange(n + 1) / n
     distance = float(np.maximum(ranks[1:] - ordered, ordered - ranks[:-1]).max())

@@ -104,7 +104,7 @@ def not_shown(
 
 
 def _made_of(left: list[tuple[RecordedDraw, int]], shown: Iterable[RecordedDraw]) -> int:
-    """Of how many numbers each one is made that is shown.
+    """How many drawn numbers make one number that the program shows.
 
     Laplace noise is the difference of two exponential numbers, or one of these with a sign.
 

@@ -290,7 +290,7 @@ class PremiseExamination:
         return *ASSUMED, *of_batches, *(unseen if self.unseen else ())
 
     def uses(self) -> int:
-        """In how many batches of a run one record is at most, of all runs."""
+        """The largest number of batches of a run that hold one record, over all runs."""
         counts = [
             max(Counter(d for batch in batches_of(run, v) for d in batch).values(), default=0)
             for run in (self.worlds.plain, *self.runs)
@@ -347,7 +347,7 @@ class PremiseExamination:
         return tuple(found)
 
     def _count(self, claim: Claim) -> int:
-        """In how many batches a record counts; in each, maybe by chance, where these are drawn."""
+        """Batches in which a record counts: all, if batches are drawn at random."""
         if claim.scope != "run":
             return 1
         drawn = self.worlds.sampling.amplifies or not self.in_turn

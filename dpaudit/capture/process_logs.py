@@ -62,7 +62,7 @@ class Process:
 
     @cached_property
     def contents(self) -> bytes:
-        """Of its messages, noise and batches, one after the other."""
+        """Contents of the process's messages, noise and batches, one after the other."""
         return self.path.with_suffix(".bin").read_bytes()
 
     def tensors(self, record: Record) -> list[Tensor]:

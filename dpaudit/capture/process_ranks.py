@@ -89,7 +89,7 @@ def _refuse_one_place(processes: Sequence[Process]) -> None:
 
 
 def _order(process: Process) -> tuple[int, list[str], list[str], str]:
-    """Those that others reach are below those that only connect."""
+    """Sort key: processes that others connect to come before those that only connect."""
     channels = [str(record["channel"]) for record in process.of_kind("took")]
     ends = [one.rpartition(":")[2] for one in channels if not one.startswith("pipe:")]
     ports = [int(end) for end in ends if end.isdecimal()]

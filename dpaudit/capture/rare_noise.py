@@ -68,7 +68,7 @@ def _side(sign: float) -> str:
 
 
 def _far_out(runs: Alignments, world: World, k: int, victims: Sequence[int], sign: float) -> World:
-    """With the noise of these victims in a round far out, moved as far as it was moved."""
+    """The world in which these victims' noise of a round lies far out, moved as before."""
     assert world.tape is not None
     assert runs.worlds.replay.tape is not None
     own, tape = load_file(runs.worlds.replay.tape), dict(load_file(world.tape))

@@ -40,7 +40,7 @@ class RecordMoves(NamedTuple):
     not_seen: str = ""  # why there is none
 
     def largest(self, k: int, family: NoiseFamily) -> float:
-        """Of all victims and all that their records were changed to."""
+        """The largest move over all victims and all changes of their records."""
         of_round = (s for (_, of, kind), s in self.sizes.items() if (of, kind) == (k, family))
         return max((size for sizes in of_round for size in sizes.values()), default=0.0)
 

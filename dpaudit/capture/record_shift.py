@@ -441,7 +441,7 @@ def deviation(
     noised: Mapping[MessageId, Sequence[Response]],
     sizes: Mapping[MessageId, int],
 ) -> float:
-    """Of the noise in a number of some messages, of these sizes, by its mean square."""
+    """Root mean square of the noise per number of some messages of these sizes."""
     squares = [np.zeros(size) for size in sizes.values()]
     for square, message in zip(squares, sizes, strict=True):
         for response in noised[message]:
@@ -451,7 +451,7 @@ def deviation(
 
 
 def log_likelihood_ratio(found: RoundLeak, run: ProgramRun, mean: ProgramRun) -> float:
-    """Of a run with the record against one without; ``mean`` is the latter without noise.
+    """Log likelihood ratio of runs with and without the record; ``mean``: without, noiseless.
 
     But for a constant, ln p1/p0 is ratio w for a Gaussian w ~ N(0 or ratio, 1), and
     |w| - |w - ratio| for a Laplace one.

@@ -292,7 +292,7 @@ def status_of(
 
 
 def too_large(most_bytes: int, remedy: str = "") -> RunError:
-    """Of what a program sends; ``remedy``: another one."""
+    """The error that a transcript is too large; ``remedy`` is added to the help."""
     return RunError(
         "DPA066",
         f"the transcript is larger than {size_text(most_bytes)}",

@@ -47,7 +47,7 @@ class RunCost(NamedTuple):
 def costs_of_runs(
     runs: Alignments, moves: RecordMoves, adjacencies: Collection[RecordAdjacency]
 ) -> Iterator[RunCost]:
-    """Of each victim whose records' costs are known: of the pair of records that costs most."""
+    """Cost of a run for each victim, by the pair of records that costs most, if it is known."""
     places = range(len(PLACES))
     if not any(_is_one_record(runs, v, place) for v in runs.victims for place in places):
         try:

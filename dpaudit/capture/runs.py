@@ -100,7 +100,7 @@ class RoundNumbers:
         first: bool,
         threads: bool,
     ) -> tuple[list[RecordedEvent], list[RecordedDraw]]:
-        """Those of a run with their rounds."""
+        """Events and draws of a run with their rounds."""
         if self._counted:
             if first or self._counting is None:
                 self._counting = Counting.of(events, batches, threads)
@@ -309,7 +309,7 @@ class ProgramRun:
 
     @property
     def agents(self) -> list[int]:
-        """Those that sent or received."""
+        """Agents that sent or received."""
         return sorted({a for m in self._ids for a in (m.source, *m.destinations)})
 
     @property

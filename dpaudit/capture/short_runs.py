@@ -91,7 +91,7 @@ class ClaimAgainst(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """Whose view a score is made from."""
+    """The view that a score is made from."""
 
     threat_model: ThreatModel
     message: str | None = None  # by name; None: all that it reads in the round
@@ -183,7 +183,7 @@ class ShortRuns:
 
     @property
     def n_played(self) -> int:
-        """Of the program: those that count, those that teach, and the one without noise."""
+        """Runs of the program: counted ones, those to learn from, and one without noise."""
         return self.config.certify.runs + 2 * self.n_taught + 1
 
     def unmeasured(self, victim: int, channel: Channel) -> list[MessageId]:
@@ -248,7 +248,7 @@ class ShortRuns:
     def _scores(
         self, program: Program, channels: Sequence[Channel], on_run: OnRun
     ) -> list[list[Score]]:
-        """Of each channel and victim."""
+        """Scores for each channel and victim."""
         n, n_victims = self.n_taught, len(self.pairs)
         quiet = self.world([0] * n_victims, silent=tuple(self.drawn))
         seeds = range(self.config.certify.runs, self.config.certify.runs + n)
@@ -437,7 +437,7 @@ def _without_errors(n: int) -> float:
 
 
 def _capacity(leak: RoundLeak) -> tuple[dict[str, Metric], tuple[str, ...]]:
-    """Of one fair bit, in the noise of one family; none is known for both together."""
+    """Capacity in bits about one fair bit under noise of one family, or why there is none."""
     if isinf(leak.mu) or isinf(leak.epsilon):
         return {}, ("no noise hides this record, and so no capacity of it stands beside",)
     if leak.mu and leak.epsilon:

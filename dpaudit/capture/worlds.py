@@ -144,7 +144,7 @@ class NeighbouringRuns:
         return float(sum(np.square(one).sum() for one in moved))
 
     def pairs(self, adjacency: RecordAdjacency | None = None) -> list[Pair]:
-        """Of an adjacency; None: with a record that is left out, if one is."""
+        """Pairs of an adjacency; None: pairs with a record left out, if there are any."""
         every: list[How] = [*next(iter(self.runs.values()))]
         there: list[How] = [how for how in every if how != "absent"]
         if adjacency == "add-remove" or (adjacency is None and "absent" in every):
@@ -491,7 +491,7 @@ def _agents_share(
 
 
 def perturbed(places: Sequence[AgentRound], n_draws: int) -> Iterator[dict[str, object]]:
-    """Of the j-th draw of every victim: without it, and with its signs one way and another."""
+    """Worlds without the j-th draw of every victim, and with two patterns of its signs."""
     for j in range(n_draws):
         keys = tuple(place.draws[j].key for place in places if j < len(place.draws))
         yield {"silent": keys}

@@ -57,7 +57,7 @@ class KeyMetric(NamedTuple):
     metric: Metric
 
     def p_worse(self, before: Metric) -> float:
-        """Of the hypothesis that it did not get worse; 1 if an estimate lacks its error."""
+        """p-value of the hypothesis that it did not get worse; 1 if an estimate lacks its error."""
         has_errors = _has_error(self.metric) and _has_error(before)
         return p_worse(self.metric, before, self.side) if self.exact or has_errors else 1.0
 
@@ -149,7 +149,7 @@ class Baseline(Strict):
 
 
 def config_hash(audit: Mapping[str, Any]) -> str:
-    """Of an audit as it is written, without its seed; of a data file's path only the name."""
+    """Hash of an audit as written, without its seed; only names of data files count."""
     text = json.dumps(as_written(audit), sort_keys=True, default=str)
     return sha256(text.encode()).hexdigest()[:16]
 

@@ -327,7 +327,7 @@ class _Finished:
         return stakes, *by_evidence(self.file, self.results, configs, stakes)
 
     def _ledger(self, ledger: Contents, content: str) -> Contents:
-        """With what was compared since, which is kept in the cache, and this content."""
+        """Add what was compared since, which the cache keeps, and this content."""
         noted = self.cache.noted_with(
             f"ledger-{self.file.path.name}.json",
             lambda noted: ledger.with_([*noted, content]).contents,

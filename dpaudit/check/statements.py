@@ -71,7 +71,7 @@ class _Speaker(NamedTuple):
         message: str,
         code: str = "",
     ) -> Statement:
-        """Of a claim, limit or metric, and the adversary or "".
+        """A statement about a claim, limit or metric, and an adversary or "".
 
         A claim's ``code`` is that of its reason; what else a check says has one of its own.
         """
@@ -216,7 +216,7 @@ def _range_and_premise(claim: JudgedClaim) -> str:
 
 
 def _speakers(file: ClaimsFile, results: Mapping[str, AuditResult]) -> list[_Speaker]:
-    """Of the checks that have a result."""
+    """Speakers for the checks that have a result."""
     checks = [(i, c) for i, c in enumerate(file.claims.check) if c.name in results]
     return [_Speaker(c, file.line(("check", i)), results[c.name]) for i, c in checks]
 
@@ -357,7 +357,7 @@ def _decide(test: Tentative, adjusted: float, among: int) -> Statement:
 def _p_of_limit(
     threshold: Threshold, measured: ThresholdSubject, metric: Metric, limit: float, side: Side
 ) -> float:
-    """Of a certified bound from its error counts, else as ``p_beyond``."""
+    """p-value of a certified bound from its error counts, else by ``p_beyond``."""
     if measured.void is not None:
         return p_beyond(Metric(value=metric.value), limit, side)  # no end of it is certain
     name = canonical(threshold.metric)

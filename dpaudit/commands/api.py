@@ -166,7 +166,7 @@ def _checked(
 
 
 def _reporting(on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:
-    """To the caller, or below the cell of a notebook, or nowhere."""
+    """Report progress to the caller, below the cell of a notebook, or nowhere."""
     if on_progress is None and in_notebook():
         return notebook_progress()
     return nullcontext(on_progress or unreported)

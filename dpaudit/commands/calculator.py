@@ -213,6 +213,6 @@ def _refuse(
 
 
 def _interval(low: float, high: float) -> str:
-    """With few digits, never rounded to the wrong side."""
+    """An interval with few digits, rounded outwards."""
     least, most = at_least(low, DIGITS), at_most(high, DIGITS)
     return f"{low:.{DIGITS}g}" if low == high or least == most else f"between {least} and {most}"

@@ -133,7 +133,7 @@ def _shape(option: str, texts: list[str]) -> list[int] | list[list[int]]:
 
 
 def _toml(content: dict[str, Any]) -> str:
-    """As the file that dpaudit audit reads."""
+    """The TOML file that `dpaudit audit` reads."""
     tables = {"[mechanism]": content["mechanism"], "[[claim]]": content["claim"][0]}
     lines = [f"seed = {content['seed']}"]
     for heading, table in tables.items():

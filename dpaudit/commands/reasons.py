@@ -102,7 +102,7 @@ def _reasons(own: Basis) -> Iterator[str]:
 
 
 def _powers(own: Basis, tests: list[Finding]) -> Iterator[str]:
-    """Of a claim that nothing speaks against: what its best test could have certified."""
+    """Codes for a claim that nothing speaks against, by what its best test could certify."""
     figures = "epsilon lower bound", "ceiling"
     strengths = [tuple(metric(test, name) or 0.0 for name in figures) for test in tests]
     bound, ceiling = max(strengths, default=(0.0, 0.0))

@@ -251,7 +251,7 @@ def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> Any:
-    """As TOML has it; what is none is a word."""
+    """A value as TOML reads it; a plain word if it is not TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

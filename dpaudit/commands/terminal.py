@@ -182,7 +182,7 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """In the place of Python's own, which prints a warning as it is."""
+    """Print a warning on one line, with control characters escaped."""
     complain(" ".join(f"{filename}:{lineno}: {message}".split()), "warning")
 
 

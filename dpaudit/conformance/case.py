@@ -168,7 +168,7 @@ class TrialNoise(Noise):
         return super().laplace(message, 1.0, self._stack(like))[self._part] * scale
 
     def _stack(self, like: Tensor) -> Tensor:
-        """In plain order in memory, which is the order of draws."""
+        """An empty stack in contiguous memory order, which is the order of draws."""
         shape = like.shape if self._trial is None else (TRIALS, *like.shape)
         return like.new_empty(shape)
 

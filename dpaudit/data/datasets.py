@@ -149,7 +149,7 @@ class Dataset:
 
 
 def _digests(x: Tensor) -> Iterator[bytes]:
-    """Of each record [n, ...]: equal where two are the same, bit for bit."""
+    """Digests of records [n, ...], equal if two records are the same bit for bit."""
     return (blake2b(row.tobytes(), digest_size=16).digest() for row in x.flatten(1).numpy())
 
 

@@ -167,6 +167,7 @@ if not TYPE_CHECKING:  # names of before: a type checker is to miss them
         {
             "Capture": "Messages",
             "Derived": "ObservedGradient",
+            "Moves": "L1Moves",
             "Sent": "Message",
             "of_each_record": "moved_by_record",
             "refuse_unless_column_stochastic": "column_stochastic",

@@ -194,7 +194,7 @@ def _least_log_sigma(
     count: int,
     sampling: Literal["none", "fixed", "poisson"],
 ) -> float:
-    """Of the noise multiplier; one of the ends between which it is looked for if none is right."""
+    """Logarithm of the least noise multiplier; an end of the searched range if none is right."""
 
     def excess(log_sigma: float) -> float:
         mechanism = releases([math.exp(log_sigma)] * count, sampling, rate)

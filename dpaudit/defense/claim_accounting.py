@@ -353,7 +353,7 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
 def _composed(
     bracket: Bracket, claim: Claim, delta: float, victim: int, defense: Defense
 ) -> AccountedClaim:
-    """Of the whole run, or of the round with the least noise: one release of it at least.
+    """Epsilon of the whole run, or of the round with the least noise: at least one release.
 
     Noise for batches in turn is made for all uses of a record at once.
     """

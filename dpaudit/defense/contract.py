@@ -161,7 +161,7 @@ class Deferred(Mapping[str, Tensor]):
 
 
 class Target(NamedTuple):
-    """Whose batch an adversary is after, and on which link it was seen to answer."""
+    """The agent whose batch is attacked, and the link on which its answer was seen."""
 
     round: int
     victim: int

@@ -22,7 +22,7 @@ NARROW = "attacks also play models of one coordinate, where a message may not be
 
 
 def wrong_state(state: Any) -> str | None:
-    """Of the state before or after a round: it is a NamedTuple of tensors, as checkpoints keep."""
+    """What is wrong with a state, which checkpoints need to be a NamedTuple of tensors."""
     fields = _fields(state)
     if fields is None:
         return f"gives {kind(state)} as the state, not a NamedTuple; expected one of tensors"
@@ -37,7 +37,7 @@ def wrong_state(state: Any) -> str | None:
 
 
 def other_state(state: Any, before: Any) -> str | None:
-    """Of the state after a round: it has the fields of the state that the round began from."""
+    """What is wrong with the state after a round: it needs the fields of the one before."""
     wrong, found, expected = wrong_state(state), _fields(state), _fields(before)
     if wrong is not None or found is None or expected is None or found == expected:
         return wrong
@@ -52,7 +52,7 @@ def _fields(state: Any) -> tuple[str, ...] | None:
 
 
 def wrong_models(models: Any) -> str | None:
-    """Of the models that would be used: they are numbers [..., n_agents, d]."""
+    """What is wrong with the models, which are expected as numbers [..., n_agents, d]."""
     if not isinstance(models, Tensor):
         return f"returns {kind(models)}; expected a tensor [..., n_agents, d]"
     if models.dtype not in PRECISIONS or models.ndim < 2:
@@ -61,7 +61,7 @@ def wrong_models(models: Any) -> str | None:
 
 
 def wrong_messages(sent: Any, graph: Graph) -> str | None:
-    """Of all messages of a round."""
+    """What is wrong with the messages of a round."""
     if not isinstance(sent, Mapping):
         return f"gives {kind(sent)} as its messages; expected a mapping from names to Message"
     if not sent:
@@ -93,7 +93,7 @@ def _wrong_message(message: Any, graph: Graph) -> str | None:
 
 
 def _wrong_links(message: Message, graph: Graph) -> str | None:
-    """Of which agents send which rows to whom."""
+    """What is wrong with the senders, receivers and rows of a message."""
     n, n_rows = graph.n_agents, message.payload.shape[-2]
     ends = {"senders": message.senders, "receivers": message.receivers, "rows": message.rows}
     for what, values in ends.items():

@@ -63,7 +63,7 @@ def left_of_acting(covariance: Tensor, graph: Graph) -> Left:
 
 
 def laplacian(graph: Graph, without: tuple[int, ...] = ()) -> Tensor:
-    """Of links in either direction, [n_agents, n_agents]; those of ``without`` agents left out.
+    """Laplacian of links in either direction, [n_agents, n_agents], without some agents.
 
     Raises:
         ConfigError: there are more than ``MOST_DENSE`` agents.

@@ -37,7 +37,7 @@ class Footprint(NamedTuple):
 
     @classmethod
     def of(cls, defense: Defense, setting: Setting) -> "Footprint":
-        """Of a calibrated defense, in the round with the most links.
+        """The footprint of a calibrated defense, in the round with the most links.
 
         All of it counts for a coordinate where the step takes the model of the setting alone.
 

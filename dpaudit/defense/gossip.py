@@ -148,7 +148,7 @@ def gradient_on_link(message: str, at: str) -> Observable:
 def known_rounds(
     graph_of: GraphOf, n_rounds: int, threat_model: ThreatModel, victim: int
 ) -> NDArray[np.bool_]:
-    """In which rounds 1, 2, ... the view gives the victim's step exactly, [n_rounds].
+    """Whether the view gives the victim's step exactly, for each round, [n_rounds].
 
     The initial models count as public: agents start from a common one.
     """
@@ -200,7 +200,7 @@ class _Read(NamedTuple):
     links: csr_array  # [n_agents, n_agents]: what it mixes
 
     def mixes(self, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of which agents all that they mix is known."""
+        """Whether all that an agent mixes is known, for each agent."""
         missing: NDArray[np.bool_] = self.links @ ~known == 0
         return missing
 
@@ -217,7 +217,7 @@ def _read(threat_model: ThreatModel, graph: Graph) -> _Read:
 
 @lru_cache(maxsize=128)
 def steps_of(graph_of: GraphOf, n_rounds: int, agent: int) -> NDArray[np.bool_]:
-    """In which rounds 1, 2, ... the agent takes a step, [n_rounds].
+    """Whether the agent takes a step, for each round, [n_rounds].
 
     Who takes part is public: whoever reads a link knows that it carried something.
     """

@@ -50,7 +50,7 @@ class LaplaceDefense(Defense, ABC):
 
     @abstractmethod
     def moves(self, n_rounds: int, setting: Setting, victim: int) -> Mapping[str, L1Moves]:
-        """Of each message, how far it moves in rounds 1 to ``n_rounds``."""
+        """How far each message moves in rounds 1 to ``n_rounds``."""
 
     def assumed(self) -> tuple[str, ...]:
         """What ``moves`` takes for granted of adjacent functions, beside their distance."""

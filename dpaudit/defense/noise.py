@@ -107,7 +107,7 @@ def standard_laplace(like: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _scaled(draws: Tensor, scale: Scale) -> Tensor:
-    """In place, unless the scale's type is the larger one."""
+    """Scale the draws, in place unless the scale's type is the larger one."""
     if isinstance(scale, Tensor) and torch.result_type(draws, scale) != draws.dtype:
         return draws * scale
     return draws.mul_(scale)

@@ -59,7 +59,7 @@ class NoiseOptions(Strict):
 
 
 class RecordOptions(Strict):
-    """Whose records are changed, when, and how they come into a batch."""
+    """Which agents' records are changed, when, and how records come into a batch."""
 
     victims: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1,)
@@ -163,7 +163,7 @@ class CapturedConfig(Strict):
 
     @property
     def least_runs(self) -> int:
-        """Of the program, beside the short ones, where an agent draws noise once a round.
+        """Runs of the program, without short ones, if an agent draws noise once a round.
 
         Three that share every draw; in each round three for the noise, and one for each change.
         """
@@ -178,7 +178,7 @@ class CapturedConfig(Strict):
 
     @property
     def attack_runs(self) -> int:
-        """Of the program, for gradient inversion: with its noise and without, in each round."""
+        """Runs of the program for gradient inversion: in each round, with noise and without."""
         n = sum(isinstance(attack, GradientInversionOptions) for attack in self.attack)
         return 2 * n * len(self.record.rounds)
 

@@ -248,7 +248,7 @@ def canonical(value: Any) -> str:
 
 
 def _number(x: float) -> str:
-    """As ECMAScript writes it: the shortest digits, positional from 1e-6 up to below 1e21."""
+    """A number as ECMAScript writes it: shortest digits, positional from 1e-6 to below 1e21."""
     if x == 0:
         return "0"
     if 1e-6 <= abs(x) < 1e21:

@@ -47,7 +47,7 @@ def root_folder(given: str | Path | None) -> Path | None:
 
 
 def missing_files(name: str, root: Path) -> list[Path]:
-    """Those of a data set that are not where they belong below this folder."""
+    """Files of a data set that are not where they belong below this folder."""
     data = DATA_FOLDERS[name]
     files = (root / data.folder / file for file in data.files)
     return [file for file in files if not file.is_file()]

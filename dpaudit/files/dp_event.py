@@ -51,7 +51,7 @@ def read_event(path: Path) -> list[Release]:
 
 
 def _releases(event: Any, count: int, sampling: str, rate: float) -> Iterator[Release]:
-    """Those of an event that is sampled and repeated so often."""
+    """Releases of an event that is sampled and repeated ``count`` times."""
     if not isinstance(event, dict):
         raise ValueError("expected an object with class_name")
     name = event["class_name"]

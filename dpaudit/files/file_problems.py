@@ -120,13 +120,13 @@ def problems_of(
 
 
 def _code(kind: str) -> str:
-    """Of what pydantic found wrong, by its name for it."""
+    """The code for a kind of problem that pydantic names."""
     wrong_type = kind.endswith(("_type", "_parsing"))
     return _CODES.get(kind, "DPA003" if wrong_type else "DPA004")
 
 
 def _of_unions(problems: list[ErrorDetails], content: dict[str, Any]) -> list[ErrorDetails]:
-    """As they are, but all that one value of the file fails to be, of several kinds, is one."""
+    """Merge problems of one value that fits none of several kinds into one problem."""
     found: list[ErrorDetails] = []
     for problem in problems:
         location = problem["loc"]

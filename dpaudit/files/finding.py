@@ -280,7 +280,7 @@ class Metric(Strict):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of its interval; the value where an end is not known."""
+        """Ends of the interval; the value replaces an unknown end."""
         low, high = self.low, self.high
         return self.value if low is None else low, self.value if high is None else high
 

@@ -72,7 +72,7 @@ class LedgerEntry(Strict):
 
 
 def to_line(content: Budget | LedgerEntry) -> bytes:
-    """As it is written, with its end."""
+    """The line of a ledger as bytes, with its line end."""
     fields = content.model_dump(
         exclude_defaults=isinstance(content, LedgerEntry), exclude_none=True
     )

@@ -67,12 +67,12 @@ class MechanismOptions(Strict):
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Of the tensors of the value."""
+        """Shapes of the tensors of the value."""
         return _shapes(self.shape)
 
     @property
     def output_shapes(self) -> tuple[Shape, ...]:
-        """Of the tensors that are returned."""
+        """Shapes of the tensors that are returned."""
         return self.shapes if self.output_shape is None else _shapes(self.output_shape)
 
     @property

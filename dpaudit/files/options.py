@@ -90,7 +90,7 @@ class ErdosRenyiGraph(_Graph):
 
 
 class PairwiseGraph(_Graph):
-    """In every round one agent, drawn at random, averages with one neighbour in another graph."""
+    """One random agent averages with one of its neighbours in another graph, in every round."""
 
     is_random: ClassVar[bool] = True
 

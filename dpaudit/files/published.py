@@ -114,7 +114,7 @@ class ExperimentRuns(Strict):
         return cls.model_validate_json(path.read_bytes())
 
     def put(self, run: ExperimentResult) -> "ExperimentRuns":
-        """With this run, in the place of an older one of the same cells, readings and data."""
+        """Add a run, which replaces an older one of the same cells, readings and data."""
         by_what = {(old.asked, old.data): old for old in self.runs}
         return ExperimentRuns(runs=tuple((by_what | {(run.asked, run.data): run}).values()))
 

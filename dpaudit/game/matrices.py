@@ -138,7 +138,7 @@ def column_norms(A: Matrix) -> Array:
 
 
 def scaled(A: Matrix, by: Array) -> Matrix:
-    """With each column times a number of ``by`` [n_columns]."""
+    """Multiply each column by a number of ``by`` [n_columns]."""
     return A * by if isinstance(A, np.ndarray) else sparse.csr_array(A * by)
 
 
@@ -208,12 +208,12 @@ class _Members(NamedTuple):
         return cls(order, first, place)
 
     def of(self, parts: Indices, size: int) -> Indices:
-        """Of parts that have as many each, [m, size]."""
+        """Members of parts of equal size, [m, size]."""
         return self.order[self.first[parts][:, None] + np.arange(size)]
 
 
 def _entries(rows: Indices, columns: Indices, values: Array) -> tuple[Indices, Indices, Array]:
-    """Of rows [m] with values [m, n] at columns [m, n]: the row, column and value of each."""
+    """Row, column and value of each entry of rows [m] with values [m, n] at columns [m, n]."""
     return np.repeat(rows, columns.shape[1]), columns.ravel(), values.ravel()
 
 

@@ -46,7 +46,7 @@ class CanaryGradient(Gradient):
         return self._placed(X, holders, min(self.length, clip_norm / ones))
 
     def per_record(self, X: Tensor, holders: Tensor | None = None, own: bool = False) -> Tensor:
-        """As many records as the canary is drawn at most, the others 0."""
+        """Gradients of as many records as the canary is drawn at most; the others are 0."""
         drawn = self.drawn.to(X)
         b = X.shape[-2] if own else max(1, int(drawn.abs().max().ceil())) if drawn.numel() else 1
         places = torch.arange(b, device=X.device)

@@ -235,7 +235,7 @@ class Graph:
 
     @cached_property
     def smallest_eigenvalue(self) -> float:
-        """Of a symmetric W, in (-1, 1].
+        """The smallest eigenvalue of a symmetric W, in (-1, 1].
 
         Raises:
             ValueError: W is not symmetric, so its eigenvalues have no order.

@@ -85,7 +85,7 @@ def _of_tridiagonal(W: Matrix, i: int) -> float:
 
 
 def _by_arnoldi(W: Matrix, symmetric: bool) -> float:
-    """Of W less its part along the eigenvalue 1, whose left and right vectors are known or found.
+    """The second largest |eigenvalue| of W, after its part along the eigenvalue 1 is removed.
 
     Rows or columns of W sum to 1. What is taken away is 1 1'/n, which has the eigenvalue 1 from the
     one side; the others stay as they are (Brauer).

@@ -66,7 +66,7 @@ class _Sent(NamedTuple):
     delays: NDArray[np.int64]
 
     def matrix(self, n: int, delay: int) -> Matrix:
-        """Of messages with this delay."""
+        """Mixing matrix of the messages with this delay."""
         its = self.delays == delay
         at = self.receivers[its], self.senders[its]
         return sparse.csr_array((self.weights[its], at), shape=(n, n))
@@ -140,7 +140,7 @@ def _refuse(options: GraphOptions, calm: Sequence[Calm], n_rounds: int, by_gossi
 
 
 def _delays(calm: Sequence[Calm], most: int, rng: np.random.Generator) -> Matrix:
-    """Of each directed link that some round has, one more than its delay."""
+    """Delay of each directed link of any round, plus one."""
     links = sum((one.W for one in calm[1:]), calm[0].W).copy()
     links.data = 1.0 + rng.integers(0, most + 1, size=links.nnz)
     return links

@@ -56,7 +56,7 @@ def of_bit_in_randomised_response(epsilon: float) -> float:
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
-    """Of bits that are 1 with probability p, in bits."""
+    """Entropy, in bits, of bits that are 1 with probability p."""
     q = np.minimum(p, 1 - p)
     inside = q > 0
     safe = np.where(inside, q, 0.5)

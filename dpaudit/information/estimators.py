@@ -47,7 +47,7 @@ def ksg(x: ArrayLike, y: ArrayLike, k: int = NEIGHBOURS) -> float:
 
 
 def ksg_of_samples(x: Floats, y: Floats, k: int) -> float:
-    """As ``ksg``, for samples [n, dims] that have been checked."""
+    """``ksg`` for samples [n, dims] that have been checked."""
     inside = _radii(np.hstack([x, y]), k) - INSIDE
     psi = _digamma_table(len(x))
     counted = psi[counts_within(x, inside)] + psi[counts_within(y, inside)]

@@ -202,7 +202,7 @@ def _first_of_buckets(values, scale, n_buckets):
 
 @kernel
 def counts_within_sorted(values, radii):
-    """As ``counts_within``, for ascending values [n] of one coordinate.
+    """``counts_within`` for ascending values [n] of one coordinate.
 
     A table of slices gives the neighbourhood of each end of the interval, bisection and then single
     steps the exact place: the comparison is that of the difference itself, not of a rounded end.

@@ -45,7 +45,7 @@ class Inputs(Strict):
 
     @classmethod
     def of_log(cls, folder: Path) -> "Inputs":
-        """Of a run directory; nothing where no log was kept."""
+        """Inputs logged in a run directory; none if no log was kept."""
         try:
             lines = (folder / LOG).read_text("utf-8").splitlines()
             return _of_lines([json.loads(line) for line in lines])
@@ -63,7 +63,7 @@ class Inputs(Strict):
         return found.model_copy(update={"inputs": tuple(inputs)})
 
     def text(self, root: Path) -> str:
-        """As JSON, with paths below a folder relative to it, wherever that is moved."""
+        """JSON with paths below ``root`` relative to it, so that the folder can be moved."""
         inputs = tuple(_relative(one, root) for one in self.inputs)
         return self.model_copy(update={"inputs": inputs}).model_dump_json(indent=1) + "\n"
 

@@ -272,7 +272,7 @@ def _listed(recorder: Recorder, path: Any = None, *_: Any) -> None:
 
 
 def _renamed(recorder: Recorder, old: Any, new: Any, *_: Any) -> None:
-    """Of what was read under its new name, the old one is the input."""
+    """Note a renamed file: what is read under its new name was the old one's content."""
     old, new = (os.path.abspath(os.fsdecode(path)) for path in (old, new))
     if not is_installed(old):
         recorder.say("moved", old, new, content(old))
@@ -299,7 +299,7 @@ def _library(recorder: Recorder, name: Any, *_: Any) -> None:
 
 
 def _started(recorder: Recorder, program: Any, arguments: Any = (), *more: Any) -> None:
-    """Of subprocess.Popen: (executable, arguments, cwd, env); of others, env comes next."""
+    """Note a started program. Popen gives (executable, arguments, cwd, env), others env next."""
     given = next((one for one in reversed(more) if isinstance(one, dict)), None)
     listed = arguments if isinstance(arguments, (list, tuple)) else [str(arguments)]
     command = [os.fsdecode(one) for one in listed]
@@ -388,7 +388,7 @@ def is_installed(path: str) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _is_installed_module(file: str) -> bool:
-    """Of one that is imported already; what links led to then is what was imported."""
+    """Whether an imported module is installed; links count as where they led then."""
     return is_installed(file)
 
 
@@ -474,7 +474,7 @@ def names_in(path: str) -> list[str]:
 
 
 def module_place(folder: str, name: str, portions: bool) -> str:
-    """As what a folder holds a module: the ends of the names that Python would import.
+    """Ends of the names under which Python would import a module from a folder.
 
     Args:
         portions: whether a folder without ``__init__`` counts, a portion of a namespace package.

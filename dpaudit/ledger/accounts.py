@@ -168,7 +168,7 @@ def _few_kinds(counts: Mapping[Release, int]) -> Mapping[Release, int]:
 
 @lru_cache(maxsize=256)
 def _epsilon(kinds: frozenset[tuple[Release, int]], delta: float, adjacency: str) -> float:
-    """Of agents with the same releases once."""
+    """Epsilon of these releases, computed once for all agents that have the same."""
     ordered = sorted(kinds, key=str)
     releases = [release.model_copy(update={"count": count}) for release, count in ordered]
     if delta == 0 and any(release.family == "gaussian" for release in releases):

@@ -44,7 +44,7 @@ def is_ledger(text: str) -> bool:
 
 
 def totals(text: str) -> Iterator[AgentTotal]:
-    """Of each agent, and of those that are not named.
+    """Totals of each agent, and of entries without an agent.
 
     Args:
         text: whole lines of a ledger whose keys and types were checked.

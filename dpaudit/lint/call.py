@@ -37,7 +37,7 @@ class CalledFunction:
         return self.path.rpartition(".")[0]
 
     def argument(self, position: int, *names: str) -> Value | None:
-        """That of a keyword, or else that at a position."""
+        """The argument given by keyword, or else by position."""
         for name in names:
             if name in self.named:
                 return self.named[name]

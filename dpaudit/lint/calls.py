@@ -96,7 +96,7 @@ def _is_super(node: ast.Call) -> bool:
 
 
 def _lowest(call: CalledFunction) -> Value | None:
-    """Of the least and the largest: a factor stays one; of data it is a statistic."""
+    """Value of ``min`` and ``max``: a factor stays a factor; of data they are statistics."""
     if call.name not in LOWEST:
         return None
     found = replace(call.receiver | call.all(), number=None, parts=(), function=None)
@@ -219,7 +219,7 @@ def _same(call: CalledFunction) -> Value | None:
 
 
 def _unknown(call: CalledFunction) -> Value:
-    """Of a function that is not known: whatever went in may come out, but no norm and no factor."""
+    """Value of an unknown function: whatever went in may come out, but no norm or factor."""
     given = call.receiver | call.all() if is_operand(call) else call.all()
     path = frozenset({call.path}) if call.path and not given.names else frozenset()
     plain = bool(call.values or call.named) and "data" not in given.tags

@@ -334,7 +334,7 @@ def _same_library(seed: str, source: str) -> bool:
 
 
 def _reused_keys(reading: FunctionReading) -> Iterator[FoundHint]:
-    """Of JAX: a key that no round of a loop replaces."""
+    """Find keys of JAX that no round of a loop replaces."""
     loops = [node for node in ast.walk(reading.node) if isinstance(node, ast.For | ast.While)]
     for event in reading.of("key"):
         around = [n for n in loops if n.lineno <= event.line <= (n.end_lineno or 0)]
@@ -376,7 +376,7 @@ def clipped_after(reading: FunctionReading) -> Iterator[FoundHint]:
 
 
 def other_sampler(reading: FunctionReading) -> Iterator[FoundHint]:
-    """Of a whole file: the accountant and the loader often stand in different functions."""
+    """Check a whole file, as accountant and loader often stand in different functions."""
     if not isinstance(reading.node, ast.Module):
         return
     calls = [node for node in ast.walk(reading.node) if isinstance(node, ast.Call)]

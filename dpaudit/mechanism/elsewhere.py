@@ -276,5 +276,5 @@ def _parts(data: bytes, parts: Sequence[tuple[tuple[int, ...], str]]) -> Iterato
 
 
 def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Of an array. Raises TypeError for a dtype that is none."""
+    """Size of an array in bytes. Raises TypeError for an unknown dtype."""
     return prod(shape) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)

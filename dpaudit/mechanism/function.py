@@ -289,7 +289,7 @@ def raised(what: str, given: Any) -> FunctionError:
 
 
 def changed(given: Any) -> FunctionError:
-    """That a function wrote into the value that it was given."""
+    """The error that a function wrote into the value that it was given."""
     return FunctionError(
         "DPA078", f"the function changes its input in place; called with {_shown(given)}"
     )
@@ -399,7 +399,7 @@ def flat(returned: Any, options: MechanismOptions) -> Array:
 
 
 def _as_array(part: Any) -> tuple[np.ndarray, str]:
-    """As an array, and the name of its dtype. Raises FunctionError: it is no tensor of numbers."""
+    """A part as an array with its dtype's name. Raises FunctionError: not a tensor of numbers."""
     try:
         array = _held(part)
     except Exception:  # of what holds no array: lists of other lengths, sparse tensors

@@ -217,7 +217,7 @@ class NeighbouringInputs:
         return [((high or 0.0) - length, high or 0.0) for length in PLAIN_SCALES]
 
     def _corners(self) -> Iterator[Pair]:
-        """Of a range: every number at one end, and the same with others at the other end."""
+        """Corners of a range: every number at one end, and some of them at the other end."""
         n, absent = len(self.directions[0].flat), self.adjacency == "add-remove"
         for low, high in self.ranges:
             middle, half = (low + high) / 2, (high - low) / 2

@@ -115,7 +115,7 @@ class Search:
 
     @cached_property
     def _between(self) -> list[OutputMove]:
-        """Of pairs that are drawn, each that moves the output further than those before.
+        """Random pairs, each of which moves the output further than those before.
 
         Those whose move depends on the draws count as such.
         """
@@ -193,7 +193,7 @@ class Search:
         return OutputMove(pair, moved, self.size(moved))
 
     def size(self, moved: Array) -> float:
-        """Of a move in units of the noise; infinite where a number moves and has no noise."""
+        """Size of a move in units of the noise; infinite if a number without noise moves."""
         if self.noise is not None and self.noise.mix is not None:
             options = self.function.options
             return self.noise.hides(moved, options.output_dtype or options.dtype)

@@ -87,7 +87,7 @@ class OutputNoise(NamedTuple):
         return inf if left > rounding else float(np.linalg.norm(draws))
 
     def exceptions(self, function: AuditedFunction, value: Value, seeds: Sequence[int]) -> int:
-        """In how many calls the output is something else than one centre and this noise."""
+        """Number of calls whose output is not one centre plus this noise."""
         found, centre = 0, None
         block = max(1, min(MOST_CALLS, NUMBERS // self.n_drawn))
         for some in (seeds[i : i + block] for i in range(0, len(seeds), block)):

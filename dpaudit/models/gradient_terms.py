@@ -77,7 +77,7 @@ class Kernels(NamedTuple):
         return self._natural(self.G)
 
     def _natural(self, joint: Tensor) -> Tensor:
-        """In the order of the parameters: all of the weight, and then all of the bias."""
+        """Reorder as the parameters are: all of the weight, then all of the bias."""
         _, c, *kernel = self.shape
         weight, bias = joint.tensor_split([self.shape[1:].numel()], dim=-1)
         weight = weight.unflatten(-1, (*kernel, c)).movedim(-1, -3).flatten(-4)

@@ -338,7 +338,7 @@ class Gradients:
 def _engine(
     module: nn.Module, tried_on: Shape | None, dtype: torch.dtype, positions: int
 ) -> Engine:
-    """That of a network; one that is not of this package is tried on records of its shape."""
+    """The engine for a network; a network of somebody else is first tried on some records."""
     if any("BatchNorm" in type(layer).__name__ for layer in module.modules()):
         return OneByOne(module, mixes_records=True, at_positions=positions > 0)
     plain = OneByOne(module, mixes_records=False, at_positions=positions > 0)

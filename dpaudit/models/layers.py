@@ -334,7 +334,7 @@ class _PositionEmbedding(Layer):
 
 
 class _Embedding(Layer):
-    """Of token ids [n r, t]; k = 1."""
+    """Embedding of token ids [n r, t]; k = 1."""
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         W = self.weights["weight"].flatten(1, 2)  # [n, n_tokens, width]

@@ -61,7 +61,7 @@ class _VectorsModel(models.PrimitiveModel):
 
 
 def _address(context, builder, array_type, array, index, offset, kind):
-    """Of the number ``index`` + ``offset`` of an array, as a pointer to a number or a vector."""
+    """Address of number ``index`` + ``offset`` of an array, as a pointer to number or vector."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [builder.add(index, offset)]), kind.as_pointer())
 
@@ -95,7 +95,7 @@ def filled(_, n, number):
 
 @instructions
 def load(_, like, array, index, step):
-    """As many vectors as ``like``, from ``index`` on, each ``step`` numbers after the last."""
+    """Load as many vectors as ``like`` has, from ``index`` on, ``step`` numbers apart."""
 
     def generate(context, builder, signature, arguments):
         vectors, array, index, step = arguments

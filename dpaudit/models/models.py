@@ -269,7 +269,7 @@ def _refuse_masks(module: nn.Module, name: str) -> None:
 
 
 def trained_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """Those that are not frozen, in order, each once."""
+    """Parameters that are not frozen, in order, each once."""
     return [p for p in module.parameters() if p.requires_grad]
 
 

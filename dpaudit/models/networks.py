@@ -37,7 +37,7 @@ Build = Callable[[Shape, int], nn.Module]
 def outputs(
     module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32, entry: int = 0
 ) -> Tensor:
-    """Of two records of one entry, where all parameters are 0: for its shape, or what it raises.
+    """Outputs for two records of one entry, all parameters 0: for their shape, or the error.
 
     On the CPU: the meta device would import torch's compiler, which takes longer than all this.
     """

@@ -76,7 +76,7 @@ class Perceptron:
         return self._stacked.floats(shape)
 
     def _terms(self, X: Tensor, inputs: Tensor, labels: Tensor) -> list[Term]:
-        """Of the layers in order, of models X [n, k, d] on inputs [n, r, ...]."""
+        """Terms of the layers in order, for models X [n, k, d] on inputs [n, r, ...]."""
         n, k, _ = X.shape
         parameters = X.flatten(0, 1).split_with_sizes(self._sizes, dim=-1)
         weights, biases = parameters[::2], parameters[1::2]

@@ -144,7 +144,7 @@ def readings(experiment: Experiment, cell: TableCell) -> dict[str, Open]:
 def _settings(
     experiment: Experiment, cell: TableCell, scale: ExperimentScale, request: Request
 ) -> dict[str, Any]:
-    """Those of the experiment, our readings, the cell, the scale and the caller; the last wins."""
+    """Settings of experiment, readings, cell, scale and caller; a later one wins."""
     open_ = {key: one.value for key, one in readings(experiment, cell).items()}
     settings = {**experiment.settings, **open_, **cell.settings, **scale.settings}
     settings |= {k: v for k, v in request.changed.items() if open_.get(k, ABSENT) != ABSENT}
@@ -304,7 +304,7 @@ def _worker(experiment: Experiment, request: Request, run: RunDirectory) -> Work
 
 
 def name_of_cell(cell: TableCell, seed: int) -> str:
-    """As files and progress name it."""
+    """The cell's name in files and progress."""
     labels = "-".join(cell.labels.values()) or "all"
     return f"{re.sub('[^a-z0-9.=]+', '-', labels.lower()).strip('-.')}-seed-{seed}"
 
@@ -358,7 +358,7 @@ class _DoneCells:
         self._run.write_result(f"cells/{self.name(job)}.json", content, self.binding(job))
 
     def read(self, job: Job) -> Done:
-        """Of a cell that was not run to its end yet an error says so."""
+        """The result of a cell; an error says so if it was not run to its end."""
         found = self._run.read_result(f"cells/{self.name(job)}.json", self.binding(job))
         if found is None:
             return Done((), 0.0, NOT_RUN)

@@ -170,7 +170,7 @@ def held(ordering: Ordering, lines: tuple[ExperimentLine, ...]) -> HeldOrdering:
 
 
 def _differences(ordering: Ordering, by_label: Mapping[str, ExperimentLine]) -> Iterator[Metric]:
-    """Of each pair by how much the one that the paper says is larger exceeds the other."""
+    """By how much the line that the paper says is larger exceeds the other, for each pair."""
     high = {ordering.above} if ordering.above else by_label.keys() - {*ordering.below}
     low = {*ordering.below} or by_label.keys() - high
     highest = [line for label, line in by_label.items() if label in high]

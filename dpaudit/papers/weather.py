@@ -112,7 +112,7 @@ def _measured(defense: Defense, network: Network) -> Mapping[str, float]:
 
 
 def _mu(game: Game, threat_model: ThreatModel) -> Tensor:
-    """Of each agent's record, used in the worst round, [n_agents]; 0 for the adversary's own."""
+    """mu of each agent's record, used in the worst round, [n_agents]; 0 for own agents."""
     victims = [i for i in game.setting.holders if i not in threat_model.agents]
     adversary = Adversary(game, threat_model, game.defense.n_rounds)
     rounds = torch.arange(1, game.defense.n_rounds + 1)

@@ -118,7 +118,7 @@ def _attacks(audit: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _program_source(audit: Mapping[str, Any], folder: Path) -> str | None:
-    """Of a program that is audited: Python files below its folder, and weights that are named."""
+    """Hash of an audited program: Python files below its folder, and named weights."""
     program = audit.get("program")
     if not isinstance(program, dict):
         return None
@@ -141,7 +141,7 @@ def bound_files(audit: Mapping[str, Any], data_root: Path | None) -> Iterator[Pa
 
 
 def _data_fingerprint(audit: Mapping[str, Any], folder: Path, data_root: Path | None) -> str:
-    """Of the data's files; what comes with a package is fixed by that package's version."""
+    """Hash of the data's files; data of a package are fixed by the package's version."""
     data = audit.get("data")
     if not isinstance(data, dict):
         return ""

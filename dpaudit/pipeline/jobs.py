@@ -141,7 +141,7 @@ class AttackJob:
 
     @property
     def stream(self) -> str:
-        """Of its random draws: whatever other attacks there are, it draws as if it were alone."""
+        """Name of its random stream: an attack draws as if it were the only one."""
         return self._named(EXAMINATION if self.index is None else FIRST)
 
     def _named(self, place: str) -> str:

@@ -118,7 +118,7 @@ def law_of_the_noise(
 def _tests(
     round: RepeatedRound, game: Game, streams: Streams
 ) -> Iterator[tuple[LawTest, RecordTest | None]]:
-    """Of each message the sender whose noise differs most from the declared law."""
+    """Tests of the sender, for each message, whose noise differs most from the declared law."""
     declared = declared_of_a_round(game, EVERYBODY)
     families = {r.family for r in declared} if declared else round.families
     family: NoiseFamily = "laplace" if families == {"laplace"} else "gaussian"

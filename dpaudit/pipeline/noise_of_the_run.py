@@ -71,7 +71,7 @@ def n_examined(n_rounds: int) -> int:
 
 
 def examined_rounds(n_rounds: int, streams: Streams) -> tuple[int, ...]:
-    """Those that are, in order: the first, the last, and one at random of as many equal parts."""
+    """Rounds to examine, in order: the first ones, the last, and one of each part between."""
     ks, rng = np.arange(1, n_rounds + 1), streams.numpy("rounds")
     drawn = [rng.choice(part) for part in np.array_split(ks[ROUNDS:-ROUNDS], DRAWN) if len(part)]
     return tuple(sorted({int(k) for k in (*ks[:ROUNDS], *drawn, *ks[-ROUNDS:])}))

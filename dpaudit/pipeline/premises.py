@@ -122,7 +122,7 @@ def premises(claim: Claim, findings: Sequence[tuple[int, Finding]]) -> tuple[Pre
 
 
 def _of_function(premise: Premise, findings: Mapping[int, Finding]) -> Premise:
-    """Of a function nothing is declared: the evidence itself says what was measured."""
+    """A function declares nothing, so that the evidence itself says what was measured."""
     if premise.status != "examined":
         return premise
     return premise.model_copy(update={"says": findings[premise.findings[0]].notes[0]})

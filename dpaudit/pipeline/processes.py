@@ -171,9 +171,9 @@ def share_of_memory(max_memory: int | None, abreast: int, device: str) -> int | 
 def serve(carry_out: Callable[[str], None], modules: Sequence[str] = BY_EVERY_AUDIT) -> int:
     """Carry out orders until there are no more; of a fork, the exit code of its order.
 
-    This is the other end of an ``AuditProcess``: each order is carried out in a fork of the process, which
-    finds all modules imported. It is a line of stdin, whose end means that whoever asked is gone,
-    and its answer a line of JSON on stdout: the exit code of its fork, and what that said on
+    This is the other end of an ``AuditProcess``. Each order is carried out in a fork, which finds
+    all modules imported. An order is a line of stdin, whose end means that whoever asked is gone;
+    its answer is a line of JSON on stdout: the exit code of its fork, and what that said on
     stderr. The code is 0 if the order is done, and 2 with a line for each problem.
 
     Args:

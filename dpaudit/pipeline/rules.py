@@ -178,7 +178,7 @@ class ClaimCase:
 
     @property
     def unconfirmed(self) -> list[str]:
-        """Of what the declared law of the noise was not confirmed."""
+        """Messages for which the declared law of the noise was not confirmed."""
         return [what for finding in self.of(Role.NOISE) for what in finding.unconfirmed]
 
     @property

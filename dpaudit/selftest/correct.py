@@ -267,7 +267,7 @@ class At(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Of the noise, sigma C."""
+        """Scale of the noise, sigma C."""
         scale: float = self.defense._scale
         return scale
 

@@ -52,7 +52,7 @@ def by_box_and_muller(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
 
 
 def by_inversion(d: Any, like: Tensor, k: int, noise: Noise) -> Tensor:
-    """Of uniform numbers, made of Laplace draws in float64."""
+    """Gaussian noise by inversion of uniform numbers, made of Laplace draws in float64."""
     uniform = noise.laplace("u", 1.0, like.double())
     tail = ndtri((-uniform.abs()).exp() / 2)  # of the smaller tail, precise
     return (torch.where(uniform < 0, tail, -tail) * d._scale).to(like)
@@ -228,7 +228,7 @@ class DrawnAtOnce(PrivateGossip):
 
 
 def shuffled(X: Tensor, k: int) -> Tensor:
-    """In another order in every round, which all know."""
+    """Coordinates in a public order that differs in every round."""
     return X[..., torch.randperm(X.shape[-1], generator=torch.Generator().manual_seed(k))]
 
 

@@ -387,7 +387,7 @@ def _false_positives(n: int) -> Array:
 
 
 def _quantiles(n: int, rate: Array) -> Array:
-    """Of binomial counts; by their normal limit where they vary by more than 30."""
+    """Quantiles of binomial counts; by the normal limit if their std exceeds 30."""
     spread = np.sqrt(n * rate * (1 - rate))
     few = spread[:, 0] <= 30
     counts = n * rate + spread * ndtri(QUANTILES)

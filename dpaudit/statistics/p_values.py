@@ -115,7 +115,7 @@ def _clopper_pearson(hits: int, n: int) -> tuple[float, float]:
 
 
 def _binomial_tail(hits: int, n: int, limit: float, side: Side) -> float:
-    """Of so many hits, or more to that side, where each case hits with the limit's probability."""
+    """Probability of ``hits`` or more extreme if each of n cases hits with the limit's."""
     if not 0 <= limit <= 1:  # no share keeps it
         return 0.0
     from dpaudit.accounting.binomial import at_most, more_than
@@ -125,7 +125,7 @@ def _binomial_tail(hits: int, n: int, limit: float, side: Side) -> float:
 
 
 def _fisher_tail(now: tuple[int, int], before: tuple[int, int], side: Side) -> float:
-    """Of shares so unequal, or more, given how many cases hit in all: Fisher's exact test.
+    """p-value of shares this unequal or more, given the total of hits: Fisher's exact test.
 
     Args:
         now, before: how many hit, and of how many.

@@ -79,7 +79,7 @@ class Successes:
     apart: bool
 
     def p_value(self, promise: Promise) -> float:
-        """Of the hypothesis that the promise is kept."""
+        """p-value of the hypothesis that the promise is kept."""
         gamma = promise.gamma(self.kappa)
         if self.hits == 0:
             return 1.0

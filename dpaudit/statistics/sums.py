@@ -105,11 +105,11 @@ class CanarySum:
 
     @cached_property
     def mu(self) -> float:
-        """Of a canary that is used in every batch."""
+        """mu of a canary that is used in every batch."""
         return float(np.sqrt(self.uses @ np.square(self.sizes)))
 
     def statistic(self, channels: Array, sizes: Array, included: Array) -> float:
-        """Of channels [n_canaries, T]: mean score of those included less that of the others."""
+        """Mean score of included canaries minus that of the others; channels [n_canaries, T]."""
         scores, there = _score(channels, sizes, self.rate).sum(axis=1), np.asarray(included, bool)
         return float(scores[there].mean() - scores[~there].mean())
 
@@ -201,7 +201,7 @@ def _score(z: Array, size: Array, rate: float) -> Array:
 
 
 def _normality(unit: Array) -> Array:
-    """Of all numbers at once, by Kolmogorov's limit; their own scale makes it conservative."""
+    """p-value of normality by Kolmogorov's limit; conservative, as the scale is estimated."""
     ordered, n = ndtr(np.sort(unit, axis=None)), unit.size
     gap = max(np.max(ordered - np.arange(n) / n), np.max(np.arange(1, n + 1) / n - ordered))
     return np.array([float(kolmogorov(sqrt(n) * gap))])

@@ -45,7 +45,7 @@ class _Job:
 
 
 class StoredCheckpoint(Checkpoint):
-    """Those of one job, a file for each of its stages."""
+    """The checkpoints of one job, a file for each of its stages."""
 
     def __init__(self, job: _Job, stages: tuple[str, ...] = ()) -> None:
         self._job, self._stages = job, stages

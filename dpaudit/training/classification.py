@@ -102,7 +102,7 @@ class BatchGradient(Gradient):
         what: Callable[[Tensor, Tensor | None], Tensor],
         holders: Tensor | None = None,
     ) -> Tensor:
-        """In parts of ``HELD`` bytes on a CPU, of one row at least: fetching more takes time."""
+        """Compute in parts of ``HELD`` bytes on a CPU (one row at least), which fit its cache."""
         m, b = X.shape[-2], self.batch.inputs.shape[1]
         n_rows = max(1, HELD // max(1, b * X[..., 0, :].nbytes))
         if n_rows >= m or X.device.type != "cpu":

@@ -111,13 +111,13 @@ class Pace(NamedTuple):
     def training(
         self, n_rounds: int, recording: Recording, evaluations: int = EVALUATIONS
     ) -> float:
-        """Of ``train`` in one world; writing what is recorded is left out."""
+        """Seconds of ``train`` in one world, without writing what is recorded."""
         probes = sum(map(len, recording.probes.values()))
         return (n_rounds + probes) * self.round + min(n_rounds, evaluations) * self.evaluation
 
 
 def seconds_of(compute: Callable[[], object], clock: Clock = time.perf_counter) -> float:
-    """Of computing this; of the second time if that is soon, for the first one loads code."""
+    """Seconds that ``compute`` takes; if short, those of a second call, as a first loads code."""
     took = _once(compute, clock)
     return min(took, _once(compute, clock)) if took < SOON else took
 
@@ -130,7 +130,7 @@ def pace_of(
     clock: Clock = time.perf_counter,
     copies: int = 1,
 ) -> Pace:
-    """Of a calibrated defense, by one real round and one evaluation.
+    """Pace of a calibrated defense, measured in one real round and one evaluation.
 
     Args:
         copies: streams of noise under which a round without its gradients is played at once.

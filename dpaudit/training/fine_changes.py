@@ -24,7 +24,7 @@ SHIFTED = 300  # of the numbers that are spread
 
 
 def fine_changes(message: RoundMessage) -> str | None:
-    """Of one message, as a clause; ``PLAYED`` and ``SILENT`` are of finite numbers."""
+    """Fine changes of one message, as a clause; ``PLAYED`` and ``SILENT`` must be finite."""
     return _FineChanges(message).found()
 
 

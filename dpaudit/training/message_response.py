@@ -296,7 +296,7 @@ def _moving_ways(x: float) -> tuple[RoundMode, ...]:
 
 
 def _largest(numbers: Tensor) -> Tensor:
-    """Of each stream, [streams, 1, 1]."""
+    """The largest number of each stream, [streams, 1, 1]."""
     return numbers.amax(dim=(1, 2), keepdim=True)
 
 

@@ -133,7 +133,7 @@ class RealRound:
         self.draws = set[str]()  # names of the draws of noise that it asks for
 
     def messages(self) -> list["RoundMessage"]:
-        """Those of this round that its gradients move; the others one round later, if those do."""
+        """Messages that the round's gradients move, in this round or else in the next."""
         if not all(map(_is_finite, self.play(SILENT).values())):
             self._least = NEARLY_SILENT
             self._played.clear()
@@ -161,7 +161,7 @@ class RealRound:
 
     @staticmethod
     def _unmoved(names: Iterable[str], silent: Payloads, others: list[Payloads]) -> set[str]:
-        """Those of these messages that are the same in all these ways in which they are sent."""
+        """Messages among ``names`` that are equal in all these plays."""
         return {n for n in names if all(torch.equal(silent[n], m[n]) for m in others if n in m)}
 
     def play(self, way: RoundMode) -> Payloads:
@@ -266,7 +266,7 @@ class RealRound:
 
     @property
     def size(self) -> float:
-        """Of gradients, which their moves are in units of."""
+        """Size of gradients, which is the unit of their moves."""
         return self._oracle.size
 
     def sent(self, name: str) -> tuple[Message, "SeenRows"]:

@@ -186,7 +186,7 @@ class RepeatedGradients(Gradient):
 
     @property
     def size(self) -> float:
-        """Of the largest answer so far, root mean square: what moves are in units of."""
+        """Root mean square of the largest answer so far, which is the unit of moves."""
         return max((v.square().mean().sqrt().item() for v in self._answers.values), default=0) or 1
 
     def at_step(self, s: int) -> "RepeatedGradients":
@@ -215,7 +215,7 @@ class RepeatedGradients(Gradient):
     def _value(
         self, X: Tensor, compute: Callable[[Tensor], Tensor], rows: int, short: bool = False
     ) -> Tensor:
-        """Of models whose last ``rows`` axes are not trials: what the first trial was answered."""
+        """The answer for the first trial of models, whose last ``rows`` axes are not trials."""
         a = self._answers
         i, a.next = a.next, a.next + 1
         if i == len(a.values):

@@ -52,7 +52,7 @@ class _Candidate(NamedTuple):
     data: Tensor = torch.zeros(3, dtype=torch.float64)
 
     def squares(self, samples: Tensor) -> Tensor:
-        """Those of samples [n, rows, d]."""
+        """Squared sums of samples [n, rows, d]."""
         weighted = samples[:, self.rows] * self.weights
         by_coordinate = weighted.sum(dim=1)
         each = by_coordinate.sum(dim=1), by_coordinate, weighted
@@ -320,7 +320,7 @@ def _least_noise(samples: Tensor) -> list[Tensor]:
 
 
 def _structured(samples: Tensor) -> list[Tensor]:
-    """Of the rows of a cosine and of a Hadamard transform those with the least noise."""
+    """The rows of a cosine and of a Hadamard transform that have the least noise."""
     d = samples.shape[1]
     cosines = dct(samples.numpy(), norm="ortho", axis=1)
     chosen = np.argsort(np.square(cosines).mean(axis=0))[:3]

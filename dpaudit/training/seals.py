@@ -54,7 +54,7 @@ def bound_to(what: Any) -> str:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """With a copy of what lies in the memory of another: safetensors refuses two names for one."""
+    """Copy tensors that share memory: safetensors refuses two names for one."""
     found, places = dict[str, Tensor](), set[int]()
     for key, tensor in tensors.items():
         place = tensor.untyped_storage().data_ptr()

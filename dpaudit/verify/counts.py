@@ -49,7 +49,7 @@ def largest(p: Callable[[float], float], alpha: float, error: float = 1e-12) -> 
 
 
 def guesses_p_value(delta: float, m: int, r: int, right: int, epsilon: float) -> float:
-    """Of so many right guesses among r, on m canaries each there by a fair coin.
+    """p-value of ``right`` guesses among r, on m canaries that are each included by a fair coin.
 
     Steinke, Nasr and Jagielski 2023, arXiv:2305.08846, Theorem 5.2: with v right guesses and
     K ~ Bin(r, e^eps / (1 + e^eps)), P[K >= v] + 2 m delta max_i P[v - i <= K < v] / i.
@@ -72,7 +72,7 @@ def allowed(kappa: float, delta: float, of_mu: bool, claimed: float) -> float:
 def successes_p_value(
     kappa: float, delta: float, of_mu: bool, apart: bool, n: int, hits: int, claimed: float
 ) -> float:
-    """Of so many reconstructions: binomial at most in runs apart, by Markov's inequality in one."""
+    """p-value of ``hits`` reconstructions: binomial in separate runs, by Markov in one run."""
     gamma = allowed(kappa, delta, of_mu, claimed)
     if hits == 0:
         return 1.0

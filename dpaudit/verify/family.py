@@ -54,7 +54,7 @@ class CanaryLaw(NamedTuple):
         return cls(value, sizes, uses, rate, there, n - there, np.sqrt(square * half / ends))
 
     def pairs(self, factor: float) -> Counted:
-        """Of a canary whose uses are so many times as large."""
+        """Loss pairs of a canary whose uses are ``factor`` times as large."""
         scales = 1 / np.maximum(factor * self.sizes, 1e-300)
         pairs = [LossPair("gaussian", scale, self.rate, "remove") for scale in scales]
         return tuple(zip(pairs, self.uses, strict=True))

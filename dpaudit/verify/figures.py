@@ -235,7 +235,7 @@ def derived(finding: Finding, evidence: Basis, alpha: float) -> tuple[Ends, ...]
 
 
 def p_values(finding: Finding, delta: float, of_mu: bool) -> tuple[PValue, PValue] | None:
-    """Of what a test counted, and of as many cases without an error. Raises ValueError."""
+    """p-values of a test's counts, and of as many cases without error. Raises ValueError."""
     names = finding["metrics"]
     if "false positives" in names:
         fp, n0 = counted(finding, "false positives")
@@ -314,7 +314,7 @@ def _of_shape(finding: Finding, evidence: Basis, alpha: float) -> Iterator[str]:
 
 
 def _judged(finding: Finding, evidence: Basis) -> Iterator[str]:
-    """Of distances, of what depends on data and of noise: whether the verdict follows from them."""
+    """Flaws of findings on distance, data dependence and noise whose verdict does not follow."""
     judged, ratio = finding["verdict"] is not None, metric(finding, "measured over stated")
     names = "measured", "stated bound", "found", "p-value"
     measured, stated, found, p = (metric(finding, name) for name in names)

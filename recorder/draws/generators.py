@@ -71,7 +71,7 @@ def _kept(places: Iterable[Mapping[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def _states(kept: Iterable[tuple[str, Any]]) -> dict[tuple[str, int], Any]:
-    """Of all generators that may be drawn from without making one, by name and place."""
+    """States of all global generators, by name and device."""
     numpy, torch = library("numpy"), library("torch")
     found: dict[tuple[str, int], Any] = {("random", 0): random.getstate()}
     if numpy is not None:

@@ -26,7 +26,7 @@ _site: contextvars.ContextVar[str] = contextvars.ContextVar("dpaudit_site", defa
 
 
 def hook_writer(module: Any, channels: Channels) -> None:
-    """Of ``aiohttp.http_writer``: a body is whole at its end."""
+    """Hook ``aiohttp.http_writer``: a body is complete at its end."""
     kind = module.StreamWriter
 
     def writing(own: Any, is_end: bool) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ def hook_writer(module: Any, channels: Channels) -> None:
 
 
 def hook_client(module: Any, channels: Channels) -> None:
-    """Of ``aiohttp.client``: the line of a request, and what was answered."""
+    """Hook ``aiohttp.client``: the line of a request, and its answer."""
     kind, reply = module.ClientSession, module.ClientResponse
     request, start, read = kind._request, reply.start, reply.read
 
@@ -97,7 +97,7 @@ def hook_client(module: Any, channels: Channels) -> None:
 
 
 def hook_server(module: Any, channels: Channels) -> None:
-    """Of ``aiohttp.web_response``: the line of a response."""
+    """Hook ``aiohttp.web_response``: the line of a response."""
     kind = module.StreamResponse
     begin = kind.__init__
 
@@ -110,7 +110,7 @@ def hook_server(module: Any, channels: Channels) -> None:
 
 
 def hook_request(module: Any, channels: Channels) -> None:
-    """Of ``aiohttp.web_request``: what was asked, of clients that are not recorded."""
+    """Hook ``aiohttp.web_request``: requests of clients that are not recorded."""
     kind = module.BaseRequest
     read = kind.read
 
@@ -129,6 +129,6 @@ def hook_request(module: Any, channels: Channels) -> None:
 
 
 def _operator(writer: Any) -> str:
-    """Of a server's writer it is a reply."""
+    """The operator of a writer: a reply if a server writes."""
     is_server = type(getattr(writer, "_protocol", None)).__name__ == "RequestHandler"
     return "http.reply" if is_server else "http.request"

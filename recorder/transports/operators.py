@@ -69,7 +69,7 @@ def _if_root(is_root: bool, reader: Reader) -> Reader:
 
 
 def _each(argument: str, part: Callable[[Any, int, int], list[Tensor]]) -> Reader:
-    """To or from each other rank its own part of an argument."""
+    """Reader in which each other rank sends or gets its own part of an argument."""
 
     def sides(call: Arguments, me: int, n: int) -> Sides:
         for rank in _others(call, me, n):
@@ -109,7 +109,7 @@ def _split(argument: str, sizes: str) -> Reader:
 
 
 def _reduced(name: str, sends: Reader) -> Operator:
-    """Of a reduction only what is contributed is recorded."""
+    """An operator of a reduction, of which only the contributions are recorded."""
     return Operator(name, sends, nothing)
 
 

@@ -164,7 +164,7 @@ def ends_of(file: int) -> tuple[str, str]:
 
 
 def _of_unix(link: Any) -> str | None:
-    """As of a connection of TCP; None of the two ends of a pipe, and where the other has gone."""
+    """Name a connection as one of TCP; None for ends of a pipe, or if the other end has gone."""
     try:
         here, there = link.getsockname(), link.getpeername()
     except OSError:

@@ -47,7 +47,7 @@ class Latest:
             return next((parts for one, parts in reversed(self._all) if one == data), None)
 
     def within(self, length: int) -> dict[bytes, Any]:
-        """Those that may be inside of so many bytes; of equal ones the last."""
+        """Bytes that may be inside of ``length`` bytes; of equal ones the last."""
         with self._lock:
             return dict(one for one in self._all if len(one[0]) <= length)
 

@@ -44,7 +44,7 @@ class RayObjects:
             ranks.forget_place()  # it is the same for all of them
 
     def hook_ray(self, ray: Any) -> None:
-        """Of ``ray``: objects that are stored and read, and who executes what."""
+        """Hook ``ray``: objects that are stored and read, and who executes what."""
         self._ray, put, get = ray, ray.put, ray.get
 
         @functools.wraps(put)

@@ -45,7 +45,7 @@ def hook_sockets(socket: Any, channels: Channels) -> None:
 
 
 def hook_sending(kind: Any, channels: Channels) -> None:
-    """Of sockets, or of those of ``ssl``, whose bytes are not yet encrypted there."""
+    """Hook sending by sockets, or by those of ``ssl`` before bytes are encrypted."""
 
     def sending(own: Any, name: str) -> Callable[..., Any]:
         @functools.wraps(own)

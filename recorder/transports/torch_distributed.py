@@ -311,7 +311,7 @@ def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
 
 
 def numbers_of_objects(tensors: Sequence[Tensor], operator: str) -> list[Content]:
-    """Of the objects whose pickled bytes are the one tensor that is sent, if these hold some."""
+    """Numbers of the objects whose pickled bytes are the one tensor that is sent."""
     if len(tensors) != 1 or tensors[0].dtype is not torch.uint8 or tensors[0].ndim != 1:
         return []
     held = in_memory(tensors[0])

@@ -88,11 +88,11 @@ class UnseenWays:
             self._log.unseen(f"a file that the program writes and reads is not recorded: {place}")
 
     def hook_shared_memory(self, module: Any) -> None:
-        """Of ``multiprocessing.shared_memory``."""
+        """Hook ``multiprocessing.shared_memory``."""
         self._name(module.SharedMemory, "__init__", "multiprocessing.shared_memory")
 
     def hook_shared_values(self, module: Any) -> None:
-        """Of ``multiprocessing.sharedctypes``: Value and Array, too."""
+        """Hook ``multiprocessing.sharedctypes``, which also makes Value and Array."""
         for name in ("RawValue", "RawArray"):
             self._name(module, name, "Value and Array of multiprocessing")
 
@@ -106,7 +106,7 @@ class UnseenWays:
                 self._name(store, name, "stores of torch.distributed", "torch")
 
     def hook_rpc(self, module: Any) -> None:
-        """Of ``torch.distributed.rpc``."""
+        """Hook ``torch.distributed.rpc``."""
         self._name(module, "init_rpc", "calls of torch.distributed.rpc")
 
     def hook_starting(self, subprocess: Any) -> None:
@@ -115,7 +115,7 @@ class UnseenWays:
 
         @functools.wraps(own)
         def begun(of: Any, args: Any, *given: Any, **named: Any) -> None:
-            """Of what is given, input and output are the third and fourth."""
+            """Watch a new process's pipes, which are arguments three and four of Popen."""
             own(of, args, *given, **named)
             words = [os.fsdecode(w) for w in (args if isinstance(args, (list, tuple)) else [args])]
             is_ray = any(f"{os.sep}ray{os.sep}" in word for word in words)

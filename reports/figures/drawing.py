@@ -270,7 +270,7 @@ def _fit(figure: "Figure") -> None:
 
 
 def _readable(figure: "Figure") -> Iterator[tuple[str, list[str]]]:
-    """Of each mark its value as text, by the id of its group; a line gets marks that are not seen.
+    """Values of marks as text, by the id of their group; lines get invisible marks for this.
 
     What has no label of its own, such as a thin line of many, has none.
     """

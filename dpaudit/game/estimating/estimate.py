@@ -107,7 +107,7 @@ class LinearWindow:
         return [estimate for _, estimate in sorted(found, key=lambda one: one[0])]
 
     def gradients(self, view: View, round: int, agent: int) -> Tensor:
-        """As ``estimates``, by point [..., n, d], whether or not the models are known.
+        """Estimates by point [..., n, d], whether or not the models are known.
 
         Of messages with trials in front, the gradients of all trials.
         """
@@ -130,7 +130,7 @@ class LinearWindow:
         return found
 
     def weights(self, wanted: GradientInput, rounding: Tensor | None = None) -> Tensor:
-        """Of the observations [n], in the best unbiased estimate of an input.
+        """Weights of the observations [n] in the best unbiased estimate of an input.
 
         Args:
             rounding: error of each observation [n] beside the noise; None: none.
@@ -145,7 +145,7 @@ class LinearWindow:
         return _best(self._factors, system.noise, c, none, rounding)
 
     def std(self, wanted: GradientInput) -> float:
-        """Of the noise in each coordinate of that estimate."""
+        """Standard deviation of the noise in each coordinate of the estimate."""
         return float(torch.linalg.vector_norm(self.weights(wanted) @ self._system.noise))
 
     def _estimate(

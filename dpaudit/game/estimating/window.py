@@ -282,7 +282,7 @@ class System(NamedTuple):
 
 
 def noise_of(played: ProbedWindow) -> Tensor:
-    """That of the system alone, [n, n_draws]."""
+    """Noise of the system alone, [n, n_draws]."""
     shape = played.shape
     draws = np.arange(shape.states + shape.inputs, shape.unknowns)
     return _effects(played, draws).mT[: shape.observed]
@@ -303,7 +303,7 @@ def _effects(played: ProbedWindow, some: Indices) -> Tensor:
 
 
 def _of_colours(played: ProbedWindow, some: Indices) -> Tensor:
-    """Those that do not meet are moved together.
+    """Effects of inputs; inputs whose effects do not meet are moved together.
 
     Raises:
         NotLocal: the rounds reach too far, or it takes as many trials as one by one.

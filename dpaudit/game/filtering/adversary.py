@@ -405,7 +405,7 @@ class KalmanFilter:
 
 
 class LeakByAgent(NamedTuple):
-    """Of the records of some agents, each used in some rounds or in some way."""
+    """Leak of the records of some agents, each used in some rounds or in some way."""
 
     H: Tensor  # [n_agents, n_uses, n_uses]: Gram matrices of the whitened shifts
     noiseless: dict[int, str]  # agent -> the message that shows its record without noise

@@ -168,7 +168,7 @@ Columns = Mapping[Use, Tensor]  # what each use adds to a round, [rank]
 def grams(
     rounds: Iterable[Columns], group: Callable[[Use], int]
 ) -> dict[int, tuple[list[Use], Tensor]]:
-    """Of each group of uses: these, and the Gram matrix of their columns over all rounds."""
+    """Uses of each group, and the Gram matrix of their columns over all rounds."""
     rounds, uses = list(rounds), dict[int, dict[Use, int]]()  # group -> use -> its place
     for columns in rounds:
         for use in columns:

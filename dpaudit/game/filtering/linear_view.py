@@ -49,7 +49,7 @@ class LinearView(NamedTuple):
         return cls(uses, np.concatenate(rows), None)
 
     def only(self, inclusions: range) -> "LinearView":
-        """Of a record that is used by these alone."""
+        """The view of a record that has only these inclusions."""
         chosen = [i for i, (j, *_) in enumerate(self.uses) if j in inclusions]
         return self._replace(uses=[self.uses[i] for i in chosen], record=self.record[:, chosen])
 

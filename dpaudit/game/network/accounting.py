@@ -138,7 +138,7 @@ def mu_of(grams: list[Tensor], times: int, gap: float = GAP) -> tuple[Tensor, Te
 
 
 def bytes_needed(n: int, n_rounds: int, schema: Participation, stacked: bool = False) -> int:
-    """Of one adversary at a time: errors and what they reveal, halves of them, and the Grams."""
+    """Bytes for one adversary at a time: errors, what they reveal, their halves, and Grams."""
     each = -(-n_rounds // schema.every)
     grams = 3 * n * schema.every * each * each
     return NUMBER * (grams + 6 * n_rounds * n * n) + stacked * stacked_bytes(n, n_rounds)

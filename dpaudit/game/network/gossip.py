@@ -79,7 +79,7 @@ class Gossip(NamedTuple):
         return sigma
 
     def heard(self, t: int, adversary: ThreatModel) -> list[int]:
-        """Whose messages an adversary reads in a round, beside its own agents'."""
+        """Agents, other than its own, whose messages an adversary reads in a round."""
         linked = self.at(t) != 0
         linked.fill_diagonal_(False)
         read = {
@@ -192,7 +192,7 @@ class Participation:
 
 
 class Innovations(NamedTuple):
-    """Of each round, what the adversary observes and what is left open."""
+    """What the adversary observes in each round, and what it cannot know."""
 
     heard: list[list[int]]  # senders
     revealed: list[Tensor]  # c_t, [rank, n]: whitened
@@ -320,7 +320,7 @@ class _Entries(NamedTuple):
                 H[:, i, j], H[:, j, i] = found, found.mT
 
     def _places(self, first: int, o: int, count: int) -> slice:
-        """Of so many rounds of class o from round ``first`` on."""
+        """Places of ``count`` rounds of class o from round ``first`` on."""
         place = -(-(first - o) // self.every)
         return slice(place, place + count)
 
@@ -387,5 +387,5 @@ def workload(gossip: Gossip, n: int) -> Tensor:
 
 
 def stacked_bytes(n: int, n_rounds: int) -> int:
-    """Of L, B and their factors, where everything is read."""
+    """Bytes of L, B and their factors, if everything is read."""
     return 6 * NUMBER * (n * n_rounds) ** 2

@@ -181,7 +181,7 @@ class _SparseGossip(NamedTuple):
 
     @property
     def condition(self) -> float:
-        """Of the covariance of the messages, at most: |L| <= sum over k < n_rounds of |W|^k."""
+        """Bound on the condition of the messages' covariance: |L| <= sum_{k < n_rounds} |W|^k."""
         most = float(self.noise.max()) * float((self._norm ** np.arange(self.n_rounds)).sum())
         return (most / self.smallest) ** 2 if self.smallest else inf
 
@@ -215,7 +215,7 @@ class _SparseGossip(NamedTuple):
 
 
 def _heard(W: Matrix, adversary: ThreatModel) -> Indices:
-    """Whose messages an adversary reads in a round, beside its own agents'."""
+    """Agents, other than its own, whose messages an adversary reads in a round."""
     receivers, senders = W.nonzero()
     linked = receivers != senders
     receivers, senders = receivers[linked], senders[linked]
@@ -353,7 +353,7 @@ def _without_small(X: Matrix, cut: float) -> tuple[Matrix, Array]:
 
 
 def _with_units(X: Matrix, heard: Indices) -> Matrix:
-    """With a row e_j below for each j; as a dense matrix once many entries are not 0."""
+    """Append a row e_j for each j; the result is dense if many entries are not 0."""
     m, n = len(heard), X.shape[1]
     units = sparse.csr_array((np.ones(m), (np.arange(m), heard)), shape=(m, n))
     if isinstance(X, np.ndarray):

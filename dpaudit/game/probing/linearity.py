@@ -176,7 +176,7 @@ def wide(game: Game) -> Game:
 
 
 def _is_affine(values: Tensor, with_record: bool = True) -> bool:
-    """Of [2 trials, n]: the combinations without the record, and then with it.
+    """Whether values [2 trials, n] are affine: combinations without the record, then with it.
 
     Noise adds up, and adds the same with the record and without, however it is made of draws.
     """

@@ -16,7 +16,7 @@ Indices = NDArray[np.int64]
 
 
 class Observer:
-    """Whose view it is.
+    """The adversary whose view it is.
 
     Args:
         messages: those that are read; None: all.

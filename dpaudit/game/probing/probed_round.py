@@ -70,7 +70,7 @@ class ProbedRound:
         return np.concatenate([self.earlier.seen, self.record.seen])
 
     def of_uses(self, chosen: Mask) -> "ProbedRound":
-        """Of these uses of the record alone, [n_old + n_points] bool."""
+        """The round with only these uses of the record, [n_old + n_points] bool."""
         old, new = np.split(chosen, [len(self.earlier.seen)])
         steps = [s for s, is_chosen in zip(self.steps, new.tolist(), strict=True) if is_chosen]
         return replace(
@@ -116,7 +116,7 @@ class Probes(Protocol):
         """Round k, whose state is unknown by ``factor`` and holds ``residuals`` of earlier uses."""
 
     def answers(self, k: int) -> Answers:
-        """Of the round that was measured last."""
+        """Answers of the round that was measured last."""
 
 
 def answers_move(observer: Observer, state: Any, k: int, chosen: Tensor) -> tuple[Tensor, Tensor]:

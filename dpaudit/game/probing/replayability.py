@@ -89,7 +89,7 @@ def _refusal(why: str) -> ConfigError:
 
 
 def _narrowed(defense: Defense, setting: Setting) -> Setting:
-    """With a model of few coordinates; of as many as the step needs, if it fails there.
+    """The setting with a model of few coordinates, or of as many as the step needs.
 
     One of more than ``ENTRIES`` numbers is not played.
     """

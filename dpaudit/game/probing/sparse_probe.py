@@ -367,7 +367,7 @@ def _answers(observer: Observer, step: SparseStep, relevant: Mask) -> Answers:
 
 
 def _with_columns(effects: Matrix, chosen: Mask) -> Matrix:
-    """With 0 in all other columns."""
+    """Set all other columns to 0."""
     effects = sparse.csr_array(effects.copy())
     effects.data[~chosen[effects.indices]] = 0.0
     effects.eliminate_zeros()

@@ -186,13 +186,13 @@ class RepeatedRound:
 
     @property
     def families(self) -> set[str]:
-        """Of the noise that the step asks for."""
+        """Families of the noise that the step asks for."""
         return {draw.family for draw in self._asked.draws.values()}
 
     def sample(
         self, n: int, name: str, places: list[NoisyRow], victim: int = 0, drawn: float = 0.0
     ) -> list[Array]:
-        """Of each place, messages [n, d] of n plays under independent noise.
+        """Messages [n, d] of n plays under independent noise, for each place.
 
         Args:
             victim: whose record it is.

@@ -54,7 +54,7 @@ class GameShape:
 
     @property
     def products(self) -> int:
-        """Of numbers, about, that the algebra of one round takes."""
+        """Approximate number of products in the algebra of one round."""
         if self.entries is not None:
             return COPIES * self.entries
         noise = self.width + self.draws

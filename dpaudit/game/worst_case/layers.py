@@ -203,7 +203,7 @@ def _visible(sent: Messages, threat_model: ThreatModel) -> list[Place]:
 
 
 def _by_layers(game: Game, threat_model: ThreatModel) -> Wider | None:
-    """Of a record in all layers; None too where each moves as one coordinate does."""
+    """The leak of a record in all layers; None if each layer moves as one coordinate does."""
     played = None if game.filled > 1 or game.held is not None else filling(game)
     if played is None:
         return None
@@ -231,7 +231,7 @@ def _times(one: CoordinateMoves, several: CoordinateMoves, row: int) -> float:
 
 
 def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
-    """Of a record on one coordinate of the real model."""
+    """The leak of a record on one coordinate of the real model."""
     d, n_agents = game.coordinates, game.setting.n_agents
     entries = (game.setting.network.at(1).n_edges + n_agents) * d
     if d == 1 or game.held is not None or entries > ENTRIES:
@@ -254,7 +254,7 @@ def _by_dimension(game: Game, threat_model: ThreatModel) -> Wider | None:
 
 
 def _by_coordinate(game: Game, threat_model: ThreatModel) -> Wider | None:
-    """Of a record in every coordinate of the real model: where it weighs more in its noise than at
+    """The leak of a record in every coordinate of the real model, if it weighs more than at
     the first coordinate of that layer. No lower end: it was not played there alone."""
     d, graph = game.coordinates, game.setting.network.at(1)
     if d == 1 or game.held is not None or (graph.n_edges + game.setting.n_agents) * d > ENTRIES:
@@ -314,7 +314,7 @@ def _unevenness(weights: Tensor) -> float:
 
 
 def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
-    """Of a record on one of a few coordinates, in all of which its messages are read."""
+    """The leak of a record on one of a few coordinates, if its messages are read in all."""
     d = min(COORDINATES, game.coordinates)
     if game.held is not None or d == 1 or _is_too_wide(game, d):
         return None
@@ -400,7 +400,7 @@ def _weights(
 
 
 def _release(game: Game, threat_model: ThreatModel, d: int, at: Place) -> Release | None:
-    """Of one message alone: Gaussian noise of any number of draws, or one of Laplace."""
+    """Release of one message alone: any number of Gaussian draws, or one Laplace draw."""
     each = _weights(game, threat_model, d, _one_by_one)
     if each is None:
         return None

@@ -194,7 +194,7 @@ def _runs(game: Game, coordinates: int) -> int:
 
 
 def _moved(game: Game, threat_model: ThreatModel, runs: int, streams: Streams) -> Tensor:
-    """Of each agent the squared shifts of its messages that are read, in deviations, summed."""
+    """Squared shifts of each agent's observed messages, in standard deviations, summed."""
     start = game.start(runs, device=streams.device, coordinates=game.played)
     states, total = [start, start], torch.zeros(game.setting.n_agents, dtype=torch.float64)
     with torch.inference_mode():

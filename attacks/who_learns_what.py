@@ -107,7 +107,7 @@ class WhoLearnsWhat(da.Attack):
 class AgentLeak(NamedTuple):
     """What one curious agent learns in the rounds it reads."""
 
-    mu: dict[int, float]  # by victim: of its record of round 1; infinite: seen without noise
+    mu: dict[int, float]  # victim -> mu of its record of round 1; infinite: seen without noise
     noiseless: dict[int, str]  # victim -> the message that shows its record without noise
     reacts: Reaction | None  # a gradient that may relay more than that; None: mu is exact
 

@@ -8,4 +8,4 @@ docs/recorder-protocol.md.
 """
 
 __version__ = "0.2.0"
-PROTOCOL = 1  # of the files and the environment variables, which the auditor checks
+PROTOCOL = 1  # version of the files and environment variables, which the auditor checks

@@ -22,10 +22,10 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # of the inputs of a record
+FACTORS = {"scaled": 10.0, "negated": -10.0, "zeroed": 0.0}  # times a record's inputs
 OTHER_LABEL = "other-label"
 PUT_LAST = "put-last"  # a record comes after all others of its batch
-LABELS = frozenset((-1.0, 0.0, 1.0))  # of floating point
+LABELS = frozenset((-1.0, 0.0, 1.0))  # floating point labels
 LARGEST = 1e6  # factor, above which a record that its dtype does not hold stays as it is
 _EXPECTED = (
     "tap.batch: expected a tensor or array of records, a list of lists of numbers, or a tuple or "
@@ -110,7 +110,7 @@ def _changed(part: Any, how: str, i: int) -> Any:
         own = [i] if how == PUT_LAST else []
         order = [j for j in range(len(part)) if j != i] + own
         numpy = library("numpy")
-        if is_array(part) and not isinstance(part, numpy.ndarray):  # of JAX
+        if is_array(part) and not isinstance(part, numpy.ndarray):  # an array of JAX
             return part[numpy.asarray(order)]
         if isinstance(part, list):
             return [part[j] for j in order]
@@ -182,7 +182,7 @@ def _other_record(record: Any, how: str) -> Any:
 
 def _written(part: Any, place: Any, value: Any) -> Any:
     """A copy with another value at a place."""
-    if hasattr(part, "at"):  # of JAX, whose arrays are not written to
+    if hasattr(part, "at"):  # an array of JAX, which cannot be written to
         return part.at[place].set(value)
     part = part.clone() if is_tensor(part) else part.copy()  # a list has such a copy too
     part[place] = value

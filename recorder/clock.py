@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-WAITED = "/proc/thread-self/schedstat"  # of Linux: ns of running, ns of waiting, times run
+WAITED = "/proc/thread-self/schedstat"  # on Linux: ns of running, ns of waiting, times run
 
 
 def working_seconds() -> float:

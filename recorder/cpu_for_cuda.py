@@ -22,7 +22,7 @@ from .cpu_devices import answer_among_devices
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DEVICES = ("CUDA_VISIBLE_DEVICES", "LOCAL_WORLD_SIZE")  # which say how many a program sees, or 1
+DEVICES = ("CUDA_VISIBLE_DEVICES", "LOCAL_WORLD_SIZE")  # say how many devices a program sees
 CONSTRUCTORS = (  # functions of torch that make a tensor on a device
     *("zeros", "ones", "empty", "full", "rand", "randn", "randint", "tensor", "as_tensor"),
     *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"),
@@ -106,7 +106,7 @@ def answer_for_cuda() -> None:
     for owner, name in ((torch, "set_default_tensor_type"), (_TENSOR, "type")):
         _replace(owner, name, _of_cpu_types)
     _TORCH.Generator, _TORCH.device = Generator, device
-    for name in (*CONSTRUCTORS, "device"):  # which TorchScript knows by the functions themselves
+    for name in (*CONSTRUCTORS, "device"):  # TorchScript compares these functions
         if callable(getattr(torch, name, None)):
             _TORCH.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
     _answer_of_tensors()
@@ -195,7 +195,7 @@ def _answer_of_devices() -> None:
         answers[name] = type(name, (Idle,), {})
     for name, answer in answers.items():
         setattr(_CUDA, name, answer)
-    for name in ("get_rng_state", "set_rng_state"):  # of the device that "cuda" is now
+    for name in ("get_rng_state", "set_rng_state"):  # for the device that answers for "cuda"
         if hasattr(_TORCH, "cpu") and not hasattr(_TORCH.cpu, name):
             setattr(_TORCH.cpu, name, answers[name])
     for base in vars(getattr(_TORCH, "_streambase", None) or Idle).values():

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-TIMED_OUT = -1000  # in the place of an exit status
+TIMED_OUT = -1000  # returned instead of an exit status
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 GRACE = 0.5  # seconds in which what is left may clean up, as those that hold shared memory do
 
@@ -29,7 +29,7 @@ def children() -> set[int]:
     """Child processes, with adopted ones; empty if the system does not list them."""
     found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # of a thread that is over
+        with suppress(OSError):  # the thread may have ended
             found.update(map(int, path.read_text().split()))
     return found
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
     from types import CodeType
 
-Bytes = Any  # what supports the buffer protocol, one byte an item
+Bytes = Any  # anything with the buffer protocol, one byte an item
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARY = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -38,12 +38,12 @@ _OF_MODELS = tuple(
     os.path.join("torch", "nn", name)
     for name in ("functional.py", os.path.join("modules", "dropout.py"))
 )
-_OF_LAYERS = os.path.join("torch", "nn", "modules", "")  # which begin with torch.nn.init, as others
+_OF_LAYERS = os.path.join("torch", "nn", "modules", "")  # layers draw by torch.nn.init
 _OF_DATA = (os.path.join("torch", "utils", "data", ""), os.path.join("torchvision", ""))
 _OF_FILE_NAMES = tuple(folder + "tempfile.py" for folder in _LIBRARY)
 _IMPORTING = "<frozen importlib"
 _OF_MASKS = os.path.join("websockets", "")
-_OF_SYMBOLS = os.path.join("sympy", "core", "symbol.py")  # which torch.func and others import late
+_OF_SYMBOLS = os.path.join("sympy", "core", "symbol.py")  # torch.func and others import it late
 _MAKING_MODELS = ("__init__", "reset_parameters", "init_weights", "initialize", "initialise")
 _MAKING_DATA = ("__getitem__", "augment", "transform", "shuffle", "jitter", "dataset")
 NOWHERE = "unknown:0"  # no line of the program: a thread of torch's own
@@ -128,7 +128,7 @@ class Log:
                 return
             try:
                 self._append(begun, contents)
-            except OSError as error:  # of a full disk, or of a process that may not write any more
+            except OSError as error:  # the disk is full, or the process may no longer write
                 self._over = True
                 self._lose(str(error))
 
@@ -205,7 +205,7 @@ class Sites:
     def __init__(self, origin: str) -> None:
         self._origin = origin
         try:
-            self._folder = os.getcwd()  # that relative names of source files are relative to
+            self._folder = os.getcwd()  # relative names of source files are relative to it
         except OSError:  # it is gone
             self._folder = origin
         self._skipped: dict[str, str] = {}  # folders of libraries that are loaded, by their names

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 WORLD = "DPAUDIT_WORLD"  # the environment's name for the path of a world
 PROCESS = "DPAUDIT_PROCESS"  # and of the id of the process that a simulation is
 RANKS = ranks.WORKING
-RAW = "raw"  # of the folder of a run: what its processes write
-SAID, ERROR = "said.txt", "error.txt"  # what a run printed, and what it did that is refused
+RAW = "raw"  # folder in that of a run, with what its processes write
+SAID, ERROR = "said.txt", "error.txt"  # what a run printed, and an error that is refused
 FAILED = "failed.txt"  # the error of the process that failed first
 DONE = "done-"  # and a rank: it has sent all that the world asks for
 REFUSED = 2  # exit status
-FIRST = "0/MainProcess"  # of the processes of a program
-OF_LIBRARIES = ("uuid", "tempfile", "multiprocessing", "email", "ssl")  # whose names are random
-SEEDED = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # by module
+FIRST = "0/MainProcess"  # the first process of a program
+OF_LIBRARIES = ("uuid", "tempfile", "multiprocessing", "email", "ssl")  # they draw names
+SEEDED = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}  # module -> function
 
 
 class Change(NamedTuple):
@@ -48,7 +48,7 @@ class Change(NamedTuple):
     agent: int
     batch: int  # 1 is the agent's first
     how: str
-    record: int  # which of the batch
+    record: int  # index of the record in the batch
 
 
 class Batch(NamedTuple):
@@ -143,10 +143,10 @@ class Player:
         self._log, self.world = log, world
         self._tape = None if world is None else Tape(world)
         self._told: set[int] = set()  # agents that the program has named
-        self.is_one_of_several = RANKS in os.environ  # which the program may empty
+        self.is_one_of_several = RANKS in os.environ  # the program may empty the environment later
         self.process = os.environ.get(PROCESS)
-        self._thread = threading.local()  # whose "agent" took the last batch in it
-        self._changed: dict[int, Batch] = {}  # by agent: what it was handed last
+        self._thread = threading.local()  # thread -> the agent that took the last batch in it
+        self._changed: dict[int, Batch] = {}  # agent -> the batch that it got last
 
     @property
     def rank(self) -> int | None:

@@ -11,9 +11,9 @@ import shutil
 import sys
 from typing import Any, Sequence, Tuple
 
-PLACE = "DPAUDIT_PLACE"  # of a process that is started, in its environment, as "0.1"
+PLACE = "DPAUDIT_PLACE"  # environment variable with the place of a started process, such as "0.1"
 WORKING = "DPAUDIT_RANKS"  # there where each process of a program is one agent
-RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # as launchers set them
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # set by launchers
 Place = Tuple[int, ...]
 
 
@@ -22,7 +22,7 @@ class _Here:
 
     place: Place = ()
     started = 0  # others, by this one
-    rank: int | None = None  # as a transport has found it
+    rank: int | None = None  # set once a transport has found it
 
 
 def be(rank: int) -> None:
@@ -106,7 +106,7 @@ def follow() -> None:
 
 
 def _before_fork() -> None:
-    if sys._getframe(1).f_code.co_name != "_execute_child":  # which was counted as a program
+    if sys._getframe(1).f_code.co_name != "_execute_child":  # counted already
         _Here.started += 1
 
 

@@ -44,9 +44,9 @@ LARGE = ("numpy", "opacus", "pandas", "scipy", "sklearn", "torch", "torchvision"
 def main() -> int:
     seconds, ranks, script, *arguments = sys.argv[1:]
     if sys.path and sys.path[0] in ("", os.getcwd()):
-        del sys.path[0]  # where the script lies comes in its place
+        del sys.path[0]  # the script's folder takes this place
     for module in large_imports(Path(script)):
-        with suppress(Exception):  # which is for the script to meet
+        with suppress(Exception):  # the script meets the same error itself
             importlib.import_module(module)
     if "torch" in sys.modules:
         with suppress(ImportError):  # once, before all forks
@@ -125,7 +125,7 @@ def _begun(path: Path) -> World:
     """The world of a path, to which this process's output goes from now on."""
     try:
         world = World(str(path))
-    except RecorderError as error:  # of another version, which may name its folder differently
+    except RecorderError as error:  # another version may name its folder differently
         path.with_name(ERROR).write_text(error.coded, encoding="utf-8")
         os._exit(REFUSED)
     with open(os.path.join(world.out, SAID), "a") as said, open(os.devnull) as nothing:
@@ -219,7 +219,7 @@ def large_imports(script: Path, seen: frozenset[Path] = frozenset()) -> Iterator
         return
     text = script.read_text(errors="replace")
     beside = {path.stem for path in script.parent.iterdir()}
-    if "optim" in text and "torch" in text:  # whose first step imports it
+    if "optim" in text and "torch" in text:  # torch imports it in the first step of an optimizer
         yield "torch._dynamo"
     try:
         parts = list(ast.walk(ast.parse(text)))

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 OPTIONS = "DPAUDIT_RECORDER"  # a JSON object: docs/recorder-protocol.md says of what
 REFUSED = 70  # exit code of a process that cannot be recorded
 OVER, LEFT = "over", "left"  # notes: the end of the program was reached; it says that it failed
-_players: list[Player] = []  # of this process, where the tap finds it
-_before_first: list[Callable[[], object]] = []  # to be called before the tap is
+_players: list[Player] = []  # players of this process, for the tap
+_before_first: list[Callable[[], object]] = []  # called before the first call of the tap
 
 
 class AfterImport:
@@ -55,7 +55,7 @@ class AfterImport:
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
         self._then = then
-        self._looking = threading.local()  # for which module this thread asks the other finders
+        self._looking = threading.local()  # module for which this thread asks the other finders
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -353,7 +353,7 @@ def _note_what_ends_it(log: Log) -> None:
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = str(error).strip()
         said = [line for line in text.splitlines() if line.strip("=- ")]
-        if isinstance(error, RecorderError):  # of the tap, which without an audit asks for nothing
+        if isinstance(error, RecorderError):  # of the tap, outside of an audit
             log.note("refused", error.coded)
         else:
             log.note("failed", f"{kind.__name__}: {said[-1].strip() if said else ''}")
@@ -386,5 +386,5 @@ def _note_that_it_is_over(log: Log) -> None:
 
     sys.exit, os._exit = noted_leave, noted_exit_now
     atexit.register(over)
-    if hasattr(threading, "_register_atexit"):  # from Python 3.9 on: before others
+    if hasattr(threading, "_register_atexit"):  # Python 3.9 or newer: before other exit handlers
         threading._register_atexit(over_but_for_threads)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LARGEST_SCALAR = 8  # bytes, which a float of Python holds
-_CODES = {"float64": "d", "float32": "f", "int64": "q"}  # of the standard library's arrays
+_CODES = {"float64": "d", "float32": "f", "int64": "q"}  # dtype -> typecode
 
 
 def library(name: str) -> Any:

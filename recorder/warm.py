@@ -110,7 +110,7 @@ class ForkPoint:
             if os.getpid() != self._pid or not self._is_whole():
                 os._exit(0)
             os.write(self._answers, READY.encode())
-            state = random.getstate()  # which a fork of Python replaces
+            state = random.getstate()  # a fork of Python replaces this state
             adopt()
             with os.fdopen(self._orders) as orders:
                 for line in orders:
@@ -123,7 +123,7 @@ class ForkPoint:
                         os.close(self._answers)
                         return Path(line.rstrip("\n"))
                     os.write(self._answers, f"{ended(child, self._seconds, set())}\n".encode())
-        except BaseException:  # which is none of the program's
+        except BaseException:  # not an error of the program
             os._exit(1)
         os._exit(0)
 

@@ -51,11 +51,11 @@ class Canaries(da.Attack):
     final_model = ("white-box", "black-box")
 
     kind: Literal["gradient", "mislabelled", "crafted"] = "gradient"
-    canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # of gradients, of each of two sets
+    canaries: Annotated[PositiveInt, Field(ge=20)] = 1000  # number of canaries in each of two sets
     guesses: PositiveInt | None = None  # None: a tenth of the canaries
     references: Annotated[int, Field(ge=8)] = 16  # runs that calibrate records of a final model
     n_rounds: PositiveInt | None = None  # the first ones, that are trained; None: all
-    alpha: da.Significance = 0.05  # of a false lower bound
+    alpha: da.Significance = 0.05  # probability of a false lower bound
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
         yield from da.too_long(self.n_rounds, n_rounds)

@@ -39,9 +39,9 @@ from dpaudit.statistics.sums import MOST_FACTOR, CanarySum, channel_noise_test, 
 from .channels import CanaryEvidence
 
 MOST_CANARIES = 10**5  # considered where too few are said to be used
-CHECKED = 1e-4  # of taking noise for what it is not, or its scale for too small or too large
-ONE_DEVIATION = 0.15865525393145707  # of a normal law lies above one standard deviation
-LEVELS = tuple(0.05 / 2**i for i in range(6))  # of an audit's statements, up to 32 of them
+CHECKED = 1e-4  # probability of judging correct noise wrong, in its law or its scale
+ONE_DEVIATION = 0.15865525393145707  # share of a normal law above one standard deviation
+LEVELS = tuple(0.05 / 2**i for i in range(6))  # for up to 32 statements of an audit
 NEAR = 2e-4  # relative, of the factor at which an epsilon is reached
 NOTE = (
     "bound of the sum of all canaries' scores: holds for Gaussian noise of one scale, independent "
@@ -78,7 +78,7 @@ class SumStatistic:
     law: CanarySum
     sizes: Array  # [T]
     value: float
-    mean_square: float  # of the noise
+    mean_square: float  # of the channels' noise
     note: str
 
     @classmethod
@@ -177,7 +177,7 @@ class GuessPlan(NamedTuple):
 
     canaries: int
     guesses: int
-    alpha: float  # of a false lower bound
+    alpha: float  # probability of a false lower bound
 
     def right(self, evidence: CanaryEvidence) -> int:
         return correct_guesses(evidence.log_ratios, evidence.included, self.guesses)
@@ -194,7 +194,7 @@ class GuessPlan(NamedTuple):
             return epsilon_from_guesses(canaries, guesses, guesses, delta, self.alpha)
 
         while needed <= MOST_CANARIES and ceiling(needed) <= claimed_epsilon(claim):
-            needed *= 2  # which may be twice too many
+            needed *= 2  # may be up to twice too many
         return {
             da.Name.CEILING: da.Metric(value=ceiling(self.canaries), n=self.canaries),
             da.Name.TRIALS_NEEDED: da.Metric(value=needed if needed <= MOST_CANARIES else inf),

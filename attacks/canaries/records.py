@@ -30,7 +30,7 @@ from dpaudit.models.gradients import Gradients
 
 from .channels import CanaryEvidence
 
-RIDGE = 0.1  # of the canaries' mean squared length: what of the rest is taken for noise
+RIDGE = 0.1  # share of the mean squared length of canaries that counts as noise
 
 CanaryKind = Literal["mislabelled", "crafted"]
 
@@ -167,7 +167,7 @@ def _calibrated(
     statistics = torch.stack([scores for scores, _ in runs]).numpy()[..., None]
     included = torch.stack([coins for _, coins in runs]).numpy()
     fit = is_scored(included[1:])
-    ratios = np.zeros(len(fit))  # of a canary that too few runs had, or had not: nothing is known
+    ratios = np.zeros(len(fit))  # 0 if too few runs had the canary, or lacked it: nothing is known
     references = References(statistics[1:, fit], included[1:, fit])
     ratios[fit] = lira_online(statistics[:1, fit], references)[0]
     return CanaryEvidence(ratios, included[0])
@@ -206,7 +206,7 @@ class _Played(NamedTuple):
             done, n_read, values, sent, heard = last.parts
             state, before, scores = type(state)(*values), messages_of(sent), heard.cpu()
         per_round = defense.batches_per_round, n
-        rng.random((done, *per_round))  # what the rounds that were played drew
+        rng.random((done, *per_round))  # skip what the rounds played so far drew
         for k in range(done + 1, n_rounds + 1):
             real = problem.gradient(streams, k, defense.batch_size, defense.drawing)
             used = (included & torch.from_numpy(rng.random(per_round) < rate)).to(streams.device)

@@ -37,7 +37,7 @@ _EXPLAINED = 1e-3  # mismatch, without a prior, up to which an exact attack's ba
 _LOW = 1e-6  # mismatch at which a victim gets no other start
 _DUMMIES = 16  # random images by which the attacker first learns how the known model answers
 _REHEARSALS, _REHEARSED_STEPS = 2, 20
-_ORDERED_STEPS = 60  # of a search that tells orders apart
+_ORDERED_STEPS = 60  # steps of a search that distinguishes orders
 
 
 class Attempt(NamedTuple):
@@ -45,7 +45,7 @@ class Attempt(NamedTuple):
 
     points: Tensor  # [m, r, D]
     losses: Tensor  # [m, r]
-    track: Track  # of m groups
+    track: Track  # the losses of m groups
 
     def among(self, m: int, victims: Tensor) -> "Attempt":
         """These attempts as rows ``victims`` of m."""
@@ -84,8 +84,8 @@ class GradientInversion(da.ReconstructionAttack):
     labels: Literal["inferred", "joint"] | None = None  # None: inferred where the network lets it
     signed: bool | None = None  # adam follows the signs of the gradient; None: the plan says
     restarts: PositiveInt | None = None  # None: 2 for one record, 1 for a batch
-    iterations: PositiveInt | None = None  # at most
-    learning_rate: PositiveFloat = 0.7  # of adam, in half value ranges
+    iterations: PositiveInt | None = None  # upper limit
+    learning_rate: PositiveFloat = 0.7  # of Adam, in half value ranges
 
     def refuse(self, learned: da.LoadedProblem, setting: dp.Setting) -> None:
         """Raises NotObservable: labels are to be inferred, and the network does not reveal them."""

@@ -19,13 +19,13 @@ _GAP = 3.0  # singular value b over the next: the batch's rank stands out of the
 _DRAWS = 256  # searches side by side
 _MOST_DRAWS = 2**17  # before the search is given up
 _PATIENCE = 2**11  # draws without a better direction, for each direction found and one more
-_STEPS = 25  # of a search
+_STEPS = 25  # steps of a search
 _LOWEST_POWER = 0.7  # the sums of |z|^p that are made small have p between this and 1
-_WIDTH, _NARROWING = 0.01, 0.7  # of what counts as zero, in unit rows: at the start, by step
+_WIDTH, _NARROWING = 0.01, 0.7  # width that counts as zero, in unit rows, and its factor per step
 _LAST_WIDTH = _WIDTH * _NARROWING**_STEPS
 _UNDRAWN, _RIDGE = 1e-8, 1e-13  # weights of rows that a search does not start from; of nothing
 _TYLER = 10  # steps towards rows that are alike in all directions
-_SIGMAS = 8.0  # of a row's own noise: what is nearer to 0 counts as 0
+_SIGMAS = 8.0  # values within so many standard deviations of a row's noise count as 0
 _BEYOND_CHANCE = 0.1  # share of zeros beyond the b - 1 that any direction can have
 _NEW = 1e-3  # least sine of the angle between a direction and those already chosen
 _OFF = 0.1  # least share of units that a random image leaves off, where there is a ReLU
@@ -90,7 +90,7 @@ def _answers(task: da.Task, model: Tensor, ahead: LeadingLayers, images: Tensor)
 
     def begin_here(layer: nn.Module, inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
         outputs.append(z.detach().requires_grad_())
-        return outputs[0].clone()  # which a layer behind it may overwrite
+        return outputs[0].clone()  # a later layer may overwrite it
 
     module = task.gradients.module
     hook = ahead.linear.layer.register_forward_hook(begin_here)

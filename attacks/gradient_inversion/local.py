@@ -24,10 +24,10 @@ import dpaudit.defense as dp
 from dpaudit.attack.local_steps import DummyGradient
 
 _MEMORY = 2**30  # bytes: victims beyond are attacked in the next chunk
-_COPIES = 8  # of the per-record gradients, alive while they are differentiated
+_COPIES = 8  # copies of per-record gradients that a derivative keeps alive
 _KEPT = 8  # vectors like a model that each local step leaves to be differentiated, at most
 _TRIED = 200  # orders of the records that are tried with the same images, at most
-_ORDERS = 8  # of which so many are searched
+_ORDERS = 8  # orders that are searched
 _OTHER_LABEL = 1e6  # squared distance of images that are of two records
 
 
@@ -148,7 +148,7 @@ def at_once(observed: da.ObservedGradients, rows: int) -> int:
     one = rows * _graph(observed, observed.batch_size)
     local, model = observed.local, observed.models[0]
     if local is not None and (one := rows * _graph(observed, sum(local.sizes))) > _MEMORY:
-        one = rows * _graph(observed, max(local.sizes))  # of a step at a time
+        one = rows * _graph(observed, max(local.sizes))  # for one step at a time
     if local is not None and one > _MEMORY:
         raise da.ConfigError(
             "DPA022",

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 import dpaudit.attack as da
 from dpaudit.models.models import parameters_of
 
-_FITS = 1e-2  # of the length of dL/db, which is the sum of the rows of dL/dz
-_INDEPENDENT = 1e-7  # of the largest singular value: float32 keeps no smaller one
+_FITS = 1e-2  # relative to the length of dL/db, which is the sum of the rows of dL/dz
+_INDEPENDENT = 1e-7  # relative to the largest singular value; float32 resolves no less
 
 
 def image_of_patches(task: da.Task, gradient: Tensor) -> Tensor | None:

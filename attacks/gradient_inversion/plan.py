@@ -17,15 +17,15 @@ _VARIATION = {"l1": 0.02, "cosine": 0.02, "euclidean": 0.02}
 # beside the chord: weight of the mean step in units of that of public images, times sqrt(b)
 _PER_STEP = 0.02
 _FLATTEST = 1e-3  # mean step: public images without any say nothing of it
-_STEPS = {"adam": 300, "lbfgs": 2000}  # at most
+_STEPS = {"adam": 300, "lbfgs": 2000}  # upper limits
 _COLOURED = 150  # steps: beside the chord colours reveal enough of one record
 _LOCAL = 150  # steps: each takes as long as all local steps
 _LOCAL_BY_SLOPE = 200  # the same, where a search does without signs
 _LOCAL_GREY = 300  # the same of grey images, which have more local minima: from two starts
 _FEW = 4  # records: of ten, after local steps, searches by signs came nearer than those without
-_AUDIBLE = 0.02  # of a gradient's length: less noise than searches leave unmatched is none
+_AUDIBLE = 0.02  # noise below this share of a gradient's length counts as none
 _LITTLE = 20  # steps, where nothing can be reconstructed
-_BITS = 0.1  # for each unknown pixel, below which no image can be made
+_BITS = 0.1  # bits per unknown pixel, below which no image can be reconstructed
 _SURE = 2.0  # standard deviations by which the signal's power may be underestimated
 _NO_NOISE = (
     'attack.objective: "likelihood" needs noise of a known size in the gradients, and this '
@@ -39,11 +39,11 @@ class Plan(NamedTuple):
     mismatch: Mismatch
     total_variation: float
     optimizer: Optimizer
-    restarts: int  # at once, for each victim
-    attempts: int  # of so many restarts, while a victim's loss is not low
-    n_steps: int  # at most, for each restart
+    restarts: int  # searched at once, per victim
+    attempts: int  # rounds of restarts, until a victim's loss is low
+    n_steps: int  # upper limit per restart
     signed: bool = True  # adam follows the signs of the gradient
-    notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach
+    notes: tuple[str, ...] = ()  # what the attacker knows it cannot reconstruct
 
 
 def plan(

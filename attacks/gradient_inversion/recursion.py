@@ -15,9 +15,9 @@ import dpaudit.attack as da
 from dpaudit.models import networks
 from dpaudit.models.models import parameters_of
 
-_ACTIVE = 1e-4  # of the largest output of a ReLU: below, the unit counts as off
-_RANK = 1e-10  # of the largest pivot: equations whose pivot is smaller determine nothing
-_RESIDUAL = 1e-11  # of the right side: where conjugate gradients end
+_ACTIVE = 1e-4  # units below this share of a ReLU's largest output count as off
+_RANK = 1e-10  # equations with pivots below this share of the largest one count as dependent
+_RESIDUAL = 1e-11  # relative residual at which conjugate gradients stop
 _MOST_STEPS = 2000
 _SURE = 1e-4  # relative error of the input that is known, up to which the other is believed
 
@@ -90,7 +90,7 @@ def _run(task: da.Task, gradient: Tensor, model: Tensor) -> tuple[Tensor, list[L
     module = task.gradients.module
     values, slopes = parameters_of(module, model), parameters_of(module, gradient)
     calls: list[LayerCall] = []
-    fed: list[Tensor] = []  # by which layer in turn, before it can overwrite it
+    fed: list[Tensor] = []  # inputs of layers in turn, copied before a layer overwrites them
 
     def note(path: str, layer: nn.Module, output: object) -> None:
         mine = (_own(layer, path, flat) for flat in (values, slopes))
@@ -144,8 +144,8 @@ class Equations(NamedTuple):
     With A all of them together, A'A x = A'y. Each channel of x is [height * width].
     """
 
-    name: str  # of the layer
-    shape: torch.Size  # of x, [C, height, width]
+    name: str  # name of the layer
+    shape: torch.Size  # shape of x, [C, height, width]
     W: Tensor  # [O, C, *kernel]
     D: Tensor  # [O, *output]
     B: Tensor  # [O * kernel, height * width]

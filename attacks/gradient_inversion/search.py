@@ -13,17 +13,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import dpaudit.attack as da
 
-_HALVED = (0.5, 0.75)  # of all steps: then each group goes on with the better half
+_HALVED = (0.5, 0.75)  # shares of all steps after which each group goes on with its better half
 _PATIENCE = 50  # steps in which a method that does not plan its end must gain something
-_GAIN = 0.01  # of the loss
+_GAIN = 0.01  # relative gain in the loss
 TRACED = 12  # moments of a search that are remembered, at most
-_PAIRS = 100  # of steps and gradient differences, at most: ill-conditioned problems need many
+_PAIRS = 100  # steps and gradient differences kept: ill-conditioned problems need many
 _REMEMBERED = 2**18  # coordinates of steps that a problem remembers, where that allows _FEWEST
 _FEWEST = 10  # pairs
 _SUFFICIENT = 1e-4  # Armijo: of the decrease that the slope promises
-_HALVINGS = 20  # of the step, before a search is given up
+_HALVINGS = 20  # halvings of a step before a search is given up
 _CURVATURE = 1e-8  # least cosine between a step and its gradient difference
-_FIRST = 0.05  # of the box: the longest coordinate of a step without curvature to scale it
+_FIRST = 0.05  # largest coordinate of a first step, relative to the box
 
 
 class Problems(NamedTuple):
@@ -31,7 +31,7 @@ class Problems(NamedTuple):
 
     objective: Callable[[Tensor, Tensor], Tensor]  # points [k, D], problems [k] -> losses [k]
     start: Tensor  # [p, D]
-    bounds: tuple[float, float]  # of every coordinate
+    bounds: tuple[float, float]  # lower and upper bound of every coordinate
     tolerance: float  # a group is solved, and left alone, once a loss of it is at most this
     groups: Tensor | None = None  # [p], 0, 1, ...; None: each problem is alone
 
@@ -58,7 +58,7 @@ class Iterate(NamedTuple):
     points: Tensor  # [k, D]
     losses: Tensor  # [k]
     gradients: Tensor  # [k, D]
-    memory: tuple[Tensor, ...]  # of the method, [k, ...] each
+    memory: tuple[Tensor, ...]  # state of the method, [k, ...] each
 
     def rows(self, mask: Tensor) -> "Iterate":
         if mask.all():
@@ -111,7 +111,7 @@ class Minimum(NamedTuple):
 
     points: Tensor  # [p, D]
     losses: Tensor  # [p]
-    track: Track  # of each group
+    track: Track  # the losses of each group
 
     def improve(self, now: Iterate) -> None:
         """Keep those points that are better than what their problems have."""

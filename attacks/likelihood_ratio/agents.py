@@ -27,7 +27,7 @@ from dpaudit.defense import Bracket, Defense, Gradient, Graph, Message, Noise, R
 from dpaudit.game.game import LENGTH, CanaryGradient, Game
 from dpaudit.game.step_inputs import ChosenNoise, flat_state, state_of
 
-ROUNDING = 1e-9  # of a stated distance: a tight claim is not to be exceeded by rounding
+ROUNDING = 1e-9  # relative to a stated distance, so that rounding does not break a tight claim
 
 
 class Query(NamedTuple):
@@ -39,8 +39,8 @@ class Query(NamedTuple):
     message: str
     distance: float  # before noise: as the defense states it, or as two agents really lie
     stated: float
-    std: float  # of the noise
-    state: Any  # of the defense before the round, of one trial
+    std: float  # standard deviation of the noise
+    state: Any  # state of the defense before the round, of one trial
 
     @property
     def loss(self) -> float:

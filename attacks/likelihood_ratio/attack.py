@@ -37,7 +37,7 @@ from .runs import (
 
 LONG = 10  # times as much, which a round may take where a step needs many coordinates
 FEWEST = 40  # runs of each world that can be counted
-MATCHINGS = 20  # of the record with its candidates, at the least
+MATCHINGS = 20  # matchings of the record with its candidates, at least
 
 UNKNOWN_DRAWS = (
     "the graph is drawn anew in every round and the adversary does not know the draws; runs are "
@@ -70,9 +70,9 @@ class LikelihoodRatio(da.Attack):
 
     trials: NonNegativeInt | None = None  # counted runs of each world; None: what certifies most
     n_rounds: PositiveInt | None = None  # the first ones, that are played; None: what 20 s take
-    alpha: da.Significance = 0.05  # of a false lower bound
-    stop_early: bool = False  # as soon as bets have refuted all claims that the runs test
-    candidates: Annotated[int, Field(ge=2)] | None = None  # to be matched; None: none are
+    alpha: da.Significance = 0.05  # probability of a false lower bound
+    stop_early: bool = False  # stop when bets have refuted all claims that the runs test
+    candidates: Annotated[int, Field(ge=2)] | None = None  # to match with; None: no matching
 
     @field_validator("trials")
     @classmethod
@@ -144,7 +144,7 @@ class LikelihoodRatio(da.Attack):
     ) -> list[da.Finding]:
         asking = self._asking(context, threat_model)
         claims, alike = _claimed(asking), dict[object, list[int]]()
-        for index, claim in claims.items():  # what decides which runs test it, of one threat model
+        for index, claim in claims.items():  # each with the runs that test it
             same = claimed_delta(claim), claim.scope, claim.adjacency
             alike.setdefault(same, []).append(index)
         found: list[da.Finding] = []

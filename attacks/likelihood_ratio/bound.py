@@ -36,7 +36,7 @@ def certified_bound(question: Question, counted: CountedScores) -> Finding:
     path = betting.log_wealth(_bets(question, choosing), counted.scores)
     evidence: dict[str, tuple[float, ...]] = {}
     shape: Mechanism = ()
-    if question.stop_early:  # what holds wherever the runs were stopped
+    if question.stop_early:  # add the bound that is valid wherever the runs were stopped
         value = betting.epsilon_from_bets(counted.scores, delta, alpha, choosing)
         evidence = _evidence(question, counted, value)
         metrics = {

@@ -27,8 +27,8 @@ class LeakEnds(NamedTuple):
 
     low: float
     high: float
-    least: Mechanism | None = None  # whose epsilon is the lower end; None: that is of no releases
-    most: Mechanism | None = None  # whose epsilon is the upper end
+    least: Mechanism | None = None  # of the lower end; None: no releases
+    most: Mechanism | None = None  # of the upper end
 
 
 def exact_leak(question: Question) -> Finding:
@@ -152,7 +152,7 @@ def _of_given_gradients(question: Question, delta: float) -> LeakEnds:
         least = max(ends.low, _of_one_direction(question, delta))
         ends = LeakEnds(least, min(_of_part(question, delta), _of_every_link(question, delta)))
     wider = question.wider
-    if wider is not None:  # what a message reveals by itself at the model's own dimension
+    if wider is not None:  # a message reveals more in the model's own dimension
         own = (wider.release,) if wider.release else ()
         alone = worst_epsilon(own, 1, delta, question.adjacency).low
         ends = LeakEnds(alone, inf, own) if alone > ends.low else ends

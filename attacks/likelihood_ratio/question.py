@@ -42,16 +42,16 @@ class Question:
     claim: Claim
     threat_model: ThreatModel
     game: Game
-    adversary: Adversary | ProjectionAdversary  # whose scores are counted
-    alpha: float  # of a false lower bound
+    adversary: Adversary | ProjectionAdversary  # its scores are counted
+    alpha: float  # probability of a false lower bound
     stop_early: bool  # whether runs are played until bets have refuted the claim
-    index: int = 0  # of the claim, into the audit's claims
-    algebra: Adversary | None = None  # whose leak is exact; None: no message is linear in the noise
-    nonlinear: Nonlinear | None = None  # what the algebra leaves out
-    revealed: RevealedBatch | None = None  # of the only round with the record; None: in any
+    index: int = 0  # index of the claim among the audit's claims
+    algebra: Adversary | None = None  # of the exact leak; None: nothing is linear
+    nonlinear: Nonlinear | None = None  # messages that the algebra leaves out
+    revealed: RevealedBatch | None = None  # the only round with the record; None: any round
     mechanism: Mechanism = ()  # the exact leak of a record in one coordinate; () without one
     worst: int = 1  # coordinates of the worst record; runs may play fewer
-    wider: layers.Wider | None = None  # what the model's own dimension shows beyond one coordinate
+    wider: layers.Wider | None = None  # leak in the model's own dimension, beyond one coordinate
 
     @property
     def in_round(self) -> int | None:
@@ -142,8 +142,8 @@ class QuestionContext:
     context: AttackContext
     threat_model: ThreatModel
     trials: int  # runs of each world that are counted
-    first_rounds: int | None  # that are played; None: what ``WORK`` allows
-    alpha: float  # of a false lower bound
+    first_rounds: int | None  # rounds to play; None: as many as ``WORK`` allows
+    alpha: float  # probability of a false lower bound
     stop_early: bool
 
     @cached_property
@@ -154,7 +154,7 @@ class QuestionContext:
     def rounds(self, coordinates: int = 1) -> int:
         """How many are played."""
         n_rounds = self.context.defense.n_rounds
-        if self.threat_model.has_final_model:  # which is of a whole run, or is another model
+        if self.threat_model.has_final_model:  # of a whole run, or another model
             return n_rounds
         if self.first_rounds is not None:
             return min(self.first_rounds, n_rounds)

@@ -33,9 +33,9 @@ from dpaudit.statistics.noise_tests import white_noise_test
 
 from .question import Question
 
-BETTER = 0.5  # by which a learned score must certify more than the ratio does, to be taken
+BETTER = 0.5  # by how much a learned score must certify more than the ratio to be chosen
 TRAINING = 1000  # runs of each world, at least, that choose the score and its threshold
-NOISE_RUNS = 100  # of each world, by which noise is tested where no run is counted
+NOISE_RUNS = 100  # of each world, to test the noise if no run is counted
 DIFFERENT = 1e-6  # p-value below which noise is not what it should be
 NOISE = "noise really drawn"
 LESS = 0.99  # times the noise of the first round, from which on it is less
@@ -77,7 +77,7 @@ class CountedScores(NamedTuple):
 
     score: RunScore
     scores: tuple[Array, Array]
-    silent: tuple[Array, Array]  # of runs without noise: by the ratio, if one is known
+    silent: tuple[Array, Array]  # scores of runs without noise, by the ratio if it is known
 
 
 class DrawnScores(NamedTuple):
@@ -85,7 +85,7 @@ class DrawnScores(NamedTuple):
 
     round: int
     scores: tuple[Array, Array]
-    choosing: tuple[Array, Array]  # of other runs, which choose the threshold
+    choosing: tuple[Array, Array]  # scores of other runs, which choose the threshold
 
 
 class PlayedRuns(NamedTuple):

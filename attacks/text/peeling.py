@@ -31,7 +31,7 @@ from .slopes import sequences_of_slopes
 from .span import Span, members, span_of
 
 _STEPS, _RATE = 80, 0.2  # of Adam on the logits of mixtures
-_STARTS = 64  # at once
+_STARTS = 64  # starting points at once
 _MENDED, _TRIED, _SWEEPS = 12, 8, 3  # sequences; tokens of a position; sweeps over positions
 _IN_SPAN = 2e-3  # mean share of length outside of the span, of a sequence that is tested
 _IDENTITY = 0.1  # largest entry by which D G+ P' may differ from the identity: rounding
@@ -53,7 +53,7 @@ class Peeling(NamedTuple):
     clip_norm: float | None
     first: tuple[LayersOfOneInput, Span]
     block: LayersOfOneInput  # the second one
-    span: Span  # of this block
+    span: Span  # span of this block
     given: list[Choice]  # tokens of each position
     vector: Tensor  # [d], a sum over the n records that are left
     n: int
@@ -150,7 +150,7 @@ class PeeledSequences(NamedTuple):
 
     found: Tensor  # [k, length]
     given: list[Choice]  # tokens of each position
-    span: Span  # of the second block
+    span: Span  # span of the second block
 
 
 def peeled(

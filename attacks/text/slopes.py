@@ -31,9 +31,9 @@ from torch import Tensor
 from .front import LayersOfOneInput, TransformerFront
 from .span import Span
 
-_ALONE = 1e-6  # from 1: the eigenvalue of a direction that is orthogonal to all other tokens
-_EXPLAINED = 1e-2  # of a slope's length: less is rounding
-_SUBSETS = 2**16  # of positions that are tried for a token
+_ALONE = 1e-6  # distance from 1 of the eigenvalue of a direction orthogonal to all other tokens
+_EXPLAINED = 1e-2  # residuals below this share of a slope's length are rounding
+_SUBSETS = 2**16  # sets of positions that are tried for a token
 _ROWS = 256  # tokens' slopes at once
 
 

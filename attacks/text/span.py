@@ -28,14 +28,14 @@ import dpaudit.attack as da
 
 from .front import LayersOfOneInput, TransformerFront
 
-LEVEL = 0.05  # with which any token at all is found by chance, at most
-EXACT = 0.02  # of a row's length, outside of the span: of a message without noise
-_ROUNDING = 1e-4  # of the largest singular value: less may be rounding
+LEVEL = 0.05  # largest probability of finding any token by chance
+EXACT = 0.02  # share of a row's length outside of the span, for a message without noise
+_ROUNDING = 1e-4  # singular values below this share of the largest may be rounding
 _FALL = 8.0  # times, from the last singular value of a span to the first of rounding
 _KNOWN = 1.05  # edges: the largest singular value of noise exceeds its edge by little
 _SEEN = 8  # directions that are left of noise at least, or it cannot be told from a span
-_LEAST = 0.5  # of noise's lower edge: with less, it is no noise that is left
-_TOKENS = 256  # of the vocabulary at once
+_LEAST = 0.5  # share of the noise's lower edge below which what is left is no noise
+_TOKENS = 256  # tokens tested at once
 
 
 class Span(NamedTuple):
@@ -150,7 +150,7 @@ def _rank_in_noise(S: Tensor, d: int, m: int, std: float | None) -> int:
     """
     if std:
         return int((_KNOWN * std * (d**0.5 + m**0.5) < S).sum())
-    left = S.square().flip(0).cumsum(0).flip(0)  # of the singular values from each on
+    left = S.square().flip(0).cumsum(0).flip(0)  # sums of squared singular values from each one on
     for r in range(len(S) - _SEEN):
         std, roots = float((left[r] / ((d - r) * m)).sqrt()), ((d - r) ** 0.5, m**0.5)
         low, high = std * abs(roots[1] - roots[0]), std * sum(roots)

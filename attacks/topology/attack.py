@@ -37,7 +37,7 @@ class Topology(da.Attack):
 
     chooses: ClassVar[da.Chooses] = {"message": ("messages",)}
 
-    message: str | None = None  # that carries models; None: "x"
+    message: str | None = None  # name of the message with models; None: "x"
     n_rounds: PositiveInt | None = None  # the first ones, that are read; None: 50, or all of fewer
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:

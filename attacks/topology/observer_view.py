@@ -11,7 +11,7 @@ import dpaudit.attack as da
 import dpaudit.defense as dp
 from dpaudit.defense.transcript import kind_of
 
-MOST_NUMBERS = 2**24  # of models that are held; of longer models some coordinates are drawn
+MOST_NUMBERS = 2**24  # in memory; of longer models some coordinates are drawn
 
 Pairs = NDArray[np.bool_]  # [n, n], symmetric
 
@@ -41,7 +41,7 @@ def overhear(
     Args:
         rng: which coordinates of long models are held is drawn from it.
     """
-    steps: list[dict[int, Tensor]] = []  # by sender
+    steps: list[dict[int, Tensor]] = []  # sender -> model, for each step
     coordinates, dtype = None, torch.float64
     for k in rounds:
         view = dp.View.of(threat_model, transcript, {k})

@@ -11,7 +11,7 @@ from .observer_view import Pairs
 
 RELABELLED = 999  # random relabellings of the agents
 AT_ONCE = 10**7  # pairs of all relabellings that are ranked together
-ALPHA = 0.05  # of intervals
+ALPHA = 0.05  # level of intervals
 
 
 def edge_metrics(

@@ -21,7 +21,7 @@ from dpaudit.accounting.privacy_loss import Array
 
 RHO = (0.0, 0.5, 1.0)  # the adversary chooses by its own loss
 REWEIGHTED = 2  # times
-DESCENTS = 2_000  # of the projected gradient, at most
+DESCENTS = 2_000  # steps of the projected gradient, at most
 SETTLED = 1e-10  # largest change of a weight that ends it
 
 

@@ -14,7 +14,7 @@ class Socket(NamedTuple):
     """One end."""
 
     rank: int
-    number: int  # in its process
+    number: int  # its number within its process
 
 
 ALL = ("zmq.PUB", "zmq.XPUB")  # send to every peer

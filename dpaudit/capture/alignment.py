@@ -47,11 +47,11 @@ from .worlds import MeasuredRuns, NeighbouringRuns, OnRun, is_noise, perturbed
 
 Found = TypeVar("Found")
 Noised = Mapping[MessageId, Sequence[Response]]
-Changed = Mapping[int, Mapping[MessageId, Array]]  # by victim: how far messages are from the base
-MOST_ROUNDS = 100  # of a program, each of which is played once for each way to change the record
-LEFT = 1e-4  # of the noise of a run: how much of a change may stay, from rounding
+Changed = Mapping[int, Mapping[MessageId, Array]]  # victim -> distance of messages from base
+MOST_ROUNDS = 100  # of a program; each is played once for each change of the record
+LEFT = 1e-4  # share of a run's noise by which rounding may leave a change
 FAR_OWN_LABEL, FAR_OTHER_LABEL = FAR[: len(FAR) // 2], FAR[len(FAR) // 2 :]
-MOST_MOVED = 1e30  # of a number of a message, above which it counts as that
+MOST_MOVED = 1e30  # largest move of a message's number; larger ones are scaled down
 
 
 @dataclass

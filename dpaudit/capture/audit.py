@@ -43,7 +43,7 @@ from .short_runs import ClaimAgainst, findings_of_short_runs
 from .sizes import with_sizes
 from .worlds import MeasuredRuns, measured_worlds
 
-SCRATCH = "worlds"  # of the run directory: what runs leave until they are read
+SCRATCH = "worlds"  # in the run directory: output of runs until it is read
 NOTE = Note(
     "DPA129",
     "A program was audited by its runs: what was measured supports a claim only where each "
@@ -106,7 +106,7 @@ class ProgramSource:
 
     config: CapturedConfig
     program: Program
-    inverted: Mapping[int, KnownModel]  # by the index of the attack
+    inverted: Mapping[int, KnownModel]  # index of the attack -> model
 
     def fingerprint(self) -> dict[str, object]:
         return {

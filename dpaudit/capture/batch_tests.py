@@ -20,11 +20,11 @@ from .runs import ProgramRun
 SIMULATED, SEED = 200, 31
 MOST = 5.0  # standard deviations of what is simulated: by chance in one of 1e5 right programs
 MOST_PAIRED = 256  # records of which pairs are compared
-LEVEL = 0.05  # of the interval of the rate
-LEAST_USES, MOST_RUNS = 3_000, 200  # of which 10% more are seen
+LEVEL = 0.05  # level of the interval of the rate
+LEAST_USES, MOST_RUNS = 3_000, 200  # so many uses show a rate that is 10% too high
 EMPTY = 1e-9  # the chance of a batch without records, of which none is played
 NEVER = 1e-3  # the chance of a record to be in no batch, above which their number is not known
-SUMS = {  # of [runs, rounds, records], and what speaks against independent draws there
+SUMS = {  # sums over [runs, rounds, records], and what they show if they are not random
     (2,): "the sizes of batches",
     (0, 1): "the uses of each record",
     (1,): "the uses of each record in a run",

@@ -40,7 +40,7 @@ class VictimLeaks:
         self.victim, self._adjacency = victim, record_adjacency(claim)
         self._worlds, self._model, self._sampling = worlds, model, worlds.sampling
         self.by_round: dict[int, tuple[Pair, RoundLeak]] = {}
-        self._hidden: dict[object, bool] = {}  # by the numbers that move
+        self._hidden: dict[object, bool] = {}  # by the set of numbers that move
         adjacency, factor = self._measured_by()
         for k, neighbours in worlds.rounds.items():
             pair, found = neighbours.worst(victim, model, adjacency)
@@ -185,7 +185,7 @@ class Ends(NamedTuple):
     most: Mechanism | None = None  # None: no bound of all records was seen
     whole: Mechanism | None = None  # the same of the whole run
     least: Least = Least(0.0)
-    message: str | None = None  # that moves with a record, and no noise hides it
+    message: str | None = None  # a message that moves with a record and that no noise hides
     notes: tuple[str, ...] = ()
 
 

@@ -20,14 +20,14 @@ from .program import KeptRuns
 from .record_shift import AGREE, NOTHING, Response, apart, making_up_for
 from .runs import AgentRound, MessageId, ProgramRun
 
-JITTER = 1e-6  # of the noise, at least, by which runs beside move it
-MOST_JITTER = 1e-3  # of the noise: above it, messages that should stay the same do not
-SHOWN = 1e-3  # of what the noise moves in a message, beyond which the record moves it, too
-TIMES = 1e3  # of what such a jitter of the noise moves
+JITTER = 1e-6  # least size, relative to the noise, of random moves of other messages
+MOST_JITTER = 1e-3  # relative to the noise: larger moves change messages that should stay the same
+SHOWN = 1e-3  # share of a move by noise above which the record moves a message, too
+TIMES = 1e3  # a record moves a message if by so many times what such a random move does
 SIGNS = 2  # vectors of signs of the jitter, each with its negative
 
 Revealed = dict[How, tuple[MessageId, ...]]
-Units = dict[int, Array]  # by draw of a place: [numbers], in units of its scale
+Units = dict[int, Array]  # draw of a place -> its numbers, divided by its scale
 
 
 class ConditionalQuestion(NamedTuple):

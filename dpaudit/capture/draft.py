@@ -22,7 +22,7 @@ from .simulation import is_simulation
 from .weights import lines_of
 
 AUDITED_ROUNDS = 3  # the first ones
-SECONDS = 120.0  # of one run, unless more were asked for
+SECONDS = 120.0  # default time limit of one run
 
 _CERTIFY = """
 [certify]

@@ -22,8 +22,8 @@ from .record_changes import PLATEAU, RecordMoves, Units, Variant
 from .runs import MessageId, ProgramRun
 from .visible_output import NotExamined
 
-DIRECTIONS = "own", "level", "few"  # of FAR
-Used = Mapping[int, Mapping[int, int]]  # by victim and round: the number of its batch
+DIRECTIONS = "own", "level", "few"  # prefixes of the changes in FAR
+Used = Mapping[int, Mapping[int, int]]  # victim -> round -> number of its batch
 
 
 class ShownRound(NamedTuple):
@@ -173,7 +173,7 @@ def _short_directions(sizes: Mapping[How, float], there: Sequence[How], top: flo
         there: those that move it by the longest length, ``top``.
     """
     short = {*DIRECTIONS} - {how.partition(":")[0] for how in there}
-    of_few = defaultdict[str, float](float)  # by distance
+    of_few = defaultdict[str, float](float)  # distance -> largest move
     for how in FAR:
         if how.startswith("few"):
             distance = how.partition(":")[2].lstrip("-")

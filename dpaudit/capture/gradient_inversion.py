@@ -70,16 +70,14 @@ class RunGradient(NamedTuple):
     """What one run shows of one gradient."""
 
     target: Target
-    parts: tuple[MessageId, ...]  # of the message, in the order in which they were sent
+    parts: tuple[MessageId, ...]  # messages that make up the update, in the order of sending
     message: Tensor  # [n]
     weights: Tensor  # [d], at which it was taken
-    links: tuple[frozenset[tuple[int, int]], ...]  # by which these weights came; none: are public
-    batch: ImageBatch  # of all local steps
+    links: tuple[frozenset[tuple[int, int]], ...]  # by which these weights came; empty: public
+    batch: ImageBatch  # the records of all local steps
     sizes: tuple[int, ...]  # records of each local step
     before: Tensor  # [m, d]: weights that were sent before and averaged; none: weights are as above
-    outer: float | None = (
-        None  # what an outer step was taken along, over the message; None: no such
-    )
+    outer: float | None = None  # outer step over the message; None: no outer step
 
 
 class KnownModel(NamedTuple):

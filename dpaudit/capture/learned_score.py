@@ -16,18 +16,18 @@ from dpaudit.accounting.privacy_loss import Array
 
 from .runs import MessageId, ProgramRun
 
-LARGEST = 1e30  # of a number, above which it counts as that
-FLOOR = 0.01  # of its mean square move, what is added to the variance of a number
-ROUNDING = 1e-9  # of the largest value of a number: a mean move below it is none
+LARGEST = 1e30  # numbers of messages are clipped to this size
+FLOOR = 0.01  # share of a number's mean square move that is added to its variance
+ROUNDING = 1e-9  # mean moves below this share of a number's largest value count as zero
 
 
 class MessageScore(NamedTuple):
     """About the log likelihood ratio; 0 in all runs if the record moved nothing on average."""
 
     messages: tuple[MessageId, ...]
-    sizes: tuple[int, ...]  # of the messages
+    sizes: tuple[int, ...]  # number of numbers in each message
     weights: Array  # [sum of 3 * sizes + 1]
-    middle: float = 0.0  # of what a run weighs with the record and without, on average
+    middle: float = 0.0  # mean of the scores with and without the record
 
     @classmethod
     def of(

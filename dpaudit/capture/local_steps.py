@@ -19,8 +19,8 @@ from dpaudit.files.local_training import LocalTraining
 
 AGREE = 1e-2  # relative, between a message without noise and the gradient of one step
 SEVERAL = 0.9  # cosine between the update of several local steps and their mean gradient
-REFITS = 50  # of the average and of the gradients from it
-REFITS_OF_RATE = 4  # of the step size, which is found to second order already
+REFITS = 50  # fits of the average, and of the gradients computed from it
+REFITS_OF_RATE = 4  # fits of the step size, which converge quadratically
 STEADY = 1e-9  # relative change of the average, below which both are found
 
 
@@ -28,10 +28,10 @@ class LocalSteps(NamedTuple):
     """How a message without noise is made of weights that were sent before, and of a gradient."""
 
     mixing: Tensor  # [m]: how much of each
-    factor: float  # of the mean gradient
-    cosine: float  # between the two
-    simulation: LocalSimulation | None = None  # that gives it; None: taken for one step
-    scale: float = 1.0  # of the update, over that of the training that was declared
+    factor: float  # the update over the mean gradient
+    cosine: float  # between update and mean gradient
+    simulation: LocalSimulation | None = None  # None: taken for one step
+    scale: float = 1.0  # the update over that of the declared training
 
     @classmethod
     def of(cls, mixing: Tensor, update: Tensor, gradient: Tensor) -> "LocalSteps":

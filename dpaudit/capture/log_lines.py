@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 import torch
 from pydantic import ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # which pydantic asks for before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from dpaudit.errors import RunError, shortened
 from dpaudit.files.recorded import Purpose
@@ -20,7 +20,7 @@ from dpaudit.memory import size_text
 from dpaudit.recorder import PROTOCOL
 from dpaudit.text import one_line
 
-MOST_BYTES = 2**30  # of one log
+MOST_BYTES = 2**30  # per log
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _Size = Annotated[int, Field(ge=0, lt=2**62)]
 _Name = Annotated[str, Field(max_length=4096)]
@@ -41,7 +41,7 @@ class ProcessLine(TypedDict):
     identity: NotRequired[list[_Rank]]  # among the processes of multiprocessing
     rank: NotRequired[_Rank]
     ordered: NotRequired[bool]  # the rank is a number in an order, which no launcher has given
-    place: NotRequired[list[_Rank]]  # in the order of starting
+    place: NotRequired[list[_Rank]]  # path of child numbers, in the order of starting
 
 
 @with_config(_STRICT)
@@ -86,7 +86,7 @@ class SentLine(LinkLine):
     source: _Rank
     destinations: list[_Rank]
     ranks: list[_Rank]
-    checksums: NotRequired[list[NonNegativeInt]]  # of what was sent, where contents are of objects
+    checksums: NotRequired[list[NonNegativeInt]]  # of the objects that were sent
 
 
 @with_config(_STRICT)
@@ -96,7 +96,7 @@ class AddressedLine(LinkLine):
     kind: Literal["addressed"]
     socket: int
     to: _Name | None
-    crc32: NotRequired[NonNegativeInt]  # of its last part
+    crc32: NotRequired[NonNegativeInt]  # checksum of its last part
 
 
 @with_config(_STRICT)
@@ -263,7 +263,7 @@ def dtype_called(name: str) -> torch.dtype | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of dtypes that torch will drop, or tries out
+            warnings.simplefilter("ignore")  # torch warns of deprecated and experimental dtypes
             torch.ones(1, dtype=dtype).to(torch.complex128)
     except RuntimeError:  # torch computes nothing with such numbers
         return None

@@ -59,7 +59,7 @@ def noise_of_tap(recording: CaptureFolder) -> list[str] | None:
     of all agents.
     """
     found: dict[str, None] = {}
-    drawn: defaultdict[int, dict[int, str]] = defaultdict(dict)  # by process: lines by numbers
+    drawn: defaultdict[int, dict[int, str]] = defaultdict(dict)  # process -> draw's number -> line
     was_called = False
     for draw in sorted(recording.draws, key=lambda one: (one.process, one.sequence)):
         before, n = drawn[draw.process], prod(draw.shape)

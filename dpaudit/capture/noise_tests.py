@@ -27,21 +27,21 @@ from dpaudit.text import apart
 
 from .runs import NamedDraw, ProgramRun
 
-LEVEL = 1e-6  # of a false alarm about the noise of one program
-LEAST_STEP, OFF_GRID = 1e-5, 0.05  # of a grid, in units of the scale; of a step
-FEW_VALUES = 8  # of numbers, which no halves of a continuous law are
-COARSEST = 2.0**-8  # of a number of bfloat16, at most: what its rounding takes away
+LEVEL = 1e-6  # probability of a false alarm about a program's noise
+LEAST_STEP, OFF_GRID = 1e-5, 0.05  # smallest step over the scale; largest distance over the step
+FEW_VALUES = 8  # so few distinct numbers are not half precision of a continuous law
+COARSEST = 2.0**-8  # largest relative rounding error of bfloat16
 FEWEST_ON_GRID = 20  # numbers: of two, one is always a multiple of their gap
-SIZE_LEVEL = 0.05  # of a size of noise outside of its interval
+SIZE_LEVEL = 0.05  # probability that an interval misses the size of the noise
 LEAST_SIZE = 0.9  # times what is stated: down to which noise may be and stay unseen
-LEAST_NUMBERS = 3_000  # of each agent and line of noise, in all runs together
-FEWEST_RUNS, MOST_RUNS = 8, 200  # with seeds of their own
-MOST_NUMBERS = 2_000_000  # that are tested; of more, every so many
+LEAST_NUMBERS = 3_000  # per agent and line of noise, over all runs
+FEWEST_RUNS, MOST_RUNS = 8, 200  # each with a seed of its own
+MOST_NUMBERS = 2_000_000  # tested at most; of more, every k-th
 TAILS = (1.5, 2.0, 2.5, 3.0, 3.5)  # standard deviations, beyond which numbers are counted
 MOST_COLUMNS = 1_000  # draws whose correlations are tested
 FEWEST_PARALLEL = 8  # draws: of fewer, two coordinates may be multiples of one another by chance
 EQUAL = 2.0**-21  # the chance of two numbers, at most
-MEDIAN = 0.6744897501960817  # of the absolute value of a standard normal number
+MEDIAN = 0.6744897501960817  # median of |N(0, 1)|
 
 
 class NormalizedDraw(NamedTuple):
@@ -50,7 +50,7 @@ class NormalizedDraw(NamedTuple):
     run: int
     agent: int
     name: str
-    occurrence: int  # of its agent and name
+    occurrence: int  # number among the draws of its agent and name
     family: NoiseFamily
     values: Array
 

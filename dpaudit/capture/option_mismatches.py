@@ -13,7 +13,7 @@ from dpaudit.files.local_training import LocalTraining
 from .local_steps import LocalSteps
 
 WEIGHTS = 0.9  # cosine with the weights before, above which a message is those and a step
-REFITS = 8  # of the learning rate
+REFITS = 8  # fits of the learning rate
 STEADY = 1e-3  # relative change of the rate, below which it is found
 OF_GRADIENT = (
     "is it at these weights, of the cross-entropy, clipped as clip_norm says, and does "

@@ -14,7 +14,7 @@ from dpaudit.files.recorded import RecordedDraw
 
 from .runs import FAMILIES, ProgramRun
 
-ORDER, CHOICE = "permutation", "choice"  # at the end of an operator
+ORDER, CHOICE = "permutation", "choice"  # suffixes of operators
 LIBRARIES = frozenset(("jax", "numpy", "os", "random"))
 EXPONENTIAL = frozenset(("exponential", "exponential_", "standard_exponential"))
 SEEDS = 10**6  # values of a whole number, from which more numbers can be made than it is

@@ -31,15 +31,15 @@ from .runs import BYTES
 from .visible_output import NotExamined, in_short
 from .worlds import MeasuredRuns
 
-HOWS: dict[tuple[How, How | None], str] = {  # what records become, and what those after them are
+HOWS: dict[tuple[How, How | None], str] = {  # changes -> what they are called
     ("zeroed", None): "have inputs of 0",
     ("own:1e3:other-label", None): "are far out, with another label",
     ("own:1e-3", "level:1e3"): "have hardly any inputs, and the others are alike and far out",
 }
 INTEGERS = (1, 2, 4, 8)  # bytes of one
 DECIMAL_OR_BYTE = re.compile(rb"(?<![0-9])(?:0|[1-9][0-9]{0,8})(?![0-9])|.", re.DOTALL)
-ROUNDS = 3  # that are looked at: the first, one in the middle and the last
-STEPS = 8  # in which the records of a batch are changed, at most
+ROUNDS = 3  # rounds that are examined: the first, one in the middle and the last
+STEPS = 8  # largest number of steps in which a batch's records are changed
 
 
 def refuse_otherwise_among_others(
@@ -203,7 +203,7 @@ def refuse_bare_numbers(runs: Alignments, worlds: MeasuredRuns) -> None:
     held = {frozenset(d for batch in batches_of(worlds.plain, i) for d in batch) for i in holding}
     differ = len(held) == len(holding) > 1
     bare: dict[tuple[Any, ...], dict[int, list[tuple[Booleans, Array]]]] = defaultdict(dict)
-    others: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)  # who sends other numbers
+    others: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)  # -> agents that differ
     for order, message, content in zip(trace.order, trace.ids, trace.contents, strict=True):
         source, name = order[0], order[3]
         if source not in holding:

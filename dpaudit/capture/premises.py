@@ -62,7 +62,7 @@ class Cost(NamedTuple):
     victim: int
     adjacency: RecordAdjacency
     sizes: Mapping[NoiseFamily, float]
-    noiseless: MessageId | None = None  # that shows it
+    noiseless: MessageId | None = None  # a message that shows the record without noise
 
 
 @dataclass
@@ -82,10 +82,10 @@ class PremiseExamination:
     blocked: str = ""  # why none is that rests on moving noise
     moves: RecordMoves | None = None
     costs: Sequence["Cost"] = ()
-    of_runs: Sequence[RunCost] = ()  # what it costs where later rounds remember it
+    of_runs: Sequence[RunCost] = ()  # costs if later rounds remember the record
     unseen: Sequence[str] = ()  # factors of inputs whose messages are no finite numbers
     aligned: bool = False  # the runs are the same when noise is moved, and bound all records
-    runs: Sequence[ProgramRun] = ()  # with seeds of their own
+    runs: Sequence[ProgramRun] = ()  # runs with seeds of their own
 
     def examine(self, asked: Sequence[ClaimAgainst], decided: bool) -> None:
         """Play what the premises need, if the claims may be supported.
@@ -387,12 +387,12 @@ class PremiseExamination:
         if remembered is not None:
             return of_run, remembered
         if sampling.amplifies and record_adjacency(claim) != "add-remove":
-            return Least(0.0), None  # what a batch has without both records is not known
+            return Least(0.0), None  # what a batch sends without both records is not known
         found = [
             least([released(family, size, rate=sampling.rate)], delta, cost.adjacency)
             for cost in costs
             for family, size in cost.sizes.items()
-            if size > 0 and (family == "gaussian" or delta == 0)  # where L1 is all that counts
+            if size > 0 and (family == "gaussian" or delta == 0)  # only L1 moves count for pure DP
         ]
         return max([*found, of_run], key=lambda one: one.epsilon), None
 

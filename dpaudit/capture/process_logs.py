@@ -20,7 +20,7 @@ Record = dict[str, Any]
 Line = TypeVar("Line", RecordedDraw, RecordedEvent)
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
-LEAST_DIGITS = 4  # of a number that can be told as the system's
+LEAST_DIGITS = 4  # least digits of a number that can be recognised as given by the system
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
     "ChildFailedError",
     "ProcessExitedException",
@@ -31,7 +31,7 @@ _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
 class Process:
     """What one process wrote down."""
 
-    path: Path  # of its log; the contents lie beside it
+    path: Path  # the log; contents lie beside it
     records: tuple[Record, ...]
 
     @classmethod

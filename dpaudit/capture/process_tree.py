@@ -35,13 +35,13 @@ def guarded(mark: str, command: Sequence[str], **how: Any) -> Iterator["subproce
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, mark],
         stdin=subprocess.PIPE,
-        start_new_session=True,  # where no signal to this process's group reaches it
+        start_new_session=True,  # signals to this process's group do not reach it
         text=True,
     )
     try:
         with subprocess.Popen(command, start_new_session=True, **how) as started:
             try:
-                with suppress(OSError):  # of a guard that somebody has ended
+                with suppress(OSError):  # the guard may have been ended by somebody
                     print(started.pid, file=guard.stdin, flush=True)
                 yield started
             finally:
@@ -72,7 +72,7 @@ def _end(sessions: list[int], mark: str) -> None:
 
 def _all_of(sessions: list[int], mark: str) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # of another user, or over
+        with suppress(OSError):  # the process may be of another user, or over
             state, _, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
             is_over = state in "ZX"
             of_session = int(session) in sessions and not is_over

@@ -34,14 +34,14 @@ from .runs import ProgramRun, RoundNumbers
 from .world_files import write_world
 
 Found = TypeVar("Found")
-LAST_LINES = 5  # of what a program printed before it failed
+LAST_LINES = 5  # lines of output to quote when a program fails
 PORTS = 3  # runs that are tried while the port that was free is not any more
 POLL = 5e-3  # seconds
 MOST_SAID = 2**16  # bytes of a text of a run that are read
 SERVE = "import sys; del sys.path[0]; from dpaudit_recorder.server import main; sys.exit(main())"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 ORDERED = {"PYTHONHASHSEED": "0"}  # sets of texts have one order in all runs
-KEPT = "checkpoints/worlds"  # in a run directory: runs that are done, where ``--resume`` goes on
+KEPT = "checkpoints/worlds"  # finished runs in a run directory, for ``--resume``
 
 
 class Program:
@@ -70,7 +70,7 @@ class Program:
     @contextmanager
     def running(self) -> Iterator["Program"]:
         """All processes end with the block."""
-        shutil.rmtree(self.scratch, ignore_errors=True)  # of an audit that was killed
+        shutil.rmtree(self.scratch, ignore_errors=True)  # left by an audit that was killed
         try:
             with self._runs.running():
                 yield self

@@ -22,8 +22,8 @@ from .visible_output import NotExamined
 
 # times the scale of noise: probabilities 4e-8 and 3e-7, more than a usual delta of a thousand draws
 FAR: Mapping[NoiseFamily, float] = {"gaussian": 5.5, "laplace": 15.0}
-PART = 0.01  # of the move of a record: less is rounding of large noise
-ROUNDS = 3  # that are looked at: the first, one in the middle and the last
+PART = 0.01  # moves below this share of a record's move are rounding of large noise
+ROUNDS = 3  # rounds that are examined: the first, one in the middle and the last
 
 
 def refuse_other_noise_far_out(runs: Alignments, moves: RecordMoves) -> None:

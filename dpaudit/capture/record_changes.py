@@ -11,8 +11,8 @@ from dpaudit.files.world import FAR, How
 
 from .runs import MessageId
 
-Units = dict[tuple[int, str], Array]  # by round and key of a draw: how far it is moved
-PLACES = ("first", "middle", "last")  # of the records of a batch, one of which is changed
+Units = dict[tuple[int, str], Array]  # (round, key of a draw) -> how far it is moved
+PLACES = ("first", "middle", "last")  # which record of a batch is changed
 PLATEAU = 1e-3  # relative: by which the moves of records far out differ, where they are clipped
 NOT_SEEN = (
     "no record that was tried adds nothing to round {} of agent {}, so that how far one moves it "
@@ -24,7 +24,7 @@ class Variant(NamedTuple):
     """What becomes of which record of a batch."""
 
     how: How
-    place: int  # of PLACES
+    place: int  # index in PLACES
 
 
 class RecordMoves(NamedTuple):
@@ -36,7 +36,7 @@ class RecordMoves(NamedTuple):
     )  # it moves by what no noise hides, in the last round
     units: Mapping[Variant, Mapping[int, Units]]  # the moves themselves, by victim
     overflowing: Mapping[Variant, Mapping[int, Units]] = {}  # the same of each round alone
-    without: Mapping[tuple[int, int], Units] = {}  # by place and victim: to one that adds nothing
+    without: Mapping[tuple[int, int], Units] = {}  # (place, victim) -> its move without effect
     not_seen: str = ""  # why there is none
 
     def largest(self, k: int, family: NoiseFamily) -> float:

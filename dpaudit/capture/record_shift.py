@@ -34,8 +34,8 @@ from .draw_order import numbers_that_move
 from .runs import AgentRound, MessageId, ProgramRun
 
 Booleans = NDArray[np.bool_]
-MOST_ENTRIES = 10**7  # of one part of B
-NOTHING = 1e-5  # of the largest change of a round: below it is rounding
+MOST_ENTRIES = 10**7  # per block of B
+NOTHING = 1e-5  # moves below this share of a round's largest one count as rounding
 MOST_LAPLACE = 16  # draws of a round whose moves are kept one by one
 CLIPPED = (
     "if the noise is clipped or normalised with the gradient, add it after that; if the noised "
@@ -72,8 +72,8 @@ class FilteredNumbers(NamedTuple):
 class RoundLeak(NamedTuple):
     """What the messages of one round show of one record."""
 
-    mu: float  # of Gaussian noise
-    epsilon: float  # of Laplace noise, beside it
+    mu: float  # under Gaussian noise
+    epsilon: float  # under Laplace noise, in addition
     noiseless: MessageId | None = None  # shows the record without noise; both are infinite then
     upper: bool = False  # an upper end alone, as hidden noise may add to what is there
     hidden: bool = False  # the messages do not determine the draws
@@ -280,7 +280,7 @@ class _Part(NamedTuple):
 class _System(NamedTuple):
     """B and a of several messages together, B as its entries that are not 0."""
 
-    offsets: Mapping[MessageId, int]  # of the rows of each message
+    offsets: Mapping[MessageId, int]  # first row of each message
     a: Array  # [rows]
     row: Integers  # [entries]
     column: Integers  # [entries]
@@ -309,7 +309,7 @@ class _System(NamedTuple):
 class NoiseMove(NamedTuple):
     """How noise is moved to make up for changes, and what that does not reach."""
 
-    units: Mapping[int, Array]  # by draw of the place: [numbers], in units of its scale
+    units: Mapping[int, Array]  # draw of the place -> its numbers, divided by its scale
     left: float = 0.0  # the largest change that noise does not make up for, in units of the noise
     bare: float = 0.0  # the largest change of a number without noise
     hidden: bool = False  # the messages do not determine the draws
@@ -357,10 +357,10 @@ def _together(
     offsets, a, row, size = system.offsets, system.a, system.row, system.size
     lengths = [len(change) for change in changes.values()]
     laplace = np.array([place.draws[i].family == "laplace" for i in system.draw])
-    noise = np.sqrt(np.bincount(row, size**2, len(a)))  # of each number
+    noise = np.sqrt(np.bincount(row, size**2, len(a)))  # standard deviation of each number
     largest = float((np.abs(a[noise > 0]) / noise[noise > 0]).max())
     mu2, hidden, upper = 0.0, False, False
-    parts = [np.zeros(0)]  # of epsilon
+    parts = [np.zeros(0)]  # epsilon of each block
     unit, weight, is_laplace = np.ones(len(a)), np.zeros(len(a)), np.zeros(len(a), bool)
     for block in _blocks(row, system.column, size, len(a), len(system.draw)):
         moved = a[block.rows]
@@ -379,7 +379,7 @@ def _together(
         hidden |= bool(undetermined.any())
         upper |= bool((undetermined & of_laplace.any(1)).any())
         weight[block.rows] = weights
-        if block.B.shape[2] == 1:  # of such a Laplace draw the first number that it moves is enough
+        if block.B.shape[2] == 1:  # one number that a Laplace draw moves is enough
             alone = of_laplace[:, 0]
             rows = block.rows[alone]
             weight[rows], is_laplace[rows[:, 0]] = 0.0, True
@@ -411,7 +411,7 @@ def _blocks(
     labels, rows_of = np.unique(label[order_r], return_counts=True)
     columns_of = np.unique(label[n_rows + order_c], return_counts=True)[1]
     first_r, first_c = np.cumsum(rows_of) - rows_of, np.cumsum(columns_of) - columns_of
-    part = np.searchsorted(labels, label[row])  # of each entry
+    part = np.searchsorted(labels, label[row])  # index of each entry's block
     place_r, place_c = np.zeros(n_rows, int), np.zeros(n_columns, int)  # within a part
     place_r[order_r] = np.arange(len(order_r)) - np.repeat(first_r, rows_of)
     place_c[order_c] = np.arange(n_columns) - np.repeat(first_c, columns_of)

@@ -40,12 +40,12 @@ from dpaudit.files.recorded import (
 from .log_lines import dtype_called
 from .process_logs import Process, Record, events_of
 
-MOST_TENSORS, MOST_BYTES = 10_000, 2**29  # of one file
+MOST_TENSORS, MOST_BYTES = 10_000, 2**29  # of one file, at most
 DTYPES = {"bfloat16": "BF16", "bool": "BOOL"} | {
     f"{kind}{bits}": f"{letter}{bits}"
     for kind, letter in (("float", "F"), ("int", "I"), ("uint", "U"))
     for bits in (8, 16, 32, 64)
-}  # of safetensors; of others the bytes are stored
+}  # dtypes of safetensors; others are stored as bytes
 
 
 class CaptureFolder:
@@ -142,7 +142,7 @@ class Receipts:
             for record in process.of_kind("received"):
                 link = self._link(number, record, record["rank"])
                 self._numbered[(*link, record["number"])] = record["crc32"]
-                if record["anyone"]:  # which is numbered when it is complete, maybe out of order
+                if record["anyone"]:  # numbered when complete, maybe out of order
                     self._from_anyone[link].append(record["crc32"])
 
     def contradict(self, process: int, record: Record, sent: list[int]) -> bool:
@@ -178,7 +178,7 @@ class SentContents:
         if path.stat().st_size:
             with open(path, "rb") as file:
                 self._raw = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        self._known: dict[tuple[str, str], tuple[str, str]] = {}  # to file and key
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}  # content -> its file and key
         self._files: dict[str, list[tuple[str, LoggedTensor]]] = {}
         self._room = 0
 

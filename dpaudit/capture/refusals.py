@@ -10,7 +10,7 @@ from dpaudit.files.captured_file import CapturedConfig
 
 from .runs import MessageId, ProgramRun, first_difference, place_of
 
-ROUNDED = 1e-5  # of the largest number: what sums of float32 in another order differ by at most
+ROUNDED = 1e-5  # float32 sums in another order differ by this share of the largest number at most
 
 
 def refuse_absent(config: CapturedConfig, plain: ProgramRun) -> None:

@@ -13,23 +13,23 @@ from dpaudit.files.recorded import RecordedDraw, RecordedEvent
 from .simulation import TAP
 
 Line = TypeVar("Line", RecordedEvent, RecordedDraw)
-RoundsFound = dict[tuple[int, int], int | None]  # by process and sequence
+RoundsFound = dict[tuple[int, int], int | None]  # (process, sequence) -> round
 LONGEST_PERIOD = 1000  # calls of one process in one round
-FEWEST = 1 / 3  # of a process's calls that must repeat to be seen as rounds
-SMALL = 0.1  # of the numbers of the largest message
-MOST = 0.8  # of what the best period explains: a shorter one that does so may be believed
+FEWEST = 1 / 3  # least share of a process's calls that must repeat to count as rounds
+SMALL = 0.1  # messages below this share of the largest one are small
+MOST = 0.8  # a shorter period counts if it explains this share of what the best one does
 
 
 class ProgramCall(NamedTuple):
     """What one process did in one call: it sent, or it drew."""
 
-    sequence: int  # of its first event
+    sequence: int  # number of its first event
     site: str
     sent: tuple[Hashable, ...] = ()  # operator, shapes and dtypes of each event; none of a draw
     tags: tuple[int | None, ...] = ()
     destinations: tuple[tuple[int, ...], ...] = ()
     size: int = 0  # numbers of its largest message
-    agent: int | None = None  # of which the process told the tap
+    agent: int | None = None  # the agent, if the tap was told
     process: int = 0
 
 
@@ -134,7 +134,7 @@ def _by_agent(calls: list[ProgramCall]) -> list[list[ProgramCall]]:
 def _numbers(calls: Sequence[ProgramCall], starts: Sequence[bool]) -> list[int | None]:
     """The round of each call, from which of them start one."""
     numbers: list[int | None] = list(map(int, np.cumsum(starts)))
-    following = None  # of the next message
+    following = None  # round of the next message
     for i in reversed(range(len(calls))):
         if calls[i].sent:
             following = numbers[i] or None
@@ -207,9 +207,9 @@ def _starts(sending: Sequence[ProgramCall]) -> set[int]:
 
 
 class Period(NamedTuple):
-    start: int  # of the calls, where they begin to repeat
+    start: int  # index of the first call that repeats
     length: int  # calls after which they do
-    explained: int  # of the calls
+    explained: int  # number of calls that the period explains
 
 
 def _period(keys: Sequence[ProgramCall]) -> Period | None:

@@ -55,7 +55,7 @@ from .simulation import Counting, is_simulation, with_counted_rounds
 RECORDER = Path(dpaudit.recorder.__file__).resolve().parent  # the package that every process loads
 SECONDS, MOST_BYTES = 600.0, 2 * 10**9
 LONGEST_COMMAND = 160  # characters of it that an error shows
-_CODED = re.compile(r"(DPA\d{3}) (.*)", re.DOTALL)  # what the recorder refuses with a page
+_CODED = re.compile(r"(DPA\d{3}) (.*)", re.DOTALL)  # refusals of the recorder that have a page
 LOST = "what a process sent and drew after that is not recorded"
 LEFT_RUNNING = (
     "{} still ran when the command ended, and had to be ended: start the program so that it waits "
@@ -68,8 +68,8 @@ _PAUSE = 0.1  # seconds
 class Options:
     """How a command is recorded."""
 
-    seconds: float = SECONDS  # that it may take
-    most_bytes: int = MOST_BYTES  # of contents of messages, over all processes
+    seconds: float = SECONDS  # time limit
+    most_bytes: int = MOST_BYTES  # limit for the contents of all messages of all processes
     cpu: bool = False  # answer for CUDA with the CPU, and for nccl with gloo
     round_starts_at: str | None = None  # a call site
     transport: Path | None = None  # the adapter of another transport: docs/own-script.md
@@ -141,7 +141,7 @@ class CommandEnd(NamedTuple):
 
     code: int  # negative: by that signal
     failure: BaseException | None = None  # why it was ended
-    unseen: tuple[str, ...] = ()  # what is not recorded for it
+    unseen: tuple[str, ...] = ()  # what could not be recorded
 
 
 def _read(raw: Path, failure: BaseException | None) -> tuple[list[Process], list[str]]:

@@ -40,8 +40,8 @@ class RunCost(NamedTuple):
 
     victim: int
     adjacency: RecordAdjacency
-    sizes: Mapping[NoiseFamily, Sequence[float]]  # of the rounds
-    noiseless: MessageId | None = None  # that shows it
+    sizes: Mapping[NoiseFamily, Sequence[float]]  # move in each round
+    noiseless: MessageId | None = None  # a message that shows the record without noise
 
 
 def costs_of_runs(

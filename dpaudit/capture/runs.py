@@ -38,7 +38,7 @@ SINGLE = {"float32"}
 FAMILIES: dict[str, NoiseFamily] = {"gaussian": "gaussian", "laplace": "laplace"}
 BYTES = {"uint8"}
 NAMED = 3  # tensors of a message
-SUMMED = "all_reduce"  # to other reductions the root's own part is not recorded
+SUMMED = "all_reduce"  # the one reduction to which every part is recorded
 
 
 class MessageId(NamedTuple):
@@ -48,7 +48,7 @@ class MessageId(NamedTuple):
     destinations: tuple[int, ...]
     name: str
     round: int
-    nth: int = 0  # of those of this name to these destinations in this round
+    nth: int = 0  # number among messages with this name, destinations and round
 
     def __str__(self) -> str:
         to = ", ".join(map(str, self.destinations)) or "nobody"
@@ -77,7 +77,7 @@ class TakenBatch(NamedTuple):
     agent: int
     sequence: int  # rises over batches, draws and messages together
     records: int
-    digests: tuple[str, ...]  # of each record, in a run whose draws are its own
+    digests: tuple[str, ...]  # one per record, in a run without replayed draws
 
 
 class RoundNumbers:
@@ -432,12 +432,12 @@ class AgentRound(NamedTuple):
     messages: tuple[MessageId, ...]
     draws: tuple[NamedDraw, ...]  # its own, or those of all where agents share noise
     batch: int  # the first of the round; 1 is the agent's first
-    n_batches: int = 1  # of the round, one for each local step
-    record: int = 0  # which of the batch
-    digest: str | None = None  # of that record; None: it may be in no other batch
+    n_batches: int = 1  # batches in the round, one per local step
+    record: int = 0  # index of the record in the batch
+    digest: str | None = None  # of the record; None: it may be in no other batch
     again: tuple[tuple[int, int], ...] = ()  # other batches of the round that hold it, and where
     others: tuple[MessageId, ...] = ()  # messages of other agents, where agents share noise
-    owners: Mapping[str, frozenset[int]] = {}  # of draws that several agents have made, by key
+    owners: Mapping[str, frozenset[int]] = {}  # key of a draw -> the agents that made it
 
     def changes(self, how: How) -> tuple[Change, ...]:
         """What becomes of the record, in every batch of the round that holds it."""

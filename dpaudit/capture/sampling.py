@@ -17,8 +17,8 @@ from dpaudit.files.claim import Claim
 from .runs import TakenBatch
 
 Pattern = Literal["whole", "epochs", "random", "unknown"]
-Digests = Sequence[Sequence[str]]  # of the records of each batch
-CHANCE = 1e-4  # below it, batches drawn at random do not look like this
+Digests = Sequence[Sequence[str]]  # digests of the records of each batch
+CHANCE = 1e-4  # batches that random draws make less often than this are not random
 
 _SEEN: dict[Pattern, str] = {
     "whole": "every batch has the same records",
@@ -31,7 +31,7 @@ class Sampling(NamedTuple):
 
     stated: Literal["none", "poisson", "fixed"] | None
     rate: float
-    pattern: Pattern  # of all victims
+    pattern: Pattern  # that all victims have
 
     @classmethod
     def of(cls, record: RecordOptions, taken: Sequence[TakenBatch]) -> "Sampling":

@@ -76,7 +76,7 @@ LIMIT = (
 SAME = "what this adversary reads of the record is the same in all runs: there are 0 bits"
 
 TITLES = ("likelihood ratio", "learned score")
-ALPHA = 0.05  # of a false bound of one test
+ALPHA = 0.05  # probability of a false bound in one test
 BLOCK = 20  # runs after which scores are kept
 LEAST_CHOOSING = 4  # runs, two of each side
 LEAST_TAUGHT = 8  # pairs of runs
@@ -94,7 +94,7 @@ class Channel(NamedTuple):
     """The view that a score is made from."""
 
     threat_model: ThreatModel
-    message: str | None = None  # by name; None: all that it reads in the round
+    message: str | None = None  # name of the message; None: all that is read in the round
 
 
 Score = Callable[[ProgramRun], float]
@@ -106,7 +106,7 @@ class ShortRunScores(NamedTuple):
     victims: tuple[int, ...]
     values: Array  # [runs, victims]
     having: NDArray[np.bool_]  # [runs, victims]: with the record
-    n_choosing: int  # of the runs, the first ones
+    n_choosing: int  # number of first runs that choose the threshold
 
     @property
     def counted(self) -> Scores:
@@ -404,7 +404,7 @@ def _revealed(
         return {Name.INFORMATION: Metric(value=0.0, n=len(score))} | limits, {}, (SAME,)
     rng = np.random.default_rng([runs.config.seed, 3])
     splits, shuffles = attack.n_splits, attack.n_permutations
-    found, _ = without_warnings(  # that the bit repeats
+    found, _ = without_warnings(  # inputs with repeated bits raise a warning
         lambda: maximum_information(
             [included], [score], rng, k=attack.k, n_permutations=shuffles, n_splits=splits
         )

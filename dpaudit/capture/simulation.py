@@ -95,9 +95,9 @@ def _own_rounds(
 ) -> Iterator[tuple[RecordedEvent | RecordedBatch, int, int]]:
     """Messages and batches in their order, with the agent of each and its round of its own."""
     taking = {batch.agent for batch in batches} if counting.by_batch else set()
-    before = {*taking} if counting.from_batch else set()  # who has taken no batch yet
+    before = {*taking} if counting.from_batch else set()  # agents that have taken no batch yet
     own: defaultdict[int, int] = defaultdict(lambda: 1)
-    sent: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)  # in this round
+    sent: defaultdict[int, set[tuple[object, ...]]] = defaultdict(set)  # agent -> its messages
     both: list[RecordedEvent | RecordedBatch] = [*events, *batches]
     for one in sorted(both, key=lambda one: one.sequence):
         agent = one.source if isinstance(one, RecordedEvent) else one.agent

@@ -17,16 +17,16 @@ from .record_shift import NOTHING, RoundLeak
 from .runs import MessageId, ProgramRun
 
 MOVES = "{} moves with a record, and {}"
-UNIFORM = frozenset(("rand", "random", "uniform", "uniform_"))  # which draw Poisson batches
+UNIFORM = frozenset(("rand", "random", "uniform", "uniform_"))  # draws that Poisson sampling makes
 
 
 class UnnamedNoise(NamedTuple):
     """Where to look for noise that nobody has named."""
 
-    plain: ProgramRun  # in which draws are the program's own
+    plain: ProgramRun  # the run with the program's own draws
     sites: tuple[str, ...]
     left_behind: Mapping[MessageId, str] = {}  # messages of draws that the tap was only shown
-    of_noise_alone: Collection[MessageId] = ()  # that no draw which is not shown moves
+    of_noise_alone: Collection[MessageId] = ()  # messages that no undeclared draw moves
 
     def hidden(self, found: RoundLeak) -> tuple[MessageId, str] | None:
         """A message by which a round shows a record, and what may hide it, as a clause.

@@ -24,7 +24,7 @@ from dpaudit.text import one_line
 from .program import Program
 from .runs import MessageId, ProgramRun
 
-WARNED = re.compile(  # of numbers that are not finite, with the line of the program below it
+WARNED = re.compile(  # warnings of numbers that are not finite, with the program's line below
     r".*:\d+: RuntimeWarning: (?:overflow|underflow|invalid value|divide by zero)"
 )
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -33,7 +33,7 @@ CLOCK = re.compile(  # dates and times of day, durations, and rates as of sample
     rf"|{NUMBER.pattern} ?(?:[A-Za-z]+/)?(?:[mnuµ]?s|secs?|seconds?|minutes?)(?:/[A-Za-z]+)?\b"
 )
 WHOLE = re.compile(r"(?<![\w.])\d{4,}(?!\w|\.\d)")  # a whole number of four digits or more
-LONGEST = 80  # of a line that is quoted
+LONGEST = 80  # length of a quoted line
 SAME = 1e-6  # relative or absolute: by which numbers that are printed may differ, from rounding
 Ordered = Literal["all", "source", "link"]
 SENT_ON = (
@@ -98,9 +98,7 @@ def is_same(one: Array, other: Array, size: float = 0.0) -> bool:
 class VisibleOutput(NamedTuple):
     """What a run sends, and what decides that."""
 
-    order: tuple[
-        tuple[Any, ...], ...
-    ]  # of each message: who sends it, to whom, where, of which shape
+    order: tuple[tuple[Any, ...], ...]  # sender, receivers, place and shape of each message
     contents: tuple[Array, ...]
     ids: tuple[MessageId | None, ...]
     draws: tuple[tuple[str, float, str], ...]  # key, scale and family of noise
@@ -240,7 +238,7 @@ class EqualRuns(NamedTuple):
                     printed.append(one.printed)
             least, *more = sorted(printed, key=len)
             forked = is_simulation and len(more) == 1 and {*least} < {*more[0]}
-            if more and not forked:  # at the first tap, and what is printed before is printed once
+            if more and not forked:  # forks would print again what came before the first tap
                 line = other_line(least, more[0])
                 why = "what is printed or sent as text differs between equal runs"
                 raise NotExamined("completeness", f"{why}, as {line}" if line else why)

@@ -27,10 +27,10 @@ from dpaudit.files.recorded import RecordedEvent
 from .recording import CaptureFolder
 from .runs import numbers
 
-FEWEST_ROUNDS, FEWEST_NUMBERS = 3, 16  # of a line, below which nothing is said of it
-MOST_ROUNDS, MOST_NUMBERS = 8, 10_000  # that are looked at
-NEAR = 0.25  # of 1: the sum of coefficients of weights
-SMALL = 0.5  # of a message's length: its step, where successive steps do not decide
+FEWEST_ROUNDS, FEWEST_NUMBERS = 3, 16  # lines with fewer are not judged
+MOST_ROUNDS, MOST_NUMBERS = 8, 10_000  # examined at most
+NEAR = 0.25  # largest distance of the sum of coefficients from 1, for weights
+SMALL = 0.5  # steps below this share of a message's length mean weights, if all else fails
 AFRESH = -0.1  # cosine of what is left of successive messages, below which they are drawn afresh
 
 Sent = tuple[int, tuple[int, ...]]  # source and destinations
@@ -40,8 +40,8 @@ class Line(NamedTuple):
     """What one line sends, by what its messages are made of."""
 
     sends_weights: bool
-    step: float  # what earlier messages do not explain, relative to a message
-    total: float  # of the coefficients of earlier messages
+    step: float  # what earlier messages do not explain, over the message
+    total: float  # sum of the coefficients of earlier messages
 
     @property
     def says(self) -> str:

@@ -41,24 +41,24 @@ from .sampling import Sampling
 from .shared_draws import owners, same_draws
 from .unnamed_noise import UnnamedNoise
 
-Pair = tuple[How, How]  # what the record is without, and with
+Pair = tuple[How, How]  # what the record is in one run, and in the other
 OnRun = Callable[[], None]
-ROUNDED = 2.0**-20  # of a sum of up to 16 numbers in single precision, relative to the largest
+ROUNDED = 2.0**-20  # relative error of a float32 sum of up to 16 numbers
 
 
 @dataclass(frozen=True)
 class NeighbouringRuns:
     """Worlds of one round that share all draws: each victim's record as one of several things."""
 
-    places: Mapping[int, AgentRound]  # by victim; one that has no part in the round has none
+    places: Mapping[int, AgentRound]  # by victim; a victim that has no part in the round is missing
     noised: Mapping[int, Mapping[MessageId, tuple[Response, ...]]]
-    runs: Mapping[int, Mapping[How, ProgramRun]]  # by victim
+    runs: Mapping[int, Mapping[How, ProgramRun]]  # victim -> change -> run
     base: ProgramRun = field(repr=False)
     hidden_before: Collection[int] = ()  # victims whose earlier noise their messages may not show
     others_hid: bool = False  # another agent has drawn noise before, and may not have sent it
     # By victim: messages that are not linear in their noise, or differ in size.
     unmeasured: Mapping[int, Mapping[MessageId, NotMeasured]] = field(default_factory=dict)
-    revealed: Mapping[int, Revealed] = field(default_factory=dict)  # beside its linear messages
+    revealed: Mapping[int, Revealed] = field(default_factory=dict)  # by victim
     # By victim: how many numbers a message has, or None, where that depends on its record alone.
     sizes: Mapping[int, Mapping[MessageId, Mapping[How, int | None]]] = field(default_factory=dict)
 
@@ -159,10 +159,10 @@ class MeasuredRuns(NamedTuple):
     sampling: Sampling
     plain: ProgramRun
     base: ProgramRun
-    replay: World  # by which runs share every draw
+    replay: World  # the world in which runs share every draw
     rounds: Mapping[int, NeighbouringRuns]
     not_measured: str = ""  # a round, with why
-    otherwise: str = ""  # what draws other numbers without the record, or in each run
+    otherwise: str = ""  # draws that depend on the record or on the run, as a sentence
     # By message: why other draws may hide it than what tap.noise returns, which moves nothing.
     left_behind: Mapping[MessageId, str] = {}
     leaves_out: bool = True  # a record; else others take its place alone
@@ -377,7 +377,7 @@ def _neighbours(
     silent_ones = hiding - {m.source for m in earlier}
     hidden = [v for v in places if v in hiding]
     if silent_ones or (hiding and (replay.same or len(together) > 1)):
-        hidden = [*places]  # what one agent keeps may be in messages of all
+        hidden = [*places]  # what one agent keeps may appear in messages of all agents
     told: dict[int, Revealed] = {}
     if len(together) == 1:  # each agent's messages have its own noise
         asked = [asked_of(p, noised[v], unmeasured[v], base, silent) for v, p in places.items()]
@@ -449,10 +449,10 @@ def hiding_before(base: ProgramRun, sites: Sequence[str], k: int) -> frozenset[i
     of_all, _ = base.window(k)
     for draw in base.draws:
         begin, end = spans[draw.agent]
-        before = begin if end >= 0 else max(begin, of_all)  # of one that sends nothing in the round
+        before = begin if end >= 0 else max(begin, of_all)  # agent that sends nothing now
         if is_noise(draw, sites) and draw.sequence < before:
             drawn[draw.agent] += len(base.tape[draw.key])
-    contents = {  # to several receivers it is one
+    contents = {  # one content, even if several receivers get it
         (message.source, content.tobytes()): len(content)
         for message, content in base.messages.items()
         if message.round < k

@@ -28,8 +28,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-MISSING, FOLDER, ENDLESS = "missing", "folder", "endless"  # in the place of a file's hash
-VARIABLE = "DPAUDIT_INPUTS"  # of the environment: JSON, {"log": a file, "exempt": [paths]}
+MISSING, FOLDER, ENDLESS = "missing", "folder", "endless"  # stand for a file's hash
+VARIABLE = "DPAUDIT_INPUTS"  # environment variable: JSON, {"log": a file, "exempt": [paths]}
 INSIDE = os.path.join(_HERE, "inside")
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr", "/lib", "/lib64", "/bin", "/sbin", "/run")
 PACKAGES = ("site-packages", "dist-packages")
@@ -192,7 +192,7 @@ def _follow(what: str, act: Callable[..., None], *arguments: Any) -> None:
     _busy.add(thread)
     try:
         act(recorder, *arguments)
-    except Exception as error:  # as of a folder that cannot be read; Python will say so
+    except Exception as error:  # such as an unreadable folder; Python will report it
         recorder.say("unknown", f"{what}: {error}")
     finally:
         _busy.discard(thread)
@@ -416,7 +416,7 @@ def _roots() -> tuple[str, ...]:
     return tuple(place for place in (*places, *fonts) if place)
 
 
-BESIDE = ("attacks", "defenses", "recorder", "reports")  # in a repository, of dpaudit
+BESIDE = ("attacks", "defenses", "recorder", "reports")  # packages of dpaudit in a repository
 
 
 def _stack() -> list[str]:
@@ -435,7 +435,7 @@ def _is_own(stack: Sequence[str]) -> bool:
     library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     outside = (f for f in stack if not f.startswith((library, "<")) or _is_package(f))
     own = os.path.dirname(_HERE)
-    beside = os.path.join(os.path.dirname(own), "recorder")  # of programs, in a repository
+    beside = os.path.join(os.path.dirname(own), "recorder")  # in a repository
     return next(outside, "").startswith((own + os.sep, beside + os.sep))
 
 

@@ -28,9 +28,9 @@ from dpaudit.files.ledger_file import Budget, LedgerEntry
 from dpaudit.release import Release
 
 ROUNDING = 1e-9  # relative: sums of as many numbers as there are releases are not exact
-MOST_KINDS = 64  # of releases that are composed as they are
+MOST_KINDS = 64  # kinds of releases that are composed unchanged
 STEP = 1e-3  # relative, by which the noise of more kinds is rounded down
-ROOM = 1.02  # by which noise may fall before releases ahead of it are composed anew
+ROOM = 1.02  # factor by which noise may fall before earlier releases are composed anew
 
 
 class Account(ABC):

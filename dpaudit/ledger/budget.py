@@ -19,7 +19,7 @@ from dpaudit.strict import Strict
 from .accounts import Accounts
 from .file import LedgerFile
 
-WARN_AT = 0.9  # of epsilon
+WARN_AT = 0.9  # share of epsilon
 MOST_REMAINING = 10**7
 
 Sampling = Literal["none", "poisson", "fixed"]

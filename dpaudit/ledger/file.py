@@ -33,7 +33,7 @@ class LedgerFile:
     def __init__(self, path: Path, budget: Budget) -> None:
         self.path = path
         self._budget = budget
-        self._lines, self._read = 0, 0  # that were read, and their bytes
+        self._lines, self._read = 0, 0  # lines that were read, and their bytes
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -21,7 +21,7 @@ from dpaudit.verify.accountant import (
 
 FORMAT = "dpaudit-ledger"
 TOLERANCE = 1e-3  # relative: how far the upper ends of two accountants may lie apart
-RESERVED = 1e-3  # of delta, for losses that a Renyi filter leaves out
+RESERVED = 1e-3  # share of delta for losses that a Renyi filter leaves out
 
 
 class AgentTotal(NamedTuple):

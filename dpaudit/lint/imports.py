@@ -48,7 +48,7 @@ def numbers_in(file: Path | None) -> Env:
         return {}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that a later Python refuses
+            warnings.simplefilter("ignore")  # invalid escapes warn
             return numbers_at_top(ast.parse(text_of(file, MOST_BYTES)))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return {}

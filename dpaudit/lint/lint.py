@@ -28,7 +28,7 @@ def lint(paths: Sequence[Path], on_step: OnStep = silent) -> LintResult:
     hints: list[Hint] = []
     unread: list[Unread] = []
     n_files = 0
-    numbers_in.cache_clear()  # of files that may have changed
+    numbers_in.cache_clear()  # files may have changed
     every = list(sources(paths))
     for i, source in enumerate(every):
         on_step(i, len(every))
@@ -48,7 +48,7 @@ def hints_of(source: SourceFile) -> list[Hint] | str:
     """The hints of one file; a text says why it could not be examined."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that a later Python refuses
+            warnings.simplefilter("ignore")  # invalid escapes warn
             tree = ast.parse(source.text)
         if not WORTH_READING.search(source.text):
             return []

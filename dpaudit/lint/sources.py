@@ -8,7 +8,7 @@ from pathlib import Path
 from dpaudit.files.documents import json_from, reason, text_of
 from dpaudit.files.hint import Unread
 
-MOST_BYTES = 5 * 2**20  # of a file: what is larger was not written by a person
+MOST_BYTES = 5 * 2**20  # larger files were not written by a person
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}  # and what begins with a dot
 
 
@@ -19,7 +19,7 @@ class SourceFile:
     path: str
     text: str
     is_asked_for: bool
-    cells: tuple[tuple[int, int], ...] = ()  # of a notebook: the number of each, and its first line
+    cells: tuple[tuple[int, int], ...] = ()  # (number, first line) of each cell of a notebook
 
     def place(self, line: int) -> tuple[int, int]:
         """The cell of a line, 0 outside of notebooks, and the line in it."""

@@ -30,9 +30,9 @@ class NoiseDraw:
     line: int
     column: int
     family: Family
-    scale: Names  # of what its scale was computed; without those of a generator's default
+    scale: Names  # names from which its scale was computed, without a generator's default
     loops: tuple[Loop, ...]
-    name: str  # of the call
+    name: str  # name of the called function
     source: str = ""  # the library or generator that is called
     seeds: Names = NONE  # the tags of the seeds of its generator
 
@@ -57,7 +57,7 @@ class Clip:
     bound: Names
     each: bool  # row by row
     loops: tuple[Loop, ...]
-    name: str  # of the call; "" of a formula
+    name: str  # name of the called function; "" for a formula
     norms: frozenset[Norm] = frozenset()
 
 
@@ -75,7 +75,7 @@ class Value:
     clips: frozenset[Clip] = frozenset()
     norms: frozenset[Norm] = frozenset()
     tags: Names = NONE
-    bound: Names | None = None  # of a factor that clips what it multiplies
+    bound: Names | None = None  # of the norm, for a factor that clips
     number: float | None = None
     function: Function | None = None
     parts: tuple[tuple[int, int, "Value"], ...] = field(default=(), compare=False)
@@ -157,9 +157,9 @@ class FunctionEvent:
     column: int
     values: tuple[Value, ...]
     loops: tuple[Loop, ...]
-    name: str = ""  # of the call, or of the dtype
+    name: str = ""  # name of the call, or of the dtype
     clip: Clip | None = None
-    function: str = ""  # in which it stands
+    function: str = ""  # name of the function around it
 
 
 def path_of(node: ast.AST) -> str:

@@ -27,8 +27,8 @@ DRAWS: dict[str, tuple[Family, int | None]] = {
     "then_laplace": ("laplace", 0),
 }
 IN_PLACE = re.compile(r"[a-z]\w*(_|_?inplace)$")
-SHIFTED = ("tf", "tensorflow")  # whose first argument is the shape: the scale is one further
-KEYED = ("jax", "jrandom", "jr")  # whose first argument is a key: the scale is a factor outside
+SHIFTED = ("tf", "tensorflow")  # take the shape first: the scale comes one later
+KEYED = ("jax", "jrandom", "jr")  # take a key first; the scale is a factor outside
 SCALES = ("scale", "std", "stddev", "std_dev", "sigma", "b", "noise_scale")
 NOISE_HELPER = re.compile(
     r"_*(add|apply|inject|draw|sample|generate|gen|make|get|create)?_*\w*"

@@ -16,8 +16,8 @@ from ..values import library
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FAMILIES = {"normal": "gaussian", "laplace": "laplace"}  # of scale 1
-MAKING = ("split", "fold_in")  # that make keys of keys
+FAMILIES = {"normal": "gaussian", "laplace": "laplace"}  # all of scale 1
+MAKING = ("split", "fold_in")  # functions that make keys of keys
 KEYED = (
     *MAKING,
     *("bits", "uniform", "bernoulli", "categorical", "choice", "exponential"),
@@ -29,7 +29,7 @@ class JaxNoise(NamedTuple):
     """What one call drew."""
 
     family: str
-    keys: list[str]  # of its draws, in hexadecimal digits
+    keys: list[str]  # keys of its draws, in hexadecimal digits
     drawn: list[Any]  # an array of each draw
 
 
@@ -65,7 +65,7 @@ def _watched(jax: Any, uses: list[tuple[str, str, Any]]) -> Iterator[None]:
     def noting(own: Any, name: str) -> Callable[..., Any]:
         @functools.wraps(own)
         def noted(key: Any, *given: Any, **named: Any) -> Any:
-            with jax.disable_jit(False):  # as it is compiled: the same numbers, and faster
+            with jax.disable_jit(False):  # compiled: the same numbers, and faster
                 found = own(key, *given, **named)
             if isinstance(found, jax.core.Tracer) or isinstance(key, jax.core.Tracer):
                 uses.append((name, "", None))

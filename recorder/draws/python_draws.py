@@ -89,8 +89,8 @@ PYTHON = {
     "randbytes": Law("bytes"),
 }
 OF_SYSTEM = Law("bits", (("k", 0.0),))
-SYSTEM = {"random": PYTHON["random"], "getrandbits": OF_SYSTEM}  # which has its own of these
-ENTROPY = Law("bytes")  # of os.urandom
+SYSTEM = {"random": PYTHON["random"], "getrandbits": OF_SYSTEM}  # SystemRandom's own
+ENTROPY = Law("bytes")  # os.urandom
 OF_A_SEED = 64  # bits, at least: NumPy asks for 128 by Python's secrets
 IN_WORLDS = 100  # times as many draws of a line are written down in runs of an audit
 
@@ -238,7 +238,7 @@ class PythonDraws:
         own = (result - mean) / factor
         value = self._player.at_line(about, own, scale, family) * factor + mean
         if getattr(result, "shape", ()):
-            result[...] = value  # which may be the program's own, as ``out``
+            result[...] = value  # it may be the program's own array, given as ``out``
             return result
         return value
 
@@ -254,7 +254,7 @@ def _replace_state(numpy_random: Any) -> None:
         for name, function in list(vars(module).items()):
             if getattr(function, "__self__", None) is old:
                 setattr(module, name, getattr(new, function.__name__))
-    stats = library("scipy.stats")  # whose distributions keep the state from their import on
+    stats = library("scipy.stats")  # its distributions keep the state they had at import
     for kept in [] if stats is None else list(vars(stats).values()):
         if getattr(kept, "_random_state", None) is old:
             kept._random_state = new

@@ -65,7 +65,7 @@ MAKING: dict[str, tuple[str, tuple[float, ...]]] = {
 MAKING.update(rand=("uniform_", (0.0, 1.0)), rand_like=("uniform_", (0.0, 1.0)))
 MAKING.update({name: ("random_", ()) for name in ("randint", "randint_like", "randperm")})
 MAKING.update({name: (name, ()) for name in ("bernoulli", "poisson", "binomial", "multinomial")})
-_LIBRARIES: list[Any] = []  # that hold the kernels
+_LIBRARIES: list[Any] = []  # keeps the registered kernels alive
 
 
 def dispatches() -> bool:
@@ -96,7 +96,7 @@ class TorchDraws:
     def hook(self) -> None:
         """Put a kernel in the place of each operator, or a function in that of each function."""
         initial = torch.nn.init
-        if hasattr(initial, TRUNCATED):  # from torch 1.5 on
+        if hasattr(initial, TRUNCATED):  # torch 1.5 or newer
             setattr(initial, TRUNCATED, self._whole(getattr(initial, TRUNCATED), TRUNCATED))
         if dispatches():
             library = torch.library.Library("aten", "IMPL")
@@ -118,7 +118,7 @@ class TorchDraws:
     def _kernel(self, name: str) -> Callable[..., Any]:
         family, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, family), overload or "default")
-        first = 0 if family == "normal" else 1  # of its arguments that is a parameter
+        first = 0 if family == "normal" else 1  # first argument that is a parameter
         defaults = [a.default_value for a in op._schema.arguments if not a.kwarg_only]
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
@@ -216,7 +216,7 @@ def replay(player: Player, record: dict[str, Any], result: Any, parameters: Sequ
 
 def is_laplace(operator: str, parameters: Sequence[float | None]) -> bool:
     """Whether a draw is the uniform one that torch.distributions.Laplace makes its noise from."""
-    if operator != "uniform_":  # whose parameters may be tensors
+    if operator != "uniform_":  # its parameters may be tensors
         return False
     low, high = (end or 0.0 for end in parameters)
     return abs(low + 1) < NEAR and abs(high - 1) < NEAR

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from .channels import Channels
 
-_BODY = "_dpaudit_body"  # of a writer: what was written, and how its record began
-_CHANNEL = "_dpaudit_channel"  # of a response that was not read yet
+_BODY = "_dpaudit_body"  # attribute of a writer: what was written, and how its record began
+_CHANNEL = "_dpaudit_channel"  # attribute of a response that was not read yet
 _site: contextvars.ContextVar[str] = contextvars.ContextVar("dpaudit_site", default=NOWHERE)
 
 

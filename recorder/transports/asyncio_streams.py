@@ -46,7 +46,7 @@ def _hook_writing(kind: Any, channels: Channels) -> None:
             with channels.within() as outermost:
                 result = own(self, data)
             protocol = type(getattr(self, "_protocol", None)).__name__
-            if outermost and protocol != "SSLProtocol":  # which hands on what it has encrypted
+            if outermost and protocol != "SSLProtocol":  # it writes encrypted bytes
                 whole = b"".join(map(copied, data)) if is_list else copied(data)
                 _post(self.get_extra_info("socket"), whole, channels)
             return result

@@ -25,7 +25,7 @@ class Channels:
     def __init__(self, log: Log, sites: Sites) -> None:
         self._log, self._sites = log, sites
         self._thread = threading.local()
-        self._lengths: dict[str, tuple[int, bytes]] = {}  # by channel: a short message
+        self._lengths: dict[str, tuple[int, bytes]] = {}  # channel -> a short message on it
 
     @contextmanager
     def within(self) -> Iterator[bool]:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 NPY = b"\x93NUMPY"
-MOST_BYTES = 2**31  # that an archive may be unpacked to
+MOST_BYTES = 2**31  # largest size to which an archive is unpacked
 OF_LENGTHS = (4, 8)  # bytes
 MOST_OF_JSON = 2**26  # bytes that are read as such
 _PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # gzip, zlib
-_END_OF_ZIP = b"PK\x05\x06"  # of the last 22 bytes of an archive
+_END_OF_ZIP = b"PK\x05\x06"  # marks the last 22 bytes of an archive
 _XZ = b"\xfd7zXZ\x00"
-_MARKED = (b"PK\x03\x04", b"ARROW1", NPY, _XZ)  # which nothing else begins with
+_MARKED = (b"PK\x03\x04", b"ARROW1", NPY, _XZ)  # nothing else begins with these
 _tell: list[Callable[[str], None]] = []  # whom texts and bytes beside numbers are told
 _heads: set[str] = set()  # lines of heads of HTTP that were told
-_VARYING = ("host:", "date:", "content-length:", "content-type: multipart")  # with run or body
+_VARYING = ("host:", "date:", "content-length:", "content-type: multipart")  # vary by run
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
@@ -67,7 +67,7 @@ def contents_in(data: bytes, name: str = "0") -> list[Content]:
         own = _without_length(data)
         held = encoders.in_base64(own.strip())
         found = _arrays_in(own, name) if held is None else numbers_in({name: held})
-    except Exception:  # what a decoder does not understand stays as it is
+    except Exception:  # leave what a decoder does not understand as it is
         found = []
     return found or [Content(name, (len(data),), "uint8", data)]
 

@@ -14,18 +14,18 @@ from typing import Any
 from ..values import bytes_of, in_memory, is_array, is_numbers, is_tensor
 from .raw_bytes import Latest
 
-ENCODERS = {  # by module: the function that makes bytes of its first argument
+ENCODERS = {  # module -> function that makes bytes of its first argument
     "pickle": "dumps",
     "cloudpickle.cloudpickle": "dumps",
     "msgpack": "packb",
     "nvflare.fuel.utils.fobs.lobs": "dump_to_bytes",
 }
-KEPT = 32  # of the last objects
+KEPT = 32  # number of last objects
 LEAST, MOST_AROUND = 16, 2**16  # bytes: shorter ones occur by chance; what frames them is short
-MOST_PARTS = 10_000  # of an object, which may hold all that its program has
+MOST_PARTS = 10_000  # limit per object, which may hold all that its program has
 _last: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)
-_texts = Latest(1024)  # of base64, as of the layers of a message
-_collective: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)  # of torch.distributed
+_texts = Latest(1024)  # base64 texts, such as those of a message's layers
+_collective: deque[tuple[bytes, dict[str, Any]]] = deque(maxlen=KEPT)  # torch.distributed
 _inside = threading.local()  # a framework's encoder calls pickle's
 
 
@@ -122,7 +122,7 @@ def collective_in(data: bytes, most: int) -> tuple[list[tuple[bytes, dict[str, A
 
 def keep(value: Any, data: Any) -> None:
     """Remember what bytes were made of, as it is now: the program may write to its arrays."""
-    if isinstance(data, list):  # of buffers
+    if isinstance(data, list):  # a list of buffers
         data = b"".join(map(bytes, data))
     if not isinstance(data, bytes) or len(data) < LEAST:
         return

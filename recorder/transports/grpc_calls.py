@@ -132,7 +132,7 @@ def _calling(own: Any, channel: str, channels: Channels) -> Callable[..., Any]:
         **named: Any,
     ) -> Any:
         said = _text(method)
-        line = [said]  # of the last call, where a thread of gRPC asks for what is sent
+        line = [said]  # line of the last call, for threads of gRPC that ask for what is sent
 
         def note(operator: str, data: bytes, back: bool) -> None:
             site = channels.site()

@@ -11,8 +11,8 @@ from .sockets import channel_of, note_end
 if TYPE_CHECKING:
     from .channels import Channels
 
-_OURS = "_dpaudit_sent"  # of a connection: what is not in the headers
-_REPLY = "_dpaudit_reply"  # of a response: what was read of it, its channel and its line
+_OURS = "_dpaudit_sent"  # attribute of a connection: what its headers do not say
+_REPLY = "_dpaudit_reply"  # attribute of a response: what was read, its channel and its line
 
 
 def hook_http(client: Any, channels: Channels) -> None:

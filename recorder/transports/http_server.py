@@ -25,7 +25,7 @@ class _Body:
     def begin(self) -> None:
         """The next is of another message."""
         self.data, self.is_body, self.is_posted = bytearray(), False, False
-        self.size: int | None = None  # of the body, if its headers say so
+        self.size: int | None = None  # of the body, if the headers give it
         self.begun: dict[str, Any] | None = None
 
     def write(self, data: Any) -> Any:

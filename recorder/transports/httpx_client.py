@@ -12,7 +12,7 @@ from .sockets import channel_of, note_end
 if TYPE_CHECKING:
     from .channels import Channels
 
-_REPLY = "_dpaudit_reply"  # of a response that was not read yet: its channel, line and operator
+_REPLY = "_dpaudit_reply"  # attribute of an unread response: its channel, line and operator
 
 
 def hook_httpx(httpx: Any, channels: Channels) -> None:

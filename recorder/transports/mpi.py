@@ -214,7 +214,7 @@ def _messages(
 ) -> Iterator[tuple[list[int], Any]]:
     """The ranks, in the communicator, that each value is for."""
     to, root, value = operation.to, asked.get("root", 0), asked.get("send")
-    if value is mpi.IN_PLACE:  # what it sends lies where it receives
+    if value is mpi.IN_PLACE:  # what is sent lies in the receive buffer
         value = asked.get("recv")
         if operation.operator == "all_gather":
             value = _part(value, me, n)

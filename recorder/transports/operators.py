@@ -14,15 +14,15 @@ from torch import Tensor
 Arguments = Dict[str, Any]
 Sides = Iterator[Tuple[Sequence[int], Sequence[Tensor]]]  # ranks, and the tensors that pass
 
-Reader = Callable[[Arguments, int, int], Sides]  # of one call, this rank and the group's size
+Reader = Callable[[Arguments, int, int], Sides]  # arguments: a call, this rank, the group's size
 
 
 class Operator(NamedTuple):
     """How to read the calls of one operator of the namespace c10d."""
 
-    name: str  # as torch.distributed calls the function
-    sends: Reader  # to whom
-    receives: Reader  # from whom, to be read once it is complete
+    name: str  # of the function in torch.distributed
+    sends: Reader  # receivers and contents
+    receives: Reader  # senders and contents, read once the call is complete
     overwrites: bool = True  # may write to what it sends, before the program goes on
 
 
@@ -122,7 +122,7 @@ OPERATORS = {
     "recv_": Operator("recv", nothing, _peer("src")),
     "recv_any_source_": Operator(
         "recv", nothing, _whole("tensors", lambda call, me, n: [])
-    ),  # from anyone
+    ),  # the sender may be any rank
     "broadcast_": Operator("broadcast", _if_root(True, _whole("tensors")), _root("tensors"), False),
     "allreduce_": _reduced("all_reduce", _whole("tensors")),
     "allreduce_coalesced_": _reduced("all_reduce", _whole("tensors")),

@@ -80,7 +80,7 @@ def hook_connections(connection: Any, channels: Channels) -> None:
 
     kind.send, kind._send_bytes, kind._recv_bytes = sent, sent_bytes, received
     connection.Pipe = piped
-    for name in ("deliver_challenge", "answer_challenge"):  # by which both ends show their key
+    for name in ("deliver_challenge", "answer_challenge"):  # both ends prove their key by these
         setattr(connection, name, _unwatched(getattr(connection, name)))
 
 
@@ -173,5 +173,5 @@ def _of_unix(link: Any) -> str | None:
         return f"pipe:{there!r} {os.getpid()}>pipe:{there!r}"
     if not here or not hasattr(socket, "SO_PEERCRED"):
         return None
-    client = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)  # of what connected
+    client = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)  # process id of the client
     return f"pipe:{here!r}>pipe:{here!r} {int.from_bytes(client, sys.byteorder)}"

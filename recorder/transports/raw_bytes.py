@@ -18,11 +18,11 @@ from ..values import is_array, library
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEPT, MOST_KEPT = 256, 2**28  # of the last ones: how many, and how many bytes
+KEPT, MOST_KEPT = 256, 2**28  # last buffers kept, and their total of bytes
 LEAST, LEAST_ALONE = 16, 4  # bytes: shorter ones occur by chance within others, or at all
 HEADER, MOST_AROUND = 2**10, 2**16  # bytes that are of no numbers
 _FLOATS = frozenset("efd")  # codes of struct
-_OF_ARRAYS = {**dict.fromkeys("fd", ""), **dict.fromkeys("hilqHIL", "q")}  # by typecode: as what
+_OF_ARRAYS = {**dict.fromkeys("fd", ""), **dict.fromkeys("hilqHIL", "q")}  # typecode -> kind
 _METHODS = ("tobytes", "tostring")  # the second one in older versions
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .channels import Channels
 
 WORKER = "default_worker.py"  # the program of a process in which actors live
-SECONDS, PAUSE = 10.0, 0.005  # that an actor waits for its number
+SECONDS, PAUSE = 10.0, 0.005  # an actor waits for its number so long
 
 
 class RayObjects:
@@ -38,7 +38,7 @@ class RayObjects:
 
     def __init__(self, log: Log, channels: Channels, settled: Callable[[], None]) -> None:
         self._log, self._channels, self._settled = log, channels, settled
-        self._actors = 0  # that this process has made
+        self._actors = 0  # actors that this process has made
         self._ray: Any = None
         if os.path.basename(sys.argv[0] if sys.argv else "") == WORKER:
             ranks.forget_place()  # it is the same for all of them

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..player import Player
 
 MOST_AWAITED = 1000
-FILLED = frozenset(("all_gather", "gather", "scatter"))  # which send an object of each rank
+FILLED = frozenset(("all_gather", "gather", "scatter"))  # send an object of each rank
 # Methods of process groups by the operator that they come down to, and their arguments.
 METHODS = {
     "send": ("send", ("tensors", "dst", "tag")),
@@ -58,14 +58,14 @@ METHODS = {
         ("output", "input", "output_split_sizes", "input_split_sizes"),
     ),
 }
-_LIBRARIES: list[Any] = []  # that hold the kernels
+_LIBRARIES: list[Any] = []  # keeps the registered kernels alive
 
 
 class Group(NamedTuple):
     """A process group, seen from this process."""
 
     name: str  # the same in all processes
-    ranks: list[int]  # of the default group, by rank in this group
+    ranks: list[int]  # rank in this group -> rank in the default group
     me: int  # rank in this group
 
 
@@ -76,7 +76,7 @@ class Awaited(NamedTuple):
     operator: Operator
     call: Arguments
     group: Group
-    number: int  # of the calls of this group, or of the receives on this link
+    number: int  # number of the call in this group, or of the receive on this link
 
 
 class MessageRecorder:
@@ -86,7 +86,7 @@ class MessageRecorder:
         self._is_completed = dist.Work.is_completed
         self._log, self._sites, self._player = log, sites, player
         self._awaited: dict[int, Awaited] = {}
-        self._groups: dict[int, tuple[dict[int, int], Group]] = {}  # by what they were read from
+        self._groups: dict[int, tuple[dict[int, int], Group]] = {}  # by the id of their source
         self._heads: dict[Hashable, str] = {}
 
     def kernel(self, name: str, operator: Operator) -> Callable[..., Any]:
@@ -180,7 +180,7 @@ class MessageRecorder:
         for end, way in (("dst", "to"), ("src", "from")):
             if end in call:
                 return self._log.count((group.name, call["tag"], way, call[end]))
-        return 0  # of a receive from anyone it is known when it is complete
+        return 0  # a receive from any rank knows its sender when it is complete
 
     def _record_sent(
         self, operator: Operator, call: Arguments, group: Group, number: int, now: float
@@ -306,7 +306,7 @@ def contents(tensors: Sequence[Tensor]) -> Iterator[Content]:
             sparse = tensor.detach()
             parts = {f"{i}.indices": sparse._indices(), f"{i}.values": sparse._values()}
         for name, part in parts.items():
-            held = in_memory(part)  # as long as the buffer over its memory is read
+            held = in_memory(part)  # keeps the memory alive while the buffer is read
             yield Content(name, tuple(part.shape), dtype_name(part.dtype), bytes_of(held))
 
 

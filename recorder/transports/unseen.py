@@ -38,7 +38,7 @@ class UnseenWays:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._own_files: set[str] = set()  # that this process has written
+        self._own_files: set[str] = set()  # files that this process has written
         os.environ.setdefault(BEGAN, repr(time.time()))
 
     def watch(self) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from .channels import Channels
 
-_SOCKET = "_dpaudit_socket"  # of a protocol: what its frames are sent by
-_BEFORE = "_dpaudit_before"  # what was sent of a message, and how its record begins
+_SOCKET = "_dpaudit_socket"  # attribute of a protocol: the socket that sends its frames
+_BEFORE = "_dpaudit_before"  # attribute: what was sent of a message, and how its record begins
 _OF_MESSAGES = (0, 1, 2)  # opcodes: the next part of a message, a text, and bytes
 
 

@@ -76,7 +76,7 @@ def _bytes_of(part: Any) -> bytes:
 def record_sockets(zmq: Any, log: Log, sites: Sites) -> None:
     """See every ZeroMQ socket of the process bind, connect and send."""
     sent = OtherTransport(log, sites)
-    parts: dict[int, list[Any]] = {}  # of messages that are not complete, by socket
+    parts: dict[int, list[Any]] = {}  # socket -> parts of an incomplete message
     socket: Any = zmq.Socket
     bind, connect, send = socket.bind, socket.connect, socket.send
 
@@ -128,7 +128,7 @@ def _contents(frames: Sequence[Any]) -> list[Content]:
 
 def _hearing(zmq: Any, log: Log, own: Any) -> Callable[..., Any]:
     """Receives as its own does, and says from whom: a ROUTER knows its peers by names alone."""
-    names: dict[int, str] = {}  # of the message that is being read, by socket
+    names: dict[int, str] = {}  # socket -> the message that is being read
 
     def received(self: Any, *given: Any, **named: Any) -> Any:
         frame = own(self, *given, **named)

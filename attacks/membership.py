@@ -182,7 +182,7 @@ class _Batch:
     """A victim's batch, and what the adversary derived of its gradient."""
 
     problem: da.Classification
-    inputs: Tensor  # of the records drawn
+    inputs: Tensor  # inputs of the drawn records
     labels: Tensor
     estimate: GradientEstimate
     clip_norm: float | None
@@ -221,7 +221,7 @@ class _Batch:
             _Fits.together(self.gradients(*records), self.estimate.gradient)
             for records in ((self.inputs, self.labels), self._public())
         ]
-        by_likelihood = fits[1].are_below_noise(self.estimate)  # for both, who are compared
+        by_likelihood = fits[1].are_below_noise(self.estimate)  # the same for members and others
         members, public = (one.scores(by_likelihood, self.batch_size) for one in fits)
         spread = public.std()
         if not np.isfinite(spread) or spread == 0:
@@ -274,8 +274,8 @@ def is_matched(
 class _Fits(NamedTuple):
     """How records' gradients fit the estimate of a batch's mean, [n] each."""
 
-    products: Tensor  # of a gradient with the estimate
-    squares: Tensor  # of a gradient's length
+    products: Tensor  # products of gradients with the estimate
+    squares: Tensor  # squared lengths of gradients
 
     @classmethod
     def together(cls, parts: Iterable[Tensor], estimate: Tensor) -> "_Fits":

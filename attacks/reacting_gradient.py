@@ -25,7 +25,7 @@ from dpaudit.game.runs.play import LearnedScore, SteepLosses, Worlds, cross_fitt
 from dpaudit.statistics.bounds import ScoreBound, epsilon_lower_bound, family_from_scores
 from dpaudit.statistics.bounds import mu_p_value as p_value_of_mu
 
-DELTA = 1e-5  # of the epsilon that is certified beside mu
+DELTA = 1e-5  # delta of the certified epsilon
 
 
 class ReactingGradient(da.Attack):
@@ -39,7 +39,7 @@ class ReactingGradient(da.Attack):
     trials: Annotated[PositiveInt, Field(ge=40)] = 4000  # runs of each world that are counted
     n_rounds: PositiveInt = 5  # the first ones, that are played; all of a shorter run
     victim: NonNegativeInt | None = None  # None: an agent two links away, or else a neighbour
-    alpha: da.Significance = 0.05  # of a false lower bound
+    alpha: da.Significance = 0.05  # probability of a false lower bound
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
         return da.missing_agent(self.victim, n_agents)

@@ -92,7 +92,7 @@ class PlayedRuns(NamedTuple):
     """What was played for all claims that one game tests."""
 
     noiseless: Array  # [runs, n], innovations without any record; n = 0: they are not Gaussian
-    declared: Mechanism | None  # what ``drawn`` is held against
+    declared: Mechanism | None  # declared noise, which ``drawn`` is compared with
     drawn: list[DrawnScores]
     counted: CountedScores | None = None
 
@@ -105,8 +105,8 @@ class GamePlayer:
     streams: da.Streams
     on_round: da.OnStep
     checkpoint: da.Checkpoint
-    trials: int  # of each world that are counted; 0: none, but some of the noise
-    choosing: int  # of each world that choose a score and its threshold
+    trials: int  # counted runs of each world; 0: none, but some to test the noise
+    choosing: int  # runs of each world that choose a score and its threshold
 
     def runs(self, decided: Callable[[RunScore, Worlds], bool] | None) -> PlayedRuns | str:
         """All that are played, or why there are none.
@@ -129,7 +129,7 @@ class GamePlayer:
             if isinstance(error, da.RunError) or (self.trials and question.is_followed):
                 raise
             return str(error)
-        fewer = min(self.trials // 2, len(counted.without.scores))  # where runs stopped early
+        fewer = min(self.trials // 2, len(counted.without.scores))  # runs may have stopped early
         silent = self.play("without noise", fewer, question.adversary.game.without_noise())
         noiseless = counted.without.features
         if game.is_replacement and question.is_followed:
@@ -171,7 +171,7 @@ class GamePlayer:
         if not _is_gaussian(question):
             noiseless = noiseless[:, :0]
         declared, game = None, replace(question.game, sampling_rate=1.0)
-        if not question.is_followed:  # at most, to an adversary that reads every link
+        if not question.is_followed:  # against the strongest adversary, who reads every link
             everybody = with_every_link(question.threat_model)
             declared = declared_of_a_round(question.game, everybody)
         try:
@@ -181,7 +181,7 @@ class GamePlayer:
                 drawn.append(DrawnScores(k, score(runs), score.choosing))
         except da.DpauditError as error:
             if isinstance(error, da.RunError):
-                raise  # of the run's folder, not of the runs
+                raise  # an error of the run's folder, not of the runs
             drawn = []  # no numbers
         return PlayedRuns(noiseless, declared, drawn, counted)
 
@@ -196,7 +196,7 @@ def rounds_of_a_draw(question: Question, streams: da.Streams) -> list[int]:
     game = question.game
     if question.in_round is not None:
         return [question.in_round]
-    asked: dict[int, dict[str, float]] = {}  # by round: mean standard deviations of draws
+    asked: dict[int, dict[str, float]] = {}  # round -> mean standard deviations of its draws
     nobody = torch.zeros(2, dtype=torch.float64, device=streams.device)
     state: Any = game.start(len(nobody), torch.float64, streams.device, game.played)
     for k in range(1, question.adversary.n_rounds + 1):

@@ -33,7 +33,7 @@ from .samples import (
 )
 
 SHOWN = 200  # points of the scatter at most
-ALPHA = 0.05  # above this p-value nothing was found without noise either
+ALPHA = 0.05  # a larger p-value without noise means that nothing was found there either
 _BLIND_CONTROL = (
     "not even without noise does this message tell anything of the quantity in its own round: that "
     "it tells nothing under the defense is not the defense's merit"
@@ -43,8 +43,8 @@ _BLIND_CONTROL = (
 class Limits(NamedTuple):
     """Bits, at most; infinite without noise."""
 
-    batch: float  # of the gradient of a whole batch
-    number: float  # of one record that moves a message by a number within its sensitivity
+    batch: float  # about the gradient of a whole batch
+    number: float  # about one record that moves a message by its sensitivity
     presence: float  # whether one record was used, a fair bit
 
     def metrics(self) -> dict[str, da.Metric]:
@@ -78,7 +78,7 @@ class MutualInformation(da.Attack):
     }
 
     message: str  # or "view"
-    private: str = "gradient"  # where the defense names none, what agents are answered
+    private: str = "gradient"  # default: the gradients that agents get
     victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # None: all
     trials: PositiveInt = 1_000

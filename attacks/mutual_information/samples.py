@@ -26,8 +26,8 @@ from dpaudit.information.estimators import varying
 Floats = NDArray[np.float64]
 ReductionName = Literal["aligned", "pca", "none"]
 
-BLOCK_BYTES = 2**29  # that the tensors of one block of trials may take, roughly
-TENSORS = 8  # of the size of all models and messages, alive in a round
+BLOCK_BYTES = 2**29  # rough limit for the tensors of one block of trials
+TENSORS = 8  # tensors as large as all models and messages that a round holds
 FEWEST = 16  # trials of a block: fewer fit no components
 ROUNDINGS = 4  # a column that varies by no more than so many of them is constant
 
@@ -42,8 +42,8 @@ class RevealedQuantity:
     threat_model: da.ThreatModel
     rounds: tuple[int, ...]
     reduction: ReductionName = "aligned"
-    components: int = 1  # of the private quantity
-    view_components: int = 3  # of the view, at most
+    components: int = 1  # components of the private quantity
+    view_components: int = 3  # components of the view, at most
 
     def overhears(self, defense: dp.Defense) -> bool:
         """Whether the gradient is what agents are answered, for the defense names none."""
@@ -62,8 +62,8 @@ class Samples(NamedTuple):
     """Rounds in which there is something to see, and why there is none in others."""
 
     rounds: dict[int, RoundSamples]
-    unseen: dict[int, str]  # what the adversary lacks
-    constant: dict[int, str]  # which side is the same in all trials
+    unseen: dict[int, str]  # round -> what the adversary lacks
+    constant: dict[int, str]  # round -> the side that is the same in all trials
 
 
 def samples(
@@ -165,7 +165,7 @@ class _Column:
     shift: Tensor | None = None  # [n_rows, d], the first trial: what is common drops out
     kept: Tensor | None = None  # [columns], those that vary by more than roundings
     directions: Tensor | None = None  # [columns kept, m]; None: nothing is projected
-    share: float = 1.0  # of the variance that the directions keep
+    share: float = 1.0  # share of the variance that the directions keep
 
     def __call__(self, values: Tensor, basis: Tensor | None = None, alike: bool = False) -> Tensor:
         """Rows [trials, n_rows, d], first projected on ``basis`` if given, as [trials, m].
@@ -180,7 +180,7 @@ class _Column:
         if self.kept is None:
             rounding = self.shift.abs().max() * torch.finfo(values.dtype).eps
             spread = columns.amax(dim=0) - columns.amin(dim=0)
-            self.kept = ~(spread <= ROUNDINGS * rounding)  # what is not finite is kept
+            self.kept = ~(spread <= ROUNDINGS * rounding)  # infinite and NaN numbers are kept
         columns = columns[:, self.kept]
         if is_first:
             self._fit(columns, alike)

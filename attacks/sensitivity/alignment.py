@@ -30,8 +30,8 @@ from .side_channels import same_draws
 from .synthetic_records import ScaledGradients
 from .worlds import EVERY_LINK, CoupledWorlds, Key, PlayedRound, PlayedWorld, WorldPair
 
-Moved = dict[tuple[int, NoiseFamily], float]  # by agent and family, in units of the noise
-ROUNDING = 1e-8  # of the noise: moves that differ by less are the same
+Moved = dict[tuple[int, NoiseFamily], float]  # (agent, family) -> move in units of the noise
+ROUNDING = 1e-8  # moves that differ by this share of the noise are equal
 WHICH_DRAWS = "which noise is drawn"
 CARRIES = (
     "what later rounds reveal of a record: a round leaves something of it that no noise hides yet, "
@@ -39,8 +39,8 @@ CARRIES = (
 )
 TINY = 1e-6  # times: gradients of which no sum is clipped
 FIRST = 3  # rounds in which a step that is not linear shows it
-CARRIED = 1e-3  # of moves of noise, by which the share of a later round may differ
-LEVEL = 0.05  # of a size of noise outside of its interval
+CARRIED = 1e-3  # tolerated relative difference in what a later round carries of a move
+LEVEL = 0.05  # probability that an interval misses the size of the noise
 
 
 def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | str:
@@ -70,7 +70,7 @@ def alignment(here: PlayedWorld, there: PlayedWorld, is_first: bool) -> Moved | 
             return f'"{stream}", whose noise must move by what it is,'
         units = (move / draw.scale).nan_to_num(0.0, inf, inf)  # 0/0: no noise on what did not move
         norm, own = 1 if draw.family == "laplace" else 2, units.reshape(len(units), -1)
-        by_row = torch.linalg.vector_norm(own, norm, dim=-1)  # of all records of an agent together
+        by_row = torch.linalg.vector_norm(own, norm, dim=-1)  # all records of an agent together
         owners = _owners(here, found.here.rounds, (k, stream), len(by_row))
         for row in by_row.nonzero().flatten().tolist():
             if owners is None or not draw.is_fresh:
@@ -165,7 +165,7 @@ def over_declared(
     largest = 0.0
     for agent, family in {key for moved in moves.values() for key in moved}:
         sizes = sorted((moved.get((agent, family), 0.0) for moved in moves.values()), reverse=True)
-        if coupled.defense.cyclic:  # in turn, a record is in as many batches as are declared
+        if coupled.defense.cyclic:  # batches in turn: the declared number holds a record
             sizes = sizes[: batches_of(coupled, agent)]
         allowed = _allowed(coupled, agent, family, adjacency)
         for i, size in enumerate(size for size in sizes if size > 0):

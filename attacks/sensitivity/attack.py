@@ -62,13 +62,13 @@ FEW_NOTE = (
     "on a small model and random records, in up to 3 rounds; few: of the other records of a batch "
     "some have no gradient, or none has one"
 )
-LEAST_DELTA = 1e-9  # what reveals a record more seldom is not told from rounding
+LEAST_DELTA = 1e-9  # leaks of lower probability cannot be told from rounding
 MEASURED = 30  # rounds that are only played take about as long as one that is measured
 
 
 _FINDING = partial(da.Finding, kind="sensitivity", attack="sensitivity", world="defense")
 
-Rows = dict[tuple[Adjacency, bool], list[Row]]  # by adjacency, and whether a record was changed
+Rows = dict[tuple[Adjacency, bool], list[Row]]  # (adjacency, whether a record was changed) -> rows
 
 
 class Sensitivity(da.Attack):

@@ -23,17 +23,17 @@ ENDLESS = 1e4  # times the scale of noise, which moves a message by no more wher
 SPAN: dict[NoiseFamily, float] = {"gaussian": 6.0, "laplace": 20.0}
 COARSE = 25  # values over the span
 FINE, FINEST = 0.02, 0.001  # steps near the end, and nearer
-SLACK = 0.25  # of what the record moves a number: that much beyond the end is not counted
-SAME = 1e-9  # of the largest number
-NUMBERS = 20_000  # of a message that are looked at, at most
-PATTERNS = 2  # of values that differ by number
+SLACK = 0.25  # numbers this far beyond the end are not counted, relative to the move
+SAME = 1e-9  # relative to the largest number
+NUMBERS = 20_000  # numbers of a message that are examined, at most
+PATTERNS = 2  # patterns of values that vary over a draw
 
 
 class BeyondNoise(NamedTuple):
     """What a message shows of a record that is in the batch."""
 
     message: str
-    probability: float  # that some number is where it is never without the record
+    probability: float  # of a number that is impossible without the record
     moved: float  # how far the record moves the message
 
 
@@ -140,6 +140,6 @@ def _beyond_the_end(
     seen = (sure & (without == most)).any(axis=0) & (sure & (without == least)).any(axis=0)
     outside = seen & ((messages[:, 1] > most + slack) | (messages[:, 1] < least - slack))
     cells = np.diff(cdf(every))[:, None] * (outside[1:] & outside[:-1])
-    with np.errstate(divide="ignore"):  # of a number that is outside for certain
+    with np.errstate(divide="ignore"):  # the number may be outside for certain
         probability = -np.expm1(np.log1p(-cells.sum(axis=0)).sum())
     return (float(probability), float(np.linalg.norm(apart))) if probability > 0 else None

@@ -36,7 +36,7 @@ ROUNDING = 1 + 1e-7  # times the bound, whose noise is a difference of messages
 class DeclaredBounds(NamedTuple):
     """What the noise of the first round says of the victim's messages."""
 
-    bounds: Mapping[str, Stated]  # by message
+    bounds: Mapping[str, Stated]  # message -> bound
     unlike: tuple[str, ...]  # messages that carry more noise in one world than in the other
     beside: frozenset[str] = frozenset()  # messages with draws that move data alone
     # [d] by message: factors of its coordinates, where some carry more noise than others
@@ -83,7 +83,7 @@ def declared_bounds(
     """
     coupled = here.coupled
     defense = coupled.defense
-    of_functions = defense.function_distance() is not None  # as releases are then, not of records
+    of_functions = defense.function_distance() is not None  # releases are then of functions
     if here.lag or adjacency not in CHANGED_RECORDS or of_functions:
         return DeclaredBounds({}, ())
     records = 2 if defense.protects == "user" else CHANGED_RECORDS[adjacency]

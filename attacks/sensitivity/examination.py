@@ -60,7 +60,7 @@ class RoundExamination:
     aligns: bool = True  # whether alignments are looked for, until there is none in some round
     # what depends on data beside the values of messages, in the order of discovery
     found: dict[str, None] = field(default_factory=dict)
-    unclear: dict[str, None] = field(default_factory=dict)  # what else may leave an agent
+    unclear: dict[str, None] = field(default_factory=dict)  # other ways that data may leave by
     silent: bool = False  # the scale of some noise differs between worlds: measure without it
     # by adjacency and round: the longest moves of noise that align two worlds; or what none aligns
     aligned: dict[tuple[Adjacency, int], Moved | str] = field(default_factory=dict)
@@ -282,10 +282,10 @@ class RoundPair:
     state: Any
     k: int
     oracle: KeptAnswers
-    adjacency: Adjacency  # whose stated bounds are shown
+    adjacency: Adjacency  # its stated bounds are shown
     norm: int  # L1 or L2, of gradients and of messages without a stated bound
     clips: bool = False  # whether the step is given gradients that are not clipped
-    present: Record | None = None  # that the other worlds replace; None: they add one
+    present: Record | None = None  # the record that other worlds replace; None: they add one
     lag: int = 0  # messages of so many rounds later are measured
     # what was made before: worlds by record, whether it is alone, and lag; pairs by lag
     _worlds: list[tuple[Record | None, bool, int, PlayedWorld]] = field(default_factory=list)
@@ -302,10 +302,10 @@ class RoundPair:
         new = [kind for kind in pairs if (kind, self.lag) not in self._compared]
         for one, other in (pair for kind in new for pair in pairs[kind]):
             examination.silent |= examination.compare(one, other, self.adjacency)
-            if self.adjacency in CHANGED_RECORDS and not is_last:  # by what is left in the state
+            if self.adjacency in CHANGED_RECORDS and not is_last:  # through the state
                 examination.compare(one.later(), other.later(), self.adjacency)
         self._compared |= {(kind, self.lag) for kind in new}
-        if OTHER_DRAWS not in examination.found:  # what differs may be the noise alone
+        if OTHER_DRAWS not in examination.found:  # else noise alone may differ
             pairs = with_same_draws(pairs)
         if not pairs:
             return []

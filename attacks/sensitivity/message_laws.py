@@ -14,10 +14,10 @@ from torch import Tensor
 
 from .worlds import PlayedWorld, lengths
 
-SAME = 1e-9  # of a difference: it is the same under other draws
+SAME = 1e-9  # differences that vary by this share are equal under other draws
 SHIFTS = 8  # further draws under which a difference is the same
-PLAYS = 100  # of each world that choose what is compared, and as many that compare it
-LEVEL = 1e-6  # of a law that is called another one, for each message
+PLAYS = 100  # plays of each world that choose a comparison, and as many that make it
+LEVEL = 1e-6  # probability per message of a false alarm about its law
 MOST = 2**32  # numbers of the gradients of records in all plays
 
 

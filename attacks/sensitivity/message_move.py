@@ -16,13 +16,13 @@ class Row(NamedTuple):
     norm: int
     moved: Mapping[str, float]  # kind of neighbour -> norm of the message's difference
     stated: float | None
-    tolerance: float  # what rounding can add to these norms
+    tolerance: float  # rounding that these norms may contain
     noiseless: bool = False  # it moved, and noise of the round makes no difference to it
     processed: bool = False  # it moved too far, as a function of values under the declared noise
     by_releases: bool = False  # the bound is that of the declared releases, not the stated one
     weighted: bool = False  # lengths are in units of noise that is not alike in all coordinates
     beyond: float | None = None  # the larger one that the defense states then
-    agent: int | None = None  # whose record it is, if it is not the victim's
+    agent: int | None = None  # owner of the record; None: the victim
 
     @property
     def measured(self) -> float:

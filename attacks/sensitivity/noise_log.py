@@ -24,7 +24,7 @@ class RequestedDraw(NamedTuple):
     family: NoiseFamily
     shape: torch.Size
     scale: Scale
-    is_fresh: bool  # of the round's own stream, drawn from once and known to nobody else
+    is_fresh: bool  # drawn once, from the round's own stream, unknown to others
 
 
 class DrawSizes(NamedTuple):
@@ -59,7 +59,7 @@ class NoiseLog(Noise):
     ) -> None:
         super().__init__(streams, round)
         self.draws: list[RequestedDraw] = []
-        self.values: dict[str, list[Tensor]] = {}  # by stream, in units of the draw, sum after sum
+        self.values: dict[str, list[Tensor]] = {}  # stream -> sums, in units of the draw
         self.drawn: dict[NoiseFamily, DrawSizes] = {}
         self._given = streams.seed, round
         self._silent, self._moves, self._watched = silent, moves or {}, watched
@@ -118,8 +118,8 @@ class TracedDraw(Tensor):
 
     # of that value in units of the draw, and of the one before it; returns it as noted
     note: Callable[[Tensor, Tensor | None], Tensor]
-    factor: Any  # that the draw was multiplied by
-    value: Tensor | None  # that it was added to, as noted
+    factor: Any  # factor of the draw
+    value: Tensor | None  # value that the draw was added to
 
     @classmethod
     def of(cls, drawn: Tensor, note: Any, factor: Any = 1.0, value: Any = None) -> "TracedDraw":

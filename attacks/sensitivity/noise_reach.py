@@ -25,7 +25,7 @@ from .synthetic_records import ScaledGradients
 from .worlds import PlayedWorld
 
 SAME = 1e-9  # relative: two ways to play the same noise differ by less
-ALL_SENT = "all that is sent"  # by the victim in a round, as one message
+ALL_SENT = "all that is sent"  # all the victim's messages of a round, as one
 MOST_TURNS = 32  # plays in which each row of each draw has a coordinate of its own
 
 

@@ -30,7 +30,7 @@ OWN = (
     "what a step does where its own generators draw other numbers: it draws some beside those of "
     "`noise`, which alone are given other values"
 )
-Levels = dict[str, float]  # by stream: what all numbers of a draw are, in units of its scale
+Levels = dict[str, float]  # stream -> value of all numbers of a draw, over its scale
 
 
 def unlikely_draws(real: CoupledWorlds, adjacency: Adjacency) -> str | None:

@@ -16,7 +16,7 @@ from .world_cache import KeptAnswers
 from .worlds import PlayedRound, PlayedWorld, lengths, reordered
 
 DEPENDS = "depends on the order of the records in a batch"
-REORDERED = 1e-10  # of a message's norm: sums in another order differ by less, in float64
+REORDERED = 1e-10  # relative to a message's norm; reordered float64 sums differ by less
 
 
 def examine_order(here: PlayedWorld) -> tuple[list[str], list[str]]:

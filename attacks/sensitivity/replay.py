@@ -18,9 +18,9 @@ from dpaudit.defense import CHANGED_RECORDS, Adjacency, Scale
 
 from .worlds import CoupledWorlds, Key, Moves, PlayedRound, PlayedWorld, WatchedRound, lengths
 
-SAME = 1e-10  # of a message's norm: two replays of one value differ by less, in float64
+SAME = 1e-10  # relative to a message's norm; float64 replays of one value differ by less
 ALLOWED = 1 + 1e-9  # times the declared move, from rounding
-DIRECTIONS = 16  # of noise, in which a step is tried
+DIRECTIONS = 16  # directions of noise in which a step is tried
 NO_MOVES: Moves = {}
 
 
@@ -108,9 +108,9 @@ def left(played: PlayedRound) -> dict[str, Tensor]:
 def is_same(one: Scale, other: Scale) -> bool:
     """Whether two numbers or tensors differ by rounding at most."""
     a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (one, other))
-    if torch.equal(a, b):  # at a tenth of the time
+    if torch.equal(a, b):  # ten times as fast
         return True
-    finite = a[a.isfinite()]  # beside an infinite number all others would count as the same
+    finite = a[a.isfinite()]  # an infinite number would make all differences equal
     size = finite.abs().max().item() if finite.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, SAME, SAME * size, equal_nan=True)
 

@@ -14,7 +14,7 @@ from dpaudit.training.classification import Batch, BatchGradient
 
 from .worlds import Record, placed
 
-STEP = 0.1  # of the optimiser, as a part of the range that values of a record have
+STEP = 0.1  # learning rate, relative to the range of a record's values
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Candidates(Gradient):
     ) -> Tensor:
         """Clipped sums at the models X [m, n, d]."""
         rows, added = self._own(X, clip_norm, holders, norm)
-        once = torch.equal(X, X[:1].expand_as(X))  # as at the start of a round
+        once = torch.equal(X, X[:1].expand_as(X))  # true at the start of a round
         shared = X[0].detach() if once else X.detach()
         others = self.oracle.clipped_sum(shared, clip_norm, holders, norm).expand(X.shape)
         return others.index_add(-2, rows, added) if len(rows) else others
@@ -106,7 +106,7 @@ def wrong_labels(label: Tensor, n_classes: int) -> Tensor:
     classes = torch.arange(n_classes, device=label.device)
     every = classes.view(-1, *[1] * label.ndim).expand(-1, *label.shape)
     wrong = every[(every != label).view(n_classes, -1).all(dim=1)]
-    return wrong if len(wrong) else (label + 1)[None] % n_classes  # where all classes occur
+    return wrong if len(wrong) else (label + 1)[None] % n_classes  # all classes occur
 
 
 def ascent(

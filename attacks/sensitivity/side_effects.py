@@ -53,7 +53,7 @@ _listening: list[SideEffects] = []
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if _listening:
-        listener = _listening.pop()  # what it does itself is not noted
+        listener = _listening.pop()  # its own actions are not noted
         try:
             listener.note(event, arguments)
         finally:

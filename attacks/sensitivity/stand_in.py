@@ -23,7 +23,7 @@ from .other_agents import OtherAgents
 from .worlds import CoupledWorlds
 
 FEATURES, CLASSES = 5, 3
-MOST_NUMBERS = 10**8  # of the gradients of records in all rounds
+MOST_NUMBERS = 10**8  # limit for the gradients of records in all rounds
 MOST_ROUNDS = 1000
 CLEAR = 1 + 1e-6  # times the bound
 FAR = (10, 1000)  # standard deviation of models that no run is said to reach
@@ -44,7 +44,7 @@ def examine_every_round(
     try:
         return examination, list(_rows(examination, adjacency, on_round))
     except Exception:  # whatever a step raises that takes the real model alone
-        return examination, []  # with what it had found by then
+        return examination, []  # with what it has found so far
 
 
 def _rows(

@@ -15,7 +15,7 @@ from dpaudit.training.classification import Batch
 
 from .worlds import Record, placed
 
-TINY = 1e-100  # of which a sum of gradients is made no longer
+TINY = 1e-100  # sums of gradients are made this short at least
 
 
 @dataclass(eq=False)
@@ -107,8 +107,8 @@ class Outweighing(OneMore):
     """
 
     norm: Literal[1, 2]
-    longest: float  # that a gradient may be
-    clip_norm: float = 0.0  # than which it is longer, where the others' sum is not 0
+    longest: float  # longest gradient that is allowed
+    clip_norm: float = 0.0  # the gradient is longer than this if the others' sum is not 0
 
     def gradient_beside(self, sums: Tensor) -> Tensor:
         short = torch.linalg.vector_norm(sums, dim=-1, keepdim=True).clamp(min=TINY)

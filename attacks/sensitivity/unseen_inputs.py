@@ -81,7 +81,7 @@ def few_with_gradients(
         if k in chosen:
             try:
                 rows += _Round(examination, state, k, adjacency).rows()
-            except Exception as error:  # of these batches alone
+            except Exception as error:  # only these batches fail
                 examination.unclear[FAILS.format(type(error).__name__)] = None
                 break
         state = after

@@ -44,11 +44,11 @@ from .side_effects import watched as watched_beside
 from .world_cache import KeptAnswers, UnsentNoise
 
 EVERY_LINK = ThreatModel(name="every link")
-LATER_ROUNDS = 4  # whose oracles are kept, beside that of the first
+LATER_ROUNDS = 4  # later rounds whose oracles are kept
 UNIT = 2.0**-53  # largest relative error of one rounding in float64
 
 Key = tuple[int, str]  # a round, and a stream of noise in it
-Moves = Mapping[Key, Tensor]  # what is added to its draws
+Moves = Mapping[Key, Tensor]  # draw -> what is added to it
 
 
 class Record(NamedTuple):
@@ -64,9 +64,9 @@ class PlayedRound(NamedTuple):
     state: Any
     sent: Messages
     draws: list[RequestedDraw]
-    values: dict[str, list[Tensor]]  # that its noise was added to, by stream, if it was watched
+    values: dict[str, list[Tensor]]  # stream -> values that its noise was added to, if watched
     drawn: dict[NoiseFamily, DrawSizes] = {}
-    beside: tuple[str, ...] = ()  # what it printed, logged, wrote to files and opened
+    beside: tuple[str, ...] = ()  # what was printed, logged, written and opened
 
 
 @dataclass(eq=False)
@@ -259,7 +259,7 @@ class WatchedRound(NamedTuple):
     """A world as it was played, and the values that its noise was added to."""
 
     rounds: tuple[PlayedRound, ...]
-    values: dict[Key, list[Tensor]]  # of each draw: what it was added to, sum after sum
+    values: dict[Key, list[Tensor]]  # draw -> sums that it was added to, in order
     draws: dict[Key, RequestedDraw]
 
     @property
@@ -277,8 +277,8 @@ class PlayedWorld:
     k: int
     oracle: Gradient
     lag: int = 0
-    streams: Streams | None = None  # of its noise, if they are not those of the run
-    levels: Mapping[str, float | Tensor] | None = None  # of draws, as ``Witness`` has it
+    streams: Streams | None = None  # streams of the noise; None: those of the run
+    levels: Mapping[str, float | Tensor] | None = None  # values of draws, for ``NoiseLog``
     _before: "PlayedWorld | None" = field(default=None, init=False, compare=False)
 
     def later(self) -> "PlayedWorld":

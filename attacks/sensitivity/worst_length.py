@@ -21,7 +21,7 @@ from .worlds import CoupledWorlds, PlayedWorld, WorldPair, lengths
 
 SHORTER = (1e-3, 3e-3, 0.01, 0.03, 0.05, 0.08, 0.13, 0.2, 0.3, 0.5, 0.8, 0.95)
 SHARES = (*SHORTER, 1.05, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5, 5, 10, 30, 100)
-FAR = (1e3, 1e4, 1e6, 1e9)  # beyond, where a step may leave out a record or a round
+FAR = (1e3, 1e4, 1e6, 1e9)  # lengths at which a step may leave out a record or a round
 MOST = 2**28  # numbers of the gradients of each record, of which so many worlds are not played
 IN_A_SMALL_BATCH = (
     "how far records of other lengths move messages: their search needs a batch of one record, as "
@@ -82,7 +82,7 @@ def _chosen(
     """The lengths of a gradient [d] at which some message moves most."""
     longest = torch.linalg.vector_norm(towards, norm).item()
     base = _vacant(coupled, without).play(silent).sent
-    best = dict[str, tuple[float, float]]()  # by message: how far it moves, and the length
+    best = dict[str, tuple[float, float]]()  # message -> its move and the length
     for length in tried:
         sent = _with(coupled, without, towards * (length / longest)).play(silent).sent
         for name, difference in coupled.differences(base, sent).items():

@@ -26,8 +26,8 @@ from .scores import (
 from .shadows import RecordAssignment, RecordStatistics, deal, models_seen, train_shadows
 
 SEQUENCE = 8  # rounds of a sequence, if none are named
-FEWEST_RECORDS = 40  # of the test set
-MOST_PAIRS = 2 * 10**8  # of a run and a record's statistic
+FEWEST_RECORDS = 40  # least size of the test set
+MOST_PAIRS = 2 * 10**8  # pairs of a run and a record's statistic
 
 
 class ShadowModels(da.Attack):
@@ -45,10 +45,10 @@ class ShadowModels(da.Attack):
 
     shadows: Annotated[int, Field(ge=8)] = 64  # reference runs
     targets: Annotated[int, Field(ge=2)] = 16  # runs that are attacked
-    variances: Variances = "pooled"  # of LiRA: one for all records; "own": one for each
-    message: str | None = None  # that carries models on links; None: "x"
+    variances: Variances = "pooled"  # for LiRA: one for all records; "own": one for each
+    message: str | None = None  # name of the message with models; None: "x"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = (
-        None  # whose models on links are the sequence; None: 8, evenly spaced
+        None  # rounds whose models on links are observed; None: 8, evenly spaced
     )
 
     def validate_options(self, n_rounds: int, n_agents: int) -> Iterator[da.InvalidOption]:
@@ -145,7 +145,7 @@ class ShadowModels(da.Attack):
         of_all = every[n:], References(every[:n], truth[:n])
         yield "LiRA, online", scored(lira_online(*of_all, self.variances))
         yield "LiRA, offline", scored(lira_offline(*of_all, self.variances))
-        odds, public = some[..., 0], seen.public[..., 0]  # which are those of probabilities
+        odds, public = some[..., 0], seen.public[..., 0]  # log odds of probabilities
         of_odds = odds[n:], References(odds[:n], truth[:n]), public[n:], public[:n]
         yield "RMIA, online", scored(rmia(*of_odds))
         a = tuned_offline_a(of_odds[1], of_odds[3])

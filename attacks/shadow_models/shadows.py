@@ -59,14 +59,14 @@ def deal(
     dealt_out[agents] = there.numpy()[agents]
     places = np.concatenate([held.numpy()[dealt_out], left_out])  # record at each place
     labels = torch.cat([data.y, data.y_test]).numpy()[places]
-    if data.n_positions:  # which no partition looks at
+    if data.n_positions:  # sequences have no class to partition by
         labels = np.zeros(len(places), dtype=np.int64)
     by_class = np.argsort(labels, kind="stable")
     runs = held.expand(n_runs, *held.shape).clone()
     included = np.zeros((n_runs, len(places)), dtype=bool)
     n_held = int(dealt_out.sum())
     for t in range(n_runs):
-        order = np.lexsort((rng.random(len(places)), labels))  # by class, and by chance within it
+        order = np.lexsort((rng.random(len(places)), labels))  # by class, in random order within it
         come = np.empty(len(places), dtype=np.int64)
         come[by_class] = order
         included[t, come[:n_held]] = True

@@ -16,8 +16,8 @@ from dpaudit.models.models import parameters_of
 from dpaudit.models.networks import call, logits_of
 
 _AT_ONCE = 2**24  # numbers of what one layer reads, captured at a time
-_HEADS = ("n_heads", "num_heads", "num_attention_heads")  # as torch and transformers call them
-_SAME = 1e-4  # of the norm of what is read: less is rounding
+_HEADS = ("n_heads", "num_heads", "num_attention_heads")  # names in torch and transformers
+_SAME = 1e-4  # relative to the norm of the input: less is rounding
 
 
 class _Stop(Exception):

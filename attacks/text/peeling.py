@@ -30,7 +30,7 @@ from .sequences import Choice, choices
 from .slopes import sequences_of_slopes
 from .span import Span, members, span_of
 
-_STEPS, _RATE = 80, 0.2  # of Adam on the logits of mixtures
+_STEPS, _RATE = 80, 0.2  # steps and rate of Adam on the logits of mixtures
 _STARTS = 64  # starting points at once
 _MENDED, _TRIED, _SWEEPS = 12, 8, 3  # sequences; tokens of a position; sweeps over positions
 _IN_SPAN = 2e-3  # mean share of length outside of the span, of a sequence that is tested

@@ -29,7 +29,7 @@ from dpaudit.version import __version__
 from .changes import as_written, kept
 from .evidence import Stake, claim_label
 
-ALPHA = 0.005  # of a false alarm, ever: at most 1 of 200 histories, let alone checks
+ALPHA = 0.005  # probability of a false alarm ever: 1 of 200 histories at most, not checks
 
 # Which metrics say how much leaks, and on which side is more. Those whose error is unknown, such
 # as a measured sensitivity, a maximum over what was tried, would cry wolf.
@@ -52,7 +52,7 @@ class KeyMetric(NamedTuple):
     """A key metric of one finding."""
 
     label: str
-    side: Side  # where more leaks
+    side: Side  # side on which more leaks
     exact: bool  # no estimate: a number of the accounting, which depends on the seed's partition
     metric: Metric
 
@@ -66,12 +66,12 @@ class CheckBaseline(Strict):
     """One check as it was; labels end with the metric's name, as the vocabulary spells it."""
 
     config: str  # hash of the audit as it is written, without its seed
-    written: dict[str, Any] | None = None  # that audit; None in older baselines, as the next two
+    written: dict[str, Any] | None = None  # that audit; None in older baselines, like the next two
     limits: tuple[Threshold, ...] | None = None
     significance: float | None = None
     seed: int
     claims: dict[str, str]  # claim, against whom: verdict
-    ranges: dict[str, EpsilonRange] = {}  # by the same; none in version 1
+    ranges: dict[str, EpsilonRange] = {}  # keyed like these; empty in version 1
     metrics: dict[str, Metric]
 
     @field_validator("metrics", mode="after")

@@ -30,7 +30,7 @@ from dpaudit.files.documents import read_json, text_of
 from dpaudit.files.result import AuditResult
 from dpaudit.inputs.inputs import Inputs
 
-INPUTS = "inputs.json"  # what the audit read, by which it is seen whether that changed
+INPUTS = "inputs.json"  # what the audit read, to see whether it changed
 KEPT = ("config.toml", "audit.json", "report.html", "artifacts", INPUTS)
 SEAL = "seal"  # the file that holds it, in each entry
 VARIABLE = "DPAUDIT_CACHE_KEY"
@@ -226,7 +226,7 @@ def machine_key() -> str:
 def _make(path: Path) -> None:
     """A new key, whole or not at all; one that another check made meanwhile is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # with permissions 0600
+    with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # has permissions 0600
         file.write(token_hex(LEAST_LENGTH))
         file.flush()
         with suppress(FileExistsError):

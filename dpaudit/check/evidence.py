@@ -96,7 +96,7 @@ def merged(stakes: Iterable[Stake]) -> tuple[Stake, ...]:
 def accumulated(stakes: Sequence[Stake], history: History) -> AccumulatedEvidence:
     """The evidence of a history, in the order in which it came."""
     won = [Fraction(s.log_wealth) for s in stakes if s.history == history and not s.settled]
-    most = max(accumulate(won), default=Fraction(0))  # of exact sums, which may leave the floats
+    most = max(accumulate(won), default=Fraction(0))  # exact sums may exceed the range of floats
     return AccumulatedEvidence(len(won), float(min(most, Fraction(float_info.max))))
 
 

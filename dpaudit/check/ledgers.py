@@ -32,7 +32,7 @@ class DeclaredLedger:
     """A ledger, and at most what its releases add up to at the claim's delta."""
 
     claim: LedgerClaim
-    line: int  # of the claims file
+    line: int  # line in the claims file
     budget: Budget
     releases: int
     epsilon: float

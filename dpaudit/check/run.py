@@ -31,7 +31,7 @@ from .one_audit import AuditJob
 from .statements import beside_baseline, by_evidence, not_checked, statements
 
 NAMED = 3  # keys of an audit that is another one
-SEED_DIGITS = 8  # of a content's hash, of which a fresh seed is made
+SEED_DIGITS = 8  # digits of a content's hash that make a fresh seed
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class AuditText:
     name: str
     key: str
     content: dict[str, Any]
-    path: Path  # of the file that holds it
+    path: Path  # file that holds it
     text: str
-    at: tuple[str | int, ...]  # where in that file
+    at: tuple[str | int, ...]  # place in that file
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Missing(NamedTuple):
     """The audits that are not in the cache, and what they need."""
 
     sources: list[AuditText]
-    configs: Mapping[str, dict[str, Any]]  # by name of the check, with all defaults
+    configs: Mapping[str, dict[str, Any]]  # name of the check -> config with all defaults
     code: Path | None
     cache: AuditCache
 
@@ -249,8 +249,8 @@ class _Finished:
     sources: list[AuditText]
     ledgers: list[DeclaredLedger]
     results: Mapping[str, AuditResult]
-    seconds: Mapping[str, float]  # of those that ran
-    problems: _Problems  # of those that have no result, or a limit that fits none
+    seconds: Mapping[str, float]  # times of audits that ran
+    problems: _Problems  # checks without a result, and limits that fit none
 
     def report(self, baseline: Baseline | None, notes: list[str]) -> CheckReport:
         """What is said of all, beside the baseline or as the new one."""
@@ -402,7 +402,7 @@ class _Written(NamedTuple):
     content: Mapping[str, Any]
     path: Path
     text: str
-    at: FileKey  # where in that file
+    at: FileKey  # place in that file
 
 
 def _refuse_other_configs(

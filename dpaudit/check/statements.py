@@ -32,7 +32,7 @@ from .evidence import (
 )
 
 NOUNS = {"claim": "claims", "threshold": "thresholds", "evidence": "histories of claims"}
-CONFIDENCE = 0.95  # of a lower bound that does not say
+CONFIDENCE = 0.95  # assumed if a lower bound gives none
 LOWER_BOUNDS = (
     Name.EPSILON_LOWER_BOUND,
     Name.EPSILON_OF_DECLARED_SHAPE,
@@ -44,7 +44,7 @@ LOWER_BOUNDS = (
 class Tentative(NamedTuple):
     """A statement that is made anew if its p-value, adjusted for all of the file, is small."""
 
-    statement: Statement  # as it is if the test does not reject
+    statement: Statement  # the statement unless the test rejects
     p: float
     significance: float
     random: bool  # whether p comes from an estimate; what is exact needs no adjustment
@@ -59,7 +59,7 @@ class _Speaker(NamedTuple):
     """Says what became of one check."""
 
     check: Check
-    line: int  # of the claims file
+    line: int  # line in the claims file
     result: AuditResult
 
     def says(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from dpaudit.accounting.releases import RecordAdjacency
     from dpaudit.release import Release
 
-DIGITS = 4  # of an end of the interval, rounded outwards
+DIGITS = 4  # digits of an end of the interval, rounded outwards
 MOST_ROUNDS = 10**7
 PRECISION = 1e-5  # relative, of a noise multiplier that is solved for
-LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # between which it is looked for
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # range in which it is searched
 
 Sampling = Literal["none", "poisson", "fixed"]  # ordered as elsewhere: typing keeps one order
 Family = Literal["gaussian", "laplace"]

@@ -68,7 +68,7 @@ def capture(
         with progress_lines() as on_progress, one_step(on_progress, said):
             recording = record(command, out, options)
     except (RunError, KeyboardInterrupt):
-        if (out / EVENTS).exists():  # what was recorded until then
+        if (out / EVENTS).exists():  # show what was recorded so far
             write_page(CaptureFolder(out))
         raise
     write_page(recording)

@@ -58,8 +58,8 @@ app = typer.Typer(
 T = TypeVar("T")
 COMPLETION = "_DPAUDIT_COMPLETE"
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # one: NumPy's matrices are small, and more threads spin
-LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # of torch: page by page, memory takes longer to fetch
-MANY_STEPS = 300  # of all agents in all rounds; an audit of fewer is often over in seconds
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # variable of torch: fetching memory page by page takes longer
+MANY_STEPS = 300  # steps of all agents in all rounds; audits with fewer often take seconds
 FIRST_STEPS = (
     "dpaudit init               writes audit.toml: a claim, adversaries, attacks",
     "dpaudit audit audit.toml   runs it; --dry-run says what it takes and could prove",
@@ -405,7 +405,7 @@ def main() -> None:
     os.environ.setdefault(LARGE_PAGES, "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # of what the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")  # terminals may lack characters
     warnings.showwarning = terminal.show_warning
     leave_with(_answer)
 

@@ -18,7 +18,7 @@ from . import reasons, required_evidence
 
 CONTROLS = {"positive-control": True, "null-control": False}  # whether the noise is off
 CAN_BE_VOID = ("declared", "exact-leak", "who-learns-what", "weather")
-STATED = ("claim", "threat_model", "defense", "graph", "model")  # by config.toml: no audit edits it
+STATED = ("claim", "threat_model", "defense", "graph", "model")  # what config.toml states
 STATED_OF_CLAIM = ("text", "epsilon", "delta", "mu", "scope", "adjacency")
 LARGEST = 10_000_000  # bytes of a config.toml that is read
 
@@ -71,7 +71,7 @@ def _of_finding(finding: Mapping[str, Any], n_claims: int) -> Iterator[str]:
 def _of_adversaries(result: Mapping[str, Any]) -> Iterator[Flaw]:
     """Adversaries are shown as the config has them."""
     asked = {model["name"]: model for model in result["config"].get("threat_model") or ()}
-    drawn = result.get("threat_models", ())  # of an audit.json; a certificate has sentences alone
+    drawn = result.get("threat_models", ())  # only in an audit.json; a certificate has sentences
     shown = result.get("adversaries", {model["name"]: model["sentence"] for model in drawn})
     if shown.keys() != asked.keys():
         yield Flaw("adversaries", "they are not the threat models of the config", True)
@@ -94,7 +94,7 @@ def _of_adversaries(result: Mapping[str, Any]) -> Iterator[Flaw]:
         links = [(sender, receiver) for sender, receiver in result["graph"]["links"]]
         own = own.within(links)
         read = [link for link in links if own.sees(*link)]
-        said = model["sentence"] == own.sentence() or not read  # of none, another sentence is said
+        said = model["sentence"] == own.sentence() or not read  # others have another sentence
         if not said or [tuple(link) for link in model["links"]] != read:
             yield Flaw("threat_models", f'"{model["name"]}" reads other links', True)
 

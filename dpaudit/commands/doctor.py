@@ -30,8 +30,8 @@ DIGITS = {
     "graph": {"name": "bipartite"},
     "model": {"name": "lenet"},
     "defense": {"name": "dpdl", "n_rounds": 30, "batch_size": 16, "epsilon": 0.5, "delta": 1e-5},
-}  # of examples/dpdl-digits.toml
-TRAININGS = 38  # of one world take as long on one core as that audit: 1.1 s and 42 s
+}  # settings of examples/dpdl-digits.toml
+TRAININGS = 38  # trainings of one world that take as long on one core as that audit: 1.1 s and 42 s
 
 
 def lines() -> Iterator[str]:

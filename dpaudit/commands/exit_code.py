@@ -79,7 +79,7 @@ def _said(word: int, status: int, stopped: bool) -> int:
     if code < 0:
         memory = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
         how = f"was ended by signal {-code} ({signal.strsignal(-code)}){memory}"
-    with suppress(OSError):  # of a broken stderr
+    with suppress(OSError):  # stderr may be broken
         text = f"no answer: the process of this command {how}; what was done is kept"
         print_problems([Problem("DPA026", text)])
     return 2

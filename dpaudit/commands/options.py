@@ -35,7 +35,7 @@ AuditJson = Annotated[bool, Option("--json", help="Print audit.json.")]
 Results = Annotated[
     Path | None, Option(help="Write the results as JSON and CSV to a folder like docs/results.")
 ]
-Markdown = Annotated[Path | None, Option(hidden=True)]  # of former versions
+Markdown = Annotated[Path | None, Option(hidden=True)]  # options of former versions
 
 
 def refuse_markdown(markdown: Path | None) -> None:

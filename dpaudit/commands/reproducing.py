@@ -187,7 +187,7 @@ def _reproduced(
     from dpaudit.reports import published as report
 
     _refuse_result_of_another(folder, request)
-    published = _published_runs(results, request)  # which are refused before anything runs
+    published = _published_runs(results, request)  # refuse these before anything runs
     with progress_bars(quiet) as on_progress:
         cores = workers or os.cpu_count() or 1
         result = reproduced(chosen, request, folder, cores, on_progress)

@@ -9,7 +9,7 @@ from typing import Any
 from dpaudit.verify.figures import Basis, Finding, Flaw
 
 CONTROLS = ("positive-control", "null-control")
-FIGURES: Mapping[str, tuple[str, ...]] = {  # that a finding has, by its role, if it has any
+FIGURES: Mapping[str, tuple[str, ...]] = {  # role -> figures of a finding that has any
     **dict.fromkeys(("declared", "measured"), ("epsilon", "claimed epsilon", "delta")),
     "exact-leak": ("epsilon", "claimed epsilon", "delta", "rounds"),
     "test": ("epsilon lower bound", "p-value", "ceiling", "claimed epsilon", "delta"),
@@ -26,19 +26,19 @@ WITH_THEM = {  # a figure that another one comes with, of such evidence
     "measured over stated": "stated bound",
     "sampling rate": "declared sampling rate",
 }
-PAIRED = {  # which of these figures a role has
+PAIRED = {  # role -> its figures among these
     "noise": ("noise over declared", "noise, at most times the declared", "found"),
     "sensitivity": ("stated bound", "measured over stated"),
     "records": ("sampling rate",),
 }
 JUDGED_BY = {"noise": "p-value", "dependence": "found", "sensitivity": "measured"}
-EXPLAINED = ("exact-leak", "test", "records", "noise")  # by a note, where they have no figure
-SURE = ("captured", "mechanism", "gradient-inversion")  # whose tests always count something
-CAN_MISS = ("dependence", "alignment", "noise", "state", "records")  # what they did not examine
+EXPLAINED = ("exact-leak", "test", "records", "noise")  # roles with a note instead of a figure
+SURE = ("captured", "mechanism", "gradient-inversion")  # roles whose tests always count something
+CAN_MISS = ("dependence", "alignment", "noise", "state", "records")  # not all may be examined
 OF_ONE = ("declared", "measured", "exact-leak", "test", "records", *CONTROLS)  # claim, adversary
 OF_ADJACENCY = ("sensitivity", "alignment", "measured")
 WORLDS = {"test": "defense", "null-control": "defense", "positive-control": "no-defense"}
-VERDICTS: Mapping[str, tuple[str, ...]] = {  # that a finding can have beside none, by its role
+VERDICTS: Mapping[str, tuple[str, ...]] = {  # role -> verdicts a finding can have
     **dict.fromkeys(("declared", "measured"), ("unsupported",)),
     **dict.fromkeys(("sensitivity", "dependence", "noise"), ("unsupported",)),
     "exact-leak": ("refuted", "unsupported"),
@@ -85,7 +85,7 @@ def _gone(finding: Finding) -> Iterator[str]:
     needed = [*FIGURES.get(role, ())]
     needed += [WITH_THEM[name] for name in PAIRED.get(role, ()) if name in figures]
     if role == "records" and finding["attack"] is None and "declared sampling rate" in figures:
-        needed.append("sampling rate")  # of a captured program it can be stated alone
+        needed.append("sampling rate")  # a captured program only states it
     needed += [JUDGED_BY[role]] if role in JUDGED_BY and finding["verdict"] is not None else []
     if gone := [name for name in dict.fromkeys(needed) if name not in figures]:
         yield f"it has no {', '.join(gone)}"

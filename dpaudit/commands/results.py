@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpaudit.pipeline.jobs import Power
     from dpaudit.pipeline.run import Runtime
 
-_PAGE = b"<!doctype html>"  # with which a report begins
+_PAGE = b"<!doctype html>"  # a report begins with this
 _DIGEST = re.compile(r"[0-9a-f]{32,}")  # the name of a folder that a person has not named
 
 

@@ -125,7 +125,7 @@ def _bars() -> Iterator[OnProgress]:
         *columns,
         console=stderr,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # what is piped on stays there
+        redirect_stdout=sys.stdout.isatty(),  # a pipe stays a pipe
         expand=True,
     ) as progress:
         bars: dict[str, TaskID] = {}
@@ -273,7 +273,7 @@ def _line(text: str) -> dict[str, str]:
 
 def passing_on(on_progress: OnProgress) -> "Waiting":
     """What audits in processes of their own leave in progress.json, reported here."""
-    known: dict[str, dict[str, Sequence[int]]] = {}  # by audit that runs: what it has reported
+    known: dict[str, dict[str, Sequence[int]]] = {}  # running audit -> what it has reported
 
     def waiting(running: Mapping[str, Path]) -> None:
         for name in [name for name in known if name not in running]:  # whether it ended well or not

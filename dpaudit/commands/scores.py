@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dpaudit.accounting.privacy_loss import Array
 
 Found = Mapping[str, float | int | str | bool]
-LEAST_ALPHA = 1e-12  # below it, 1 - alpha and quantiles of so rare events are rounded
+LEAST_ALPHA = 1e-12  # below it, 1 - alpha and quantiles are rounded
 UNFAIR = 1e-6  # two-sided, of the coins of one run
 
 OF_RUNS = "each score is of a run, or of a canary, that is independent of all others"

@@ -15,7 +15,7 @@ from dpaudit.files.config import AuditConfig
 from dpaudit.files.file_problems import dotted, problems_of
 
 Step = Callable[..., Any]
-ARGUMENTS = ("self", "x", "k", "graph", "gradient", "noise")  # of a function
+ARGUMENTS = ("self", "x", "k", "graph", "gradient", "noise")  # arguments of a step
 MISSING = {
     "graph": ("ring", "dpaudit list graphs names them"),
     "model": ("logistic", "model= takes a torch module, too; dpaudit list models names them"),
@@ -97,7 +97,7 @@ def _refuse_other_arguments(step: Step, name: str) -> None:
     """Raises PluginError: it cannot be called as a step is."""
     try:
         own = inspect.signature(step)
-    except ValueError:  # of a function that is compiled, nothing is known
+    except ValueError:  # a compiled function has no signature
         return
     try:
         own.bind(*ARGUMENTS)

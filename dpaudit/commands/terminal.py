@@ -210,7 +210,7 @@ def errors_as_exit_codes(resume: str = "") -> Iterator[None]:
         if interrupted:
             complain("interrupted; what was done is kept.")
             if resume:
-                stderr.print(Text(whole_line(f"To finish: {resume}")))  # in one piece, to be pasted
+                stderr.print(Text(whole_line(f"To finish: {resume}")))  # on one line, to be pasted
             raise typer.Exit(130) from None
         print_problems(problems_of(error))
         raise typer.Exit(2) from None
@@ -258,7 +258,7 @@ def answer(app: Callable[..., int | None]) -> int:
             print_problems([Problem("DPA012", line, where)])
         return 2
     except BaseException as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left unwritten fails only once
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # unwritten output must not fail again
         if isinstance(error, SystemExit):  # typer's own answer to a broken pipe
             error = error.__context__ or error
         if isinstance(error, BrokenPipeError):  # whoever read the help, say, has read enough
@@ -271,7 +271,7 @@ def answer(app: Callable[..., int | None]) -> int:
 def _usage_problem(error: Any) -> str:
     """What is wrong with a command line, and of an unknown option which one may be meant."""
     if not isinstance(error, _NoSuchOption) or error.ctx is None:
-        text = error.format_message().replace("Value error, ", "")  # of typer and pydantic
+        text = error.format_message().replace("Value error, ", "")  # typer's or pydantic's
         meant = getattr(getattr(error, "param", None), "help", None)
         if type(error).__name__ == "MissingParameter" and meant:
             text = f"{text.strip().rstrip('.')}: {meant[0].lower()}{meant[1:]}"

@@ -21,7 +21,7 @@ from .file_problems import FileKey, FileProblem, located, models_in, refusal
 _IN_BRACKETS = re.compile(r"\[([1-9][0-9]{0,3})\]")
 _BEHIND_A_DOT = re.compile(r"\.([0-9]+)(?=\.|$)")
 
-PluginOptions = Mapping[str, Iterable[str]]  # of the plug-ins at "defense" and "attack"; none: any
+PluginOptions = Mapping[str, Iterable[str]]  # by "defense" and "attack"; none: any
 
 
 def path_of(key: str) -> str:
@@ -70,7 +70,7 @@ class Axis(Strict):
 class Factor(Strict):
     """What is tried at some keys: the value that is set there times each of these."""
 
-    keys: Annotated[tuple[str, ...], Field(min_length=1)]  # those that a defense has are tried
+    keys: Annotated[tuple[str, ...], Field(min_length=1)]  # to try, for defenses that have them
     values: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]  # 1: as it is set
 
 
@@ -80,7 +80,7 @@ class Tuning(Strict):
     Every combination trains a candidate for each combination of factors, and keeps the best.
     """
 
-    seed: Seed  # of the runs that are compared, apart from those that are audited
+    seed: Seed  # for the compared runs, not the audited ones
     validation: Annotated[float, Field(gt=0, lt=1)] = (
         0.2  # share of the training records on which candidates are compared
     )
@@ -118,7 +118,7 @@ class BenchmarkFile:
     base: dict[str, Any]  # the content of the audit, in which the path of data is absolute
     base_path: Path
     base_text: str
-    base_at: FileKey  # where in that file the audit is
+    base_at: FileKey  # place of the audit in that file
 
     @classmethod
     def read(cls, path: Path) -> "BenchmarkFile":
@@ -190,7 +190,7 @@ def _cross_checks(benchmark: Benchmark, folder: Path) -> Iterator[FileProblem]:
             yield ("axis", i), Problem("DPA005", said + '{ "graph.name" = "ring" }')
             continue
         seen = set[str]()
-        for value in map(repr, axis.values):  # in which 1 is not True
+        for value in map(repr, axis.values):  # repr distinguishes 1 and True
             if value in seen:
                 yield ("axis", i, "values"), Problem("DPA005", f"{value} is there twice")
             seen.add(value)

@@ -109,8 +109,8 @@ class MutualInformationOptions(Strict):
     name: Literal["mutual-information"]
     message: Text | None = None  # its name or call site; None: all of the round
     k: PositiveInt = 3  # neighbours
-    n_permutations: NonNegativeInt = 99  # of the p-value; 0: none
-    n_splits: NonNegativeInt = 20  # of the interval; 0: none
+    n_permutations: NonNegativeInt = 99  # permutations for the p-value; 0: no p-value
+    n_splits: NonNegativeInt = 20  # splits for the interval; 0: no interval
 
 
 class GradientInversionOptions(Strict):
@@ -122,9 +122,9 @@ class GradientInversionOptions(Strict):
     weights: Path | None = None  # a .safetensors file of the model's state; relative to the file
     weights_message: Text | None = None  # the message that brought them, in the place of a file
     clip_norm: PositiveFloat | None = None  # of each record's gradient, if the program clips it
-    value_range: tuple[float, float] | None = None  # of a pixel; None: that of all batches
-    local: LocalTraining | None = None  # between weights and the message; None: SGD or one step
-    options: dict[str, Any] = {}  # of the attack itself, as in audit.toml
+    value_range: tuple[float, float] | None = None  # range of a pixel; None: that of all batches
+    local: LocalTraining | None = None  # steps between weights and message; None: SGD or one step
+    options: dict[str, Any] = {}  # options of the attack, as in audit.toml
 
     def plugin(self, rounds: Sequence[int]) -> Any:
         """The attack itself. Raises ValidationError for its options, ConfigError for itself."""

@@ -31,7 +31,7 @@ from .verdict import Verdict
 
 NAME = "certificate.json"
 MATRICES = "linear view"  # artifacts by which a figure is derived again
-MOST_BYTES = 2**26  # of matrices in a certificate; larger ones stay beside it
+MOST_BYTES = 2**26  # limit for matrices in a certificate; larger ones stay beside it
 OTHERS = ("audit.json", "config.toml", "report.html")
 FOLDERS = ("transcript", "artifacts")
 DECLARATION = (
@@ -51,7 +51,7 @@ class Certificate(Strict):
 
     format: Literal["dpaudit-certificate"] = "dpaudit-certificate"
     format_version: Literal[1] = 1
-    schema_version: Literal[3] = 3  # of audit.json, whose keys the next eight are
+    schema_version: Literal[3] = 3  # version of audit.json, to which the next eight keys belong
     config: dict[str, Any]  # the audit file, with all defaults
     calibrated: dict[str, Any]  # the options of the defense with its calibrated noise
     provenance: Provenance
@@ -60,12 +60,12 @@ class Certificate(Strict):
     note_codes: tuple[Code, ...]
     claims: tuple[JudgedClaim, ...]
     findings: tuple[Finding, ...]  # without the series and traces of figures
-    adversaries: dict[str, str]  # by threat model: what it reads and knows, in a sentence
+    adversaries: dict[str, str]  # threat model -> what it reads and knows, in a sentence
     words: dict[str, str]  # what the codes and terms in this file mean
-    files: dict[str, Sha256]  # of the run directory, by path
-    matrices: dict[str, Base64]  # of them, the views that leaks are derived from
-    hashes: dict[str, Sha256] = {}  # of the canonical form of each part above
-    sha256: Sha256 = 64 * "0"  # of the canonical form of this file without this line
+    files: dict[str, Sha256]  # path in the run directory -> hash
+    matrices: dict[str, Base64]  # path -> a view from which leaks are derived
+    hashes: dict[str, Sha256] = {}  # hash of the canonical form of each part above
+    sha256: Sha256 = 64 * "0"  # hash of the canonical form of this file without this line
 
     def to_json(self) -> str:
         """The text of certificate.json. Raises RunError as ``text_with_hashes``."""
@@ -89,12 +89,12 @@ class Declaration(Strict):
     meaning: str = DECLARATION
     budget: Budget  # its first line: what all releases may not exceed
     entries: tuple[LedgerEntry, ...]  # its other lines
-    sums: tuple[AgentSum, ...]  # of each agent
+    sums: tuple[AgentSum, ...]  # one per agent
     ledger: Text  # the name of the file
     ledger_bytes: PositiveInt  # its length then; it may have grown since
-    ledger_sha256: Sha256  # of so many bytes
-    hashes: dict[str, Sha256] = {}  # of the canonical form of each part above
-    sha256: Sha256 = 64 * "0"  # of the canonical form of this file without this line
+    ledger_sha256: Sha256  # hash of the first ``ledger_bytes``
+    hashes: dict[str, Sha256] = {}  # hash of the canonical form of each part above
+    sha256: Sha256 = 64 * "0"  # hash of the canonical form of this file without this line
 
     def to_json(self) -> str:
         """The text of certificate.json. Raises RunError as ``text_with_hashes``."""
@@ -131,7 +131,7 @@ def certificate_of(result: AuditResult, folder: Path) -> Certificate:
         files, matrices = _hashes(folder), _matrices(result, folder)
     except OSError as error:
         raise RunError("DPA007", f"{error.filename or folder}: {reason(error)}") from None
-    drawn: dict[str, Any] = {"series": {}, "trace": {}}  # by figures, and of use for nothing else
+    drawn: dict[str, Any] = {"series": {}, "trace": {}}  # used by figures only
     shared = {name: getattr(result, name) for name in _SHARED}
     findings = tuple(finding.model_copy(update=drawn) for finding in result.findings)
     return Certificate(

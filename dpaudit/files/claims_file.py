@@ -199,10 +199,10 @@ class Statement(Strict):
     outcome: StatementOutcome
     verdict: str  # a Verdict, or in two words what became of the limit or metric
     message: str  # one sentence, which names the claim, the adversary and the bound
-    line: int  # of the claims file
-    code: str  # of the reason: dpaudit explain CODE
+    line: int  # line in the claims file
+    code: str  # code of the reason: dpaudit explain CODE
     cause: str = ""  # what was found to be wrong; "" if nothing was
-    remedy: str = ""  # of the cause; "": the code's own
+    remedy: str = ""  # what to do about the cause; "": see the code
 
 
 class KeyFigure(Strict):

@@ -16,9 +16,9 @@ from .file_problems import FileKey, FileProblem, dotted, problems_of, refusal
 from .options import EvenPartition, GraphOptions, PartitionOptions, SensorOptions, TextOptions
 from .threat import ThreatModel
 
-LARGEST = 1e100  # of a float: its cube is one, too
-SMALLEST = 1e-100  # of a float that is not 0
-LARGEST_COUNT = 10**9  # of an integer; memory and time end long before
+LARGEST = 1e100  # largest float, so that its cube is finite
+SMALLEST = 1e-100  # smallest float other than 0
+LARGEST_COUNT = 10**9  # largest integer; memory and time end long before
 MOST_ROUNDS = 10**6
 MOST_AGENTS = 16384  # agents of one audit
 MOST = 100  # claims, threat models or attacks of one audit
@@ -27,7 +27,7 @@ TEXT = "text"  # records are token ids, from a folder or, without a path, of an 
 SENSORS = "sensor-fusion"  # data without records: agents measure, and there is no network
 FileKind = Literal["audit", "program", "mechanism", "claims", "benchmark"]
 
-_READ_BY: Mapping[FileKind, tuple[str, str]] = {  # what it is, and the command that reads it
+_READ_BY: Mapping[FileKind, tuple[str, str]] = {  # kind -> its name, and the command that reads it
     "audit": ("an audit file", "audit"),
     "program": ("the audit of a program", "audit"),
     "mechanism": ("the audit of a function", "audit"),
@@ -66,7 +66,7 @@ class ModelConfig(Strict):
 
     name: str
     fix: bool = False  # replace each BatchNorm by a GroupNorm
-    width: PositiveInt | None = None  # of the embeddings of bert-tiny and gpt-tiny; None: 64
+    width: PositiveInt | None = None  # width of the embeddings of bert-tiny and gpt-tiny; None: 64
 
 
 class Plugin(BaseModel):
@@ -307,7 +307,7 @@ def _cross_checks(config: AuditConfig, defense: Any) -> Iterator[FileProblem]:
     for i, attack in enumerate(config.attack):
         named = dict.fromkeys(attack.options.get("threat_models") or ())
         for j, name in enumerate(name for name in named if name not in known):
-            hint = nearest(name, known) if j < MOST_LINES else ""  # of those that are shown
+            hint = nearest(name, known) if j < MOST_LINES else ""  # only for lines that are shown
             text = f'no threat model is called "{name}"{hint}'
             yield ("attack", i, "threat_models"), Problem("DPA006", text)
     yield from _attacks_that_do_not_fit(config, defense)
@@ -319,7 +319,7 @@ def _attacks_that_do_not_fit(config: AuditConfig, own_defense: Any) -> Iterator[
         "messages": defense.messages,
         "observables": defense.observables,
         "combinations": defense.combinations,
-        "private": ("gradient", *defense.private),  # what its agents are answered, if none is named
+        "private": ("gradient", *defense.private),  # "gradient": what agents get, if none is named
         "views": ("view",),
         "mixtures": ("unmixed",),
     }

@@ -49,7 +49,7 @@ def text_of(path: Path, most_bytes: int = TOML_BYTES) -> str:
 def toml_from(text: str) -> dict[str, Any]:
     """The content of a TOML file. Raises ValueError."""
     if any(part.count(".") > DEEPEST for part in _BETWEEN_KEYS.split(text)):
-        raise ValueError(f"more than {DEEPEST} dots in one key")  # which tomllib takes hours for
+        raise ValueError(f"more than {DEEPEST} dots in one key")  # tomllib would take hours
     return _plain(tomllib.loads, text)
 
 

@@ -16,7 +16,7 @@ FileKey = tuple[str | int, ...]
 FileProblem = tuple[FileKey, Problem]
 _Model = TypeVar("_Model", bound=BaseModel)
 LONGEST_VALUE = 100  # characters of a value that is shown in an error
-_CODES = {  # by pydantic's name of what is wrong
+_CODES = {  # pydantic's type of a problem -> code
     "extra_forbidden": "DPA001",
     "missing": "DPA002",
     "union_tag_not_found": "DPA002",
@@ -93,7 +93,7 @@ def problems_of(
             yield problem["loc"], Problem(_code(problem["type"]), problem["type"])
             continue
         if problem["type"] == "too_short" and _inside(problem["loc"], problems):
-            continue  # what is there does not count for pydantic, as it is wrong
+            continue  # pydantic ignores the value, as it is wrong
         key = _key_in(content, problem["loc"])
         text = problem["msg"].removeprefix("Value error, ")
         if problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
@@ -174,7 +174,7 @@ def _step(annotation: Any, part: str | int) -> Any:
         return field.annotation if field is not None else annotation
     candidates = models_in(annotation)
     fields = ((m, get_args(f.annotation)) for m in candidates for f in m.model_fields.values())
-    tagged = [m for m, values in fields if part in values]  # of a union its literals are the tags
+    tagged = [m for m, values in fields if part in values]  # literals are the tags of a union
     return tagged[0] if tagged else (candidates[0] if len(candidates) == 1 else annotation)
 
 

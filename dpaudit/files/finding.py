@@ -201,7 +201,7 @@ class Column(StrEnum):
     FALSE_POSITIVE_RATE = "false positive rate"
     FALSE_NEGATIVE_RATE = "false negative rate"
     LEAST_ALLOWED = "least that the claim allows"
-    LEVEL = "level"  # with which probability what is certified beside it is wrong, at most
+    LEVEL = "level"  # largest probability that the certified figure is wrong
     CERTIFIED = "certified epsilon"
     STATED_BOUND = "stated bound"
     INFORMATION = "information"
@@ -228,20 +228,20 @@ class Column(StrEnum):
 class Evidence(StrEnum):
     """The vocabulary of evidence: raw numbers that `dpaudit verify` derives figures from."""
 
-    BET_EPSILON = "bet epsilon"  # of each bet: it is against (epsilon, delta)
+    BET_EPSILON = "bet epsilon"  # epsilon that a bet is against
     BET_DELTA = "bet delta"
-    BET_PLACE = "bet place"  # of the threshold of a bet, among places of scores
+    BET_PLACE = "bet place"  # place of a bet's threshold among places of scores
     BET_SIDE = "bet side"  # 1: scores above the threshold are in the set; -1: those below
-    BET_SHARE = "bet share"  # which share has half of the stake of its group; -1: none of this bet
+    BET_SHARE = "bet share"  # share that has half of its group's stake; -1: none
     BET_GROUP = "bet group"  # 0: against the claim; 1: against the certified epsilon
-    PLACES = "places"  # of the scores of each pair, many pairs in one number
+    PLACES = "places"  # places of the scores of each pair, many pairs in one number
     N_PLACES = "number of places"
-    USE_SIZES = "sizes of uses"  # by which uses of a canary move its channel, as declared
+    USE_SIZES = "sizes of uses"  # how far uses of a canary move its channel, as declared
     USES = "uses of each size"
     USE_RATE = "rate of uses"
     SUM = "sum"  # mean score of the canaries that are there, less that of the others
     THERE = "canaries there"
-    MEAN_SQUARE = "mean square"  # of the noise in the channels of the others
+    MEAN_SQUARE = "mean square"  # mean square of the noise in the other channels
 
 
 def restart_column(i: int) -> str:
@@ -299,17 +299,17 @@ class Finding(Strict):
     rounds: tuple[int, ...] = ()
     world: Literal["defense", "no-defense", "blind"] | None = None
     batch_size: int | None = None
-    metrics: dict[str, Metric] = {}  # by Name, or by an attack's own names
+    metrics: dict[str, Metric] = {}  # keys: Name, or an attack's own names
     # whose composition is the lower end of epsilon ("least"), or the upper one ("most"); of a test,
     # those that its bound of the declared shape assumes
     releases: dict[Literal["least", "most"], tuple[Release, ...]] = {}
     verdict: Verdict | None = None
-    void: str | None = None  # what in the same audit disproves its figures; None: nothing
+    void: str | None = None  # why its figures are void; None: they are not
     notes: tuple[str, ...] = ()
     not_examined: tuple[str, ...] = ()  # what it could not examine, and why; verdicts name it
     unconfirmed: tuple[str, ...] = ()  # messages whose declared law of the noise was not confirmed
     artifacts: dict[str, str] = {}  # path of each artifact, relative to the run directory
-    series: dict[str, tuple[Number, ...]] = {}  # by Column or Name, or by an attack's own names
+    series: dict[str, tuple[Number, ...]] = {}  # keys: Column or Name, or an attack's own names
     trace: dict[str, tuple[Number, ...]] = {}  # likewise, by iteration of an attack's search
     # by Evidence: what its figures follow from, for `dpaudit verify`; lists of any length
     evidence: dict[str, tuple[Number, ...]] = {}

@@ -9,9 +9,9 @@ class Hint(NamedTuple):
     path: str
     line: int  # 1-based; of a notebook, in its cell
     column: int  # 1-based
-    code: str  # of the rule, such as "DPA201"
+    code: str  # code of the rule, such as "DPA201"
     message: str  # what was found, in one sentence
-    cell: int = 0  # of a notebook, 1-based and counting all cells; 0: the file is none
+    cell: int = 0  # cell of a notebook, from 1 on, counting all; 0: no notebook
 
     @property
     def place(self) -> str:
@@ -24,7 +24,7 @@ class Unread(NamedTuple):
     """A file that could not be examined, and why."""
 
     path: str
-    code: str  # of the page that explains it
+    code: str  # code with a page of its own
     reason: str
     is_asked_for: bool  # it was named itself, and not found in a folder
 
@@ -32,6 +32,6 @@ class Unread(NamedTuple):
 class LintResult(NamedTuple):
     """What `dpaudit lint` found."""
 
-    n_files: int  # that were examined
+    n_files: int  # files that were examined
     hints: tuple[Hint, ...]
     unread: tuple[Unread, ...] = ()

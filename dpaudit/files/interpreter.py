@@ -10,8 +10,8 @@ from dpaudit.errors import ConfigError
 
 from .documents import reason
 
-OLDEST = (3, 8)  # that the recorder runs under
-SECONDS = 60.0  # that an interpreter may take to start
+OLDEST = (3, 8)  # oldest Python for the recorder
+SECONDS = 60.0  # time limit for the start of an interpreter
 _ASKED = "import sys; print(*sys.version_info[:2])"
 
 

@@ -93,7 +93,7 @@ class CountedLines(NamedTuple):
     """The lines of a file that count, each with its end."""
 
     lines: bytes
-    is_cut_off: bool  # what follows them is no entry
+    is_cut_off: bool  # whether an incomplete line follows
 
 
 def counted_lines(content: bytes) -> CountedLines:

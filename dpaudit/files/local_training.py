@@ -21,7 +21,7 @@ class LocalTraining(Strict):
     weight_decay: NonNegativeFloat = 0.0
     epochs: PositiveInt = 1  # passes over the records, in an order of its own each
     shuffled: bool = True  # whether the order differs by pass
-    outer_learning_rate: PositiveFloat = 1.0  # of the step that takes the place of the weights
+    outer_learning_rate: PositiveFloat = 1.0  # rate of the step that replaces the weights
     outer_momentum: Decay = 0.0  # Nesterov's, kept from round to round as DiLoCo does
 
     @model_validator(mode="after")

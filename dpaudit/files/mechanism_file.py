@@ -18,7 +18,7 @@ from .threat import ThreatModel
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 READER = ThreatModel(name="reader of the output")
-MOST_NUMBERS = 10**7  # of one value
+MOST_NUMBERS = 10**7  # numbers of one value
 
 Shape = tuple[NonNegativeInt, ...]
 
@@ -28,21 +28,21 @@ class MechanismOptions(Strict):
 
     function: Text  # "module:function", from one value to a noised one
     python: Text | None = None  # interpreter of the environment it lives in; None: dpaudit's own
-    shape: Shape | tuple[Shape, ...]  # of the value; of a list of tensors, the shape of each
-    dtype: Dtype = "float64"  # of the value
-    library: Literal["numpy", "torch"] = "numpy"  # whose arrays the function takes
+    shape: Shape | tuple[Shape, ...]  # shape of the value, or of each tensor of a list
+    dtype: Dtype = "float64"  # dtype of the value
+    library: Literal["numpy", "torch"] = "numpy"  # library of the arrays that the function takes
     output_shape: Shape | tuple[Shape, ...] | None = None  # None: that of the value
     output_dtype: Dtype | None = None  # None: that of the value
     sensitivity: PositiveFloat | None = (
         None  # the largest distance of neighbours; None: any two values are neighbours
     )
-    norm: Norm = "l2"  # in which the distance is measured
+    norm: Norm = "l2"  # norm of the distance
     records: bool = False  # rows of the value are records, of which one is replaced or removed
     low: float | None = None  # the least number that a value may have
     high: float | None = None  # the largest one
-    calls: Annotated[int, Field(gt=0, le=10_000)] = 1  # that the claim covers, on one value
+    calls: Annotated[int, Field(gt=0, le=10_000)] = 1  # calls on one value that the claim covers
     runs: Annotated[int, Field(ge=100, le=10**7)] = 20_000  # counted, with each of two inputs
-    seconds: PositiveFloat = 600.0  # that the whole audit may take
+    seconds: PositiveFloat = 600.0  # time limit of the whole audit
     own_randomness: bool = False  # allow a function that seeds do not make reproducible
 
     @checked(mode="after")

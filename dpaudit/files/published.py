@@ -18,7 +18,7 @@ from .finding import Metric, Number
 class Assumption(Strict):
     """What a paper leaves open, and how it is read here."""
 
-    key: str  # by which another reading is asked for
+    key: str  # key by which another reading can be asked for
     value: Any
     says: str
 
@@ -41,13 +41,13 @@ class ExperimentLine(Strict):
 
     labels: dict[str, str]  # "method" to "DPDL"
     quantity: str  # with its unit
-    at: Number | None = None  # of a figure: where the point lies
+    at: Number | None = None  # place of the point in a figure
     published: Number | None = None
-    published_spread: Number | None = None  # as the paper prints it, behind its plus-minus
+    published_spread: Number | None = None  # plus-minus, as the paper prints it
     ours: Metric | None = None  # mean over seeds; None: no run ended
-    interval: Interval = "student"  # of ours
+    interval: Interval = "student"  # kind of our interval
     difference: Number | None = None  # ours less the published value
-    values: tuple[Number, ...] = ()  # of each seed
+    values: tuple[Number, ...] = ()  # one per seed
     error: str = ""  # why a run did not end, one line
 
 
@@ -56,7 +56,7 @@ class HeldOrdering(Strict):
 
     says: str
     compared: int = 0  # pairs of numbers
-    as_published: int = 0  # of which the mean differs as the paper says
+    as_published: int = 0  # pairs whose mean differs as the paper says
     confirmed: int = 0  # and the interval over seeds excludes 0
     contradicted: int = 0  # it excludes 0 on the other side
 
@@ -71,21 +71,21 @@ class ExperimentResult(Strict):
     shows: str
     scale: str
     cut: str  # what this scale leaves out; empty: nothing
-    data: str  # that was learned from; empty: none
+    data: str  # data set; empty: none
     data_of_the_paper: str
     seeds: tuple[int, ...]
     chosen: dict[str, tuple[str, ...]] = {}  # labels that alone were run
     changed: dict[str, Any] = {}  # settings that were asked for
     asked: tuple[str, ...] = ()  # both of these as they were typed: "N=10", "defense.h=3"
-    command: str = ""  # that makes the same again
+    command: str = ""  # command that repeats the run
     date: str = ""
-    at: str = ""  # what the points of a figure lie along, "round"
+    at: str = ""  # what a figure's points lie along, such as "round"
     assumed: tuple[Assumption, ...]
     columns: tuple[str, ...]
     lines: tuple[ExperimentLine, ...]
     orderings: tuple[HeldOrdering, ...] = ()
     remarks: tuple[str, ...] = ()
-    seconds: float  # of all cells, each on one thread
+    seconds: float  # time of all cells, each on one thread
     version: str
 
     @property
@@ -132,7 +132,7 @@ class ResultTable(Strict):
     """One table: a row of entries for its columns."""
 
     title: str
-    about: str = ""  # what stands between the title and the table
+    about: str = ""  # text between the title and the table
     columns: tuple[str, ...]
     rows: tuple[tuple[TableEntry, ...], ...]
 
@@ -143,7 +143,7 @@ class ResultTables(Strict):
     schema_version: Literal[1] = 1
     title: str
     about: str = ""
-    command: str = ""  # that makes the same again
+    command: str = ""  # command that makes the table again
     date: str = ""
     tables: tuple[ResultTable, ...]
 

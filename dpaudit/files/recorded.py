@@ -20,7 +20,7 @@ from .documents import reason
 EVENTS, DRAWS, TRANSCRIPT = "events.jsonl", "draws.jsonl", "transcript"  # in a capture's folder
 BATCHES = "batches.jsonl"
 PAGE, DRAFT, UNSEEN = "capture.html", "captured.toml", "unseen.txt"
-Purpose = Literal["model", "data"]  # of a draw that is no noise: weights or dropout, or records
+Purpose = Literal["model", "data"]  # purpose of draws other than noise: weights or dropout; records
 _Line = TypeVar("_Line", bound=Strict)
 
 
@@ -32,7 +32,7 @@ class SentTensor(Strict):
     dtype: str  # as torch names it, without "torch.": "float32", "bfloat16", "uint8"
     file: str  # relative to the capture's folder; equal contents may share file and key
     key: str  # its name in that safetensors file
-    sha256: str  # of the content's bytes as they were when the call was made
+    sha256: str  # hash of the content at the time of the call
 
 
 class RecordedEvent(Strict):
@@ -45,15 +45,15 @@ class RecordedEvent(Strict):
     bytes, as uint8, if they hold none.
     """
 
-    process: NonNegativeInt  # of the capture's processes, in the order of rank and of first event
-    rank: NonNegativeInt  # of that process
+    process: NonNegativeInt  # number of the process, by rank and first event
+    rank: NonNegativeInt  # rank of that process
     sequence: NonNegativeInt  # rises within a process, over events and draws together
     time: float  # seconds since 1970 when the call was made
     operator: str  # "send", "broadcast", "all_gather", "all_reduce", ...: see docs/capture.md
     call_site: str  # "train.py:88"
     occurrence: NonNegativeInt  # earlier calls of this operator at this call site by this process
     group: tuple[NonNegativeInt, ...]  # ranks of the process group of the call, ascending
-    tag: int | None  # of a send
+    tag: int | None  # tag of a send
     source: NonNegativeInt  # the rank that sent
     destinations: tuple[NonNegativeInt, ...]  # ranks other than the source, ascending
     round: PositiveInt | None  # 1-based; None before the first and where no rounds were found
@@ -74,10 +74,10 @@ class RecordedDraw(Strict):
     round: PositiveInt | None
     shape: tuple[NonNegativeInt, ...]
     dtype: str
-    purpose: Purpose | None = None  # as the functions that led to it are called; None: unknown
+    purpose: Purpose | None = None  # by the names of the calling functions; None: unknown
     parameters: tuple[float | None, ...]  # (mean, std) of normal_, (low, high) of uniform_, ...;
     # None for what is not a finite number
-    crc32: NonNegativeInt | None = None  # of its numbers, in runs of an audit
+    crc32: NonNegativeInt | None = None  # checksum of its numbers, in runs of an audit
 
 
 class RecordedBatch(Strict):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Code = Annotated[str, Field(pattern=r"^DPA\d{3}$")]
-_BY_KIND = {  # of version 1
+_BY_KIND = {  # keys of version 1
     "accounting": Role.DECLARED,
     "sensitivity": Role.SENSITIVITY,
     "empirical-epsilon": Role.TEST,
@@ -39,7 +39,7 @@ class Restated(Strict):
     delta: float
     adjacency: Adjacency
     assumptions: tuple[str, ...]
-    void: str | None = None  # what disproves the accounted figure; None: nothing
+    void: str | None = None  # why the accounted figure is void; None: it is not
 
 
 PremiseName = Literal["distance", "noise", "records", "completeness", "composition", "state"]
@@ -59,7 +59,7 @@ class Premise(Strict):
         return f"{self.name} {self.status}: {self.says}"
 
 
-REMEDIES: Mapping[PremiseName, str] = {  # of the others, the code says what to do
+REMEDIES: Mapping[PremiseName, str] = {  # other premises have codes that say what to do
     "distance": "Clip the gradient of each record to the stated norm before anything is added up, "
     "and give the noise the scale of the sum or the mean that it is added to; or state the bound "
     "that holds.",
@@ -74,9 +74,9 @@ REMEDIES: Mapping[PremiseName, str] = {  # of the others, the code says what to 
 class EpsilonRange(Strict):
     """What an audit knows of a claim's epsilon, from what is proven to what could be overlooked."""
 
-    certified: Number  # by attacks or algebra: it is at least this
-    accounted: Number  # by what is declared, at most
-    measured: Number  # by what was measured, at its unfavourable confidence ends, at most
+    certified: Number  # lower end, by attacks or algebra
+    accounted: Number  # upper end, by what is declared
+    measured: Number  # upper end, by measurements at their unfavourable confidence ends
 
     @property
     def sentence(self) -> str:
@@ -107,13 +107,13 @@ class JudgedClaim(Strict):
     threat_model: str
     restated: Restated | None
     verdict: Verdict
-    confidence: float | None  # of a refutation; None if the verdict does not rest on statistics
+    confidence: float | None  # confidence of a refutation; None if it rests on no statistics
     because: tuple[int, ...]  # indices of the findings behind the verdict
     decisive: NonNegativeInt | None = None  # index of the finding that decided; None: no single one
     reason: str  # the reason of the verdict, with its figures
-    codes: tuple[Code, ...] = ()  # of the reason, then of what limits it: dpaudit explain CODE
+    codes: tuple[Code, ...] = ()  # of the reason, then of its limits: dpaudit explain CODE
     meaning: str = ""  # for the person whose record it is: how far an adversary's odds can rise
-    premises: tuple[Premise, ...] = ()  # of accounting; none: there is none, or an older version
+    premises: tuple[Premise, ...] = ()  # of accounting; empty: none, or an older version
     range: EpsilonRange | None = None  # None: there is no accounting, or an older version
 
     @property
@@ -182,7 +182,7 @@ class GraphSummary(Strict):
     name: str
     n_agents: int
     links: tuple[tuple[int, int], ...]  # (sender, receiver)
-    positions: tuple[tuple[float, float], ...]  # of the agents, within [-1, 1]
+    positions: tuple[tuple[float, float], ...]  # of agents, within [-1, 1]
     spectral_gap: Number = nan  # nan if the mixing weights are not known
 
     @model_validator(mode="after")
@@ -206,7 +206,7 @@ class Curve(Strict):
     loss_is: str = "test loss"  # the name of the loss, for a label
     accuracy: tuple[tuple[Number, ...], ...]  # empty if nothing is classified
     consensus_distance: tuple[Number, ...]
-    initial_loss: tuple[Number, ...] = ()  # of each agent, before round 1
+    initial_loss: tuple[Number, ...] = ()  # loss of each agent before round 1
     messages: tuple[NonNegativeInt, ...] = ()  # number sent on links, from round 1 to this one
     bytes: tuple[NonNegativeInt, ...] = ()  # their size in bytes, in their dtype; plaintext
 
@@ -241,7 +241,7 @@ class Provenance(Strict):
 class Note(NamedTuple):
     """What a reader must know before any number."""
 
-    code: str  # of its page: dpaudit explain CODE
+    code: str  # code of its page: dpaudit explain CODE
     text: str
 
 
@@ -254,7 +254,7 @@ class AuditResult(Strict):
     provenance: Provenance
     verdict: Verdict | None  # the worst verdict of all claims; None if nothing was claimed
     notes: tuple[str, ...] = ()  # what to know before reading any number
-    note_codes: tuple[Code, ...] = ()  # of each note, as of a claim's reason
+    note_codes: tuple[Code, ...] = ()  # codes of the notes, in order
     claims: tuple[JudgedClaim, ...]
     threat_models: tuple[ThreatModelSummary, ...]
     graph: GraphSummary

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 FEWEST = 2
 MOST = 10**8  # scores of a file
-LEAST_BYTES = 4  # of a floating-point number: a float16 has 3 digits, and many scores would tie
+LEAST_BYTES = 4  # least size of a float: many float16 scores would tie
 MOST_BYTES = 8  # a larger one may be beyond what a float64 holds
-BEGINNINGS = b"\x93NUMPY", b"PK", b"\x80"  # of .npy, .npz and of what is pickled
+BEGINNINGS = b"\x93NUMPY", b"PK", b"\x80"  # first bytes of .npy, .npz and pickles
 
 
 def read_scores(path: Path) -> "NDArray[np.float64]":
@@ -30,7 +30,7 @@ def read_scores(path: Path) -> "NDArray[np.float64]":
     import numpy as np
 
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # which could have no end
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device could have no end
             raise ValueError("not a regular file")
         _refuse_other_formats(path)
         stored = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -74,9 +74,9 @@ class ThreatModel(Strict):
     agents: tuple[Agent, ...] = ()  # one agent if curious, two or more if colluding
     drawn: Drawn = None  # how many agents are drawn at random, in place of naming ``agents``
     links: tuple[Link, ...] | None = None  # the links that an external adversary reads; None: all
-    region: Tapped = None  # in place of ``links``: all links that the agents of a region have
-    model_of: Agent | None = None  # of kind "final-model": whose model; None: the mean of all
-    access: Access = "white-box"  # of kind "final-model"
+    region: Tapped = None  # instead of ``links``: all links of the agents of a region
+    model_of: Agent | None = None  # for "final-model": the agent; None: the mean of all
+    access: Access = "white-box"  # for "final-model"
     knows_draws: bool = (
         True  # whether it knows graphs and participants that are drawn in each round
     )

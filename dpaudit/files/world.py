@@ -22,9 +22,9 @@ FAR: tuple[How, ...] = tuple(
     for size in ("1e3", "1e6:other-label")
     for direction in ("own", "level", "few")
     for sign in ("", "-")
-)  # as far out as a clip is looked for
+)  # up to where clips are looked for
 NEARER: tuple[How, ...] = ("own:3", "own:-3", "own:1e2", "own:-1e2")
-OVERFLOWING: tuple[How, ...] = (  # whose squares overflow, in single and in double precision
+OVERFLOWING: tuple[How, ...] = (  # squares overflow, in single and in double precision
     *("own:1e22", "own:-1e22"),
     *("own:1e160", "own:-1e160"),
 )
@@ -42,25 +42,25 @@ class Change(Strict):
     agent: NonNegativeInt
     batch: PositiveInt
     how: How
-    record: NonNegativeInt = 0  # which of the batch
+    record: NonNegativeInt = 0  # index of the record in the batch
 
 
 class World(Strict):
     """What a program's run is to be; nothing else in it differs from another world's run."""
 
     out: Path  # a folder for what is sent, drawn and taken
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of torch, NumPy and random, at its beginning
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # initial seed of torch, NumPy and random
     tape: Path | None = None  # draws in the place of its own, by name; None: its own
     same: dict[str, tuple[str, Literal[1, -1]]] = {}  # draws that are another one, or less it
     fresh: dict[str, Noise] = {}  # draws that are drawn anew, by the law that they are of
-    noise_seed: NonNegativeInt = 0  # of these
+    noise_seed: NonNegativeInt = 0  # seed of this noise
     silent: tuple[str, ...] = ()  # draws that are 0
     signs: tuple[str, ...] = ()  # draws whose every number is its scale, with a random sign
     sign_seed: NonNegativeInt = 0
     sites: tuple[str, ...] = ()  # call sites whose draws are noise, beside those of tap.noise
     changes: tuple[Change, ...] = ()
     keeps_records: bool = False  # writes down what is in the batches
-    last: dict[NonNegativeInt, PositiveInt] = {}  # by agent: messages after which it may end
+    last: dict[NonNegativeInt, PositiveInt] = {}  # agent -> messages after which it may end
 
     @property
     def is_over(self) -> bool:

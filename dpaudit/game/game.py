@@ -29,7 +29,7 @@ from .step_inputs import CanaryGradient, OnFirst
 
 Sampling = Literal["none", "poisson", "fixed"]
 
-LENGTH = 1e4  # of the canary's gradient: far above most clip norms, far below what float64 loses
+LENGTH = 1e4  # of the canary's gradient: above most clip norms, within float64's precision
 ABOVE_CLIP = 100  # times a clip norm, at least
 
 
@@ -46,21 +46,21 @@ class Game:
     """Who plays: the record of one agent is there or not, or is one of two opposite ones."""
 
     defense: Defense
-    setting: Setting  # of the one-coordinate model
+    setting: Setting  # setting of the one-coordinate model
     victim: int
     adjacency: Adjacency
     length: float
     sampling_rate: float  # how likely the record is in the batch of a round
-    sampling: Sampling  # of the victim's batch; "none" if its whole function counts
+    sampling: Sampling  # how the victim's batch is drawn; "none" if its whole function counts
     in_one_round: bool = False  # whether the record is used in a single round of the run
-    coordinates: int = 1  # of the real model, in which gradients have their directions
+    coordinates: int = 1  # coordinates of the real model, which give gradients their directions
     spread: int = 1  # over how many coordinates of a layer runs spread the record
-    records: int = 1  # of the batch that are the canary, all at once; a user's are all of them
+    records: int = 1  # records of the batch that are the canary; a user's are all of them
     cycle: int = 1  # rounds from one use of the record to the next
     first: int = 1  # round in which it is used
     held: int | None = None  # records of which a user's batch is a Poisson sample; None: it is none
     layers: tuple[tuple[str, int], ...] = ()  # names and sizes of the real model's
-    filled: int = 1  # of these, that the record fills at once, each as it fills one coordinate
+    filled: int = 1  # coordinates that the record fills at once, each like one coordinate
     width: int | None = None  # coordinates of runs, of which it fills the first or all; None: all
 
     @classmethod

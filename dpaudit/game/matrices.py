@@ -16,9 +16,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 MOST = 4000  # rows or columns of a block, of which the smaller number counts; it takes their square
-ENTRIES = 3 * 10**7  # of a block: 240 MB
+ENTRIES = 3 * 10**7  # entries of a block: 240 MB
 SMALL = 64  # rows of a block that is compressed even where that saves none
-RANK = 1e-9  # of the largest singular value of all blocks: below it there is none
+RANK = 1e-9  # singular values below this share of the largest of all blocks are zero
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -195,9 +195,9 @@ def blocks(A: Matrix) -> Iterator[_Block]:
 class _Members(NamedTuple):
     """The rows, or the columns, of each part."""
 
-    order: Indices  # by part
+    order: Indices  # members sorted by part
     first: Indices  # [n_parts], of each part in that order
-    place: Indices  # of each within its part
+    place: Indices  # place of each member within its part
 
     @classmethod
     def by(cls, labels: Indices) -> "_Members":

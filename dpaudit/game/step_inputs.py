@@ -20,9 +20,9 @@ from dpaudit.errors import ConfigError
 from dpaudit.graphs.graph import Graph
 from dpaudit.rng import Streams
 
-SAME = 1e-9  # of a model: by what two that are one may differ, summed in different orders
-ROUNDING = 1e-12  # of the largest number of a state
-STD = {"gaussian": 1.0, "laplace": sqrt(2.0)}  # of noise with scale 1
+SAME = 1e-9  # relative difference of equal models that are summed in different orders
+ROUNDING = 1e-12  # relative to the largest number of a state
+STD = {"gaussian": 1.0, "laplace": sqrt(2.0)}  # standard deviation of noise with scale 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +158,8 @@ class ClipNorms(WrappedGradient):
 class WatchedGradient(WrappedGradient):
     """Another oracle, of which the models are kept that it is asked at."""
 
-    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m], one coordinate
-    askers: list[int] = field(default_factory=list)  # whose gradient each column of them is
+    models: list[Tensor] = field(default_factory=list)  # of each call: [trials, m], one coordinate
+    askers: list[int] = field(default_factory=list)  # agent whose gradient a column is
 
     def note(self, X: Tensor, holders: Tensor | None, norm: int) -> None:
         self.models.append(X[..., 0])
@@ -231,8 +231,8 @@ class GivenInputs(AlikeRecords):
     sign: Tensor  # [WIDTH]
     base: Tensor  # [n_inputs, WIDTH] of this round
     values: Tensor  # [trials, n_inputs], added along the signs
-    places: list[Tensor]  # of each call: which input each row is, [m]
-    models: list[Tensor] = field(default_factory=list)  # of each call, [trials, m, WIDTH]
+    places: list[Tensor]  # index of the input of each row, [m], for each call
+    models: list[Tensor] = field(default_factory=list)  # models of each call, [trials, m, WIDTH]
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
         places = self.places[len(self.models)]
@@ -245,8 +245,8 @@ class NumberedInputs(AlikeRecords):
     """Answers 0, and numbers the models at which each agent's gradient is asked for."""
 
     batch_size: int
-    batches: int  # of a round
-    step: int = 0  # whose batch it is
+    batches: int  # batches in a round
+    step: int = 0  # index of the batch in the round
     # agent, local step and model of each input
     asked: list[tuple[int, int, Tensor]] = field(default_factory=list)
     places: list[Tensor] = field(default_factory=list)
@@ -328,7 +328,7 @@ class ChosenNoise(Noise):
         return self._played("laplace", message, scale, like)
 
     def _played(self, family: Family, message: str, scale: Scale, like: Tensor) -> Tensor:
-        if like.numel():  # of a layer that a small model does not have, nothing is drawn
+        if like.numel():  # a small model may lack the layer
             self.draws.setdefault(message, RequestedNoise(family, like.shape))
         units = self._units.get(message)
         if units is None:
@@ -346,7 +346,7 @@ class RecordedNoise(Noise):
     def __init__(self, streams: Streams, round: int) -> None:
         super().__init__(streams, round)
         self.units: dict[str, Tensor] = {}  # [..., rows, d] by name, in standard deviations
-        self.stds: dict[str, Tensor] = {}  # by name, of any shape that fits
+        self.stds: dict[str, Tensor] = {}  # name -> standard deviation, of any shape that fits
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._kept(message, STD["gaussian"], std, super().gaussian(message, std, like))

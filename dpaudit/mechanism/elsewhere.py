@@ -45,8 +45,8 @@ START = (  # the recorder is loaded from its folder, whatever is installed there
 )
 FOLDER = Path(dpaudit.recorder.__file__).resolve().parent
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-NUMBERS = 10**6  # that one request is answered with, about
-MOST_CALLS = 2_000  # of one request
+NUMBERS = 10**6  # numbers in the answer to one request, roughly
+MOST_CALLS = 2_000  # calls per request
 BAD_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError)
 CLOSING = 5.0  # seconds that a process has to end
 
@@ -152,7 +152,7 @@ class FunctionElsewhere(AuditedFunction):
         return FunctionElsewhere(self._process, options)
 
     def seed(self, seed: int) -> None:
-        super().seed(seed)  # for draws of this process that noise is compared with
+        super().seed(seed)  # for this process's draws, which noise is compared with
         self._seed = seed
 
     def tried(self, value: Value) -> float:

@@ -27,13 +27,13 @@ from .shifts import OutputNoise
 MECHANISM = "mechanism"  # the attack of a test that counts calls
 NO_PURE = "Gaussian noise has no finite epsilon at delta 0: claim one at a delta above 0"
 SLACK = 1e-3  # relative, of noise: to which it is measured; figures are in favour of the function
-LEVELS = 64  # of different sizes of Laplace releases
-LEVEL = 1e-6  # of a false alarm about the independence of calls
-CALLS = 2_000  # in a row, for that
-COORDINATES = 32  # that are looked at
+LEVELS = 64  # different sizes of Laplace releases
+LEVEL = 1e-6  # probability of a false alarm about the independence of calls
+CALLS = 2_000  # consecutive calls for that test
+COORDINATES = 32  # coordinates that are tested
 LAGS = 8
-LEAST_SHARE = 0.2  # of the calls above a number's median, for a test of signs
-CONTINUOUS = 0.5  # of the calls: so many different numbers have ranks without ties, about
+LEAST_SHARE = 0.2  # least share of calls above a number's median, for a test of signs
+CONTINUOUS = 0.5  # share of distinct numbers among calls, for ranks almost without ties
 
 
 class MeasuredFinding(NamedTuple):
@@ -47,8 +47,8 @@ class ComparedCalls(NamedTuple):
     """Calls that were held against recognised noise."""
 
     calls: int
-    exceptions: int  # in which the output was something else than a value and this noise
-    other: str  # what a call does beside it, or where noise comes out far, as a clause; or ""
+    exceptions: int  # calls whose output was not a value plus this noise
+    other: str  # what a call does besides, or where noise lies far out, as a clause; or ""
 
     @property
     def is_noise(self) -> bool:
@@ -142,7 +142,7 @@ def measured(claim: Claim, search: Search, compared: ComparedCalls) -> MeasuredF
         adjacency = record_adjacency(claim)
         low = epsilon(least, delta, adjacency).low
         high = epsilon(largest, delta, adjacency).high
-    most = None if compared.other else largest  # what else a call does may leak more
+    most = None if compared.other else largest  # other effects of a call may leak more
     high = high if most is not None else inf
     figure = AccountedClaim(Interval(low, high), delta, 0, notes, least, most)
     message = None if move.size < inf else "the output"

@@ -119,7 +119,7 @@ class JaxDraws(NamedTuple):
 
     family: NoiseFamily
     numbers: Array  # [n_calls, n_drawn], of scale 1
-    keys: frozenset[str]  # of all calls
+    keys: frozenset[str]  # keys of all calls
 
     @classmethod
     def of(
@@ -402,7 +402,7 @@ def _as_array(part: Any) -> tuple[np.ndarray, str]:
     """A part as an array with its dtype's name. Raises FunctionError: not a tensor of numbers."""
     try:
         array = _held(part)
-    except Exception:  # of what holds no array: lists of other lengths, sparse tensors
+    except Exception:  # not an array: ragged lists, sparse tensors
         raise _no_numbers(type(part).__name__) from None
     if array.dtype.kind not in "fiub":
         raise _no_numbers(str(array.dtype) if array.dtype.kind == "c" else type(part).__name__)

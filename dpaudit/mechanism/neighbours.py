@@ -16,7 +16,7 @@ from dpaudit.files.mechanism_file import FLOATS, MechanismOptions, Shape
 
 from .function import Value
 
-OTHERS = {  # what the records are that do not change, in units of the one that does
+OTHERS = {  # values of unchanged records, in units of the changed one
     "zeros": [0.0],
     "its like": [1.0],
     "its opposite": [-1.0],
@@ -180,7 +180,7 @@ class NeighbouringInputs:
         ramp = FAR * distance * np.arange(n)
         alone = np.where(np.arange(n) == 0, FAR * distance, 0.0)
         bases = {"": np.zeros(n), " of values far apart": ramp, " beside a large one": alone}
-        part = distance / 3  # of which a grid of steps as wide as the distance shows the rest
+        part = distance / 3  # shows the rest of a grid whose steps are as wide as the distance
         yield Pair(
             f"{self.directions[0].name}, at distance {part:g}",
             self.zero,

@@ -17,9 +17,9 @@ from dpaudit.statistics.bounds import from_scores
 from .function import FunctionError
 from .search import ALPHA, Search
 
-RUNS = 1_000  # of low bits, of either input
-CALLS = 64  # of another dtype
-UNCHANGED = 0.5  # of the numbers of an output, from which on it is its input
+RUNS = 1_000  # calls with either input, to examine low bits
+CALLS = 64  # calls with another dtype
+UNCHANGED = 0.5  # share of equal numbers from which on an output is its input
 OTHERS = ("int64", "float16")  # dtypes that frameworks pass beside what was claimed
 
 
@@ -29,7 +29,7 @@ def probed(search: Search) -> Iterator[Note]:
     if options.dtype in FLOATS[:2] and search.neighbours.finds_clip and search.is_additive:
         yield from _low_bits(search)
     if options.library == "numpy" and options.dtype in FLOATS:
-        with warnings.catch_warnings():  # of values that nobody says the function is for
+        with warnings.catch_warnings():  # nobody says that the function is for such values
             warnings.simplefilter("ignore")
             notes = [note for dtype in OTHERS for note in _other_dtype(search, dtype)]
             notes += [note for shape in ((0,), (1,)) for note in _other_shape(search, shape)]

@@ -20,7 +20,7 @@ class Candidate(NamedTuple):
     """Rows of which one is changed or left out; a value that is not records is one row."""
 
     rows: Array  # [n_rows, n_row]
-    place: int  # of the row that is changed
+    place: int  # index of the changed row
     other: Array  # [n_row], what takes its place under replace-one
 
 
@@ -123,7 +123,7 @@ class DrawnPairs:
         n, rng = self._n_row, self._rng
         flats = (
             np.arange(n) == rng.integers(n),
-            rng.permutation(n) < np.floor(n ** rng.random()),  # as many zeros as a sparse value has
+            rng.permutation(n) < np.floor(n ** rng.random()),  # as sparse as values can be
             self._directions[rng.integers(len(self._directions))].flat,
             rng.choice([-1.0, 1.0], n),
             rng.normal(size=n),

@@ -12,12 +12,12 @@ import numpy as np
 from .function import AuditedFunction, Value
 from .shifts import OutputNoise
 
-SEED = 21  # of calls whose draws are counted
-FIRST = 100_000  # of the seeds that are looked through
+SEED = 21  # seed of the calls whose draws are counted
+FIRST = 100_000  # seeds that are searched
 MOST_SEEDS, FEWEST_SEEDS, MOST_NUMBERS = 100_000, 200, 2 * 10**6
 BLOCK = 10**5  # numbers that are held at once, about
 EACH = 4  # seeds with the largest number, with the smallest, of the longest noise, of the shortest
-_FOUND: dict[tuple[object, ...], Sequence[int]] = {}  # by what is drawn, whatever the function
+_FOUND: dict[tuple[object, ...], Sequence[int]] = {}  # (what is drawn) -> seeds, for any function
 
 
 def other_draws(function: AuditedFunction, noise: OutputNoise, value: Value) -> str:
@@ -62,7 +62,7 @@ def goes_on(
         passed = min(left, some.size)
         some, left = np.concatenate([some[passed:], noise.draw.following(function)]), left - passed
     drawn = some[left : left + noise.n_drawn]
-    function.seed(SEED)  # what is called next is the same in another process
+    function.seed(SEED)  # the next call is the same in another process
     return bool(noise.fits(function, output, drawn[None], centre)[0])
 
 

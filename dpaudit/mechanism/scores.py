@@ -14,12 +14,12 @@ from dpaudit.accounting.privacy_loss import Array, Integers
 from dpaudit.statistics.bounds import SCORE_DECIMALS
 from dpaudit.statistics.noise_tests import scores_of_a_shift
 
-MOST_COORDINATES = 64  # of a likelihood ratio by coordinates
-FEW_COORDINATES = 16  # of a covariance
-BINS = 24  # of one coordinate's density
-FEW_VALUES = 64  # of a number that is counted value by value
+MOST_COORDINATES = 64  # coordinates of a likelihood ratio
+FEW_COORDINATES = 16  # coordinates of a covariance
+BINS = 24  # bins of one coordinate's density
+FEW_VALUES = 64  # distinct values of a number that is counted value by value
 DOUBT = 2.0  # standard deviations of a rate by which scores are chosen
-CONSTANT = 1e-9  # of the size of a number: a deviation below it is rounding
+CONSTANT = 1e-9  # deviations below this share of a number's size are rounding
 PER_OUTCOME = 4  # runs for each distinct output, where whole outputs are counted
 
 

@@ -26,11 +26,11 @@ PILOT = 200  # runs that make a score of a pair, and as many that choose it
 MOST_FIT = 2_000  # the same of the pairs that are played in full
 LEAST_PILOT = 60
 LEAST_CHOOSING = 1_000
-NUMBERS = 8 * 10**6  # of outputs that are held at once
+NUMBERS = 8 * 10**6  # numbers of outputs held at once
 DRAWN = (20, 400)  # pairs that are drawn, at least and at most
-MOST_PAIRS = 64  # that are played in short
+MOST_PAIRS = 64  # pairs that get short runs
 FINALISTS = 3
-ALPHA = 0.05  # of a false bound
+ALPHA = 0.05  # probability of a false bound
 ROUNDING = 1e-6  # relative: sizes of moves that differ by less are one
 FURTHER = 1e-3  # relative: by which a value far beyond moves the output further than a clip lets it
 OnRun = Callable[[int, int], None]  # runs that are done, of all
@@ -41,7 +41,7 @@ class OutputMove(NamedTuple):
 
     pair: Pair
     moved: Array | None  # [n_out], of one call; None: it depends on the draws
-    size: float  # of it in units of the noise: L2 length, or L1 length of Laplace noise
+    size: float  # length in units of the noise: L2, or L1 for Laplace noise
 
 
 class PlayedPair(NamedTuple):
@@ -51,7 +51,7 @@ class PlayedPair(NamedTuple):
     score: OutputScore
     counted: Scores
     choosing: Scores
-    n_calls: int = 0  # that were made in a row, after one seed
+    n_calls: int = 0  # calls made in a row after one seed
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from dpaudit.files.mechanism_file import Shape
 
 from .function import AuditedFunction, Value
 
-SEEDS = (11, 12, 13, 14)  # that calls share
-ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}  # of the noise
-NUMBERS, MOST_CALLS = 10**6, 1_000  # of outputs that are held at once
-EXACT = {"float64": 1e-9, "float32": 1e-5}  # of the noise: a multiple of a draw, but for rounding
+SEEDS = (11, 12, 13, 14)  # seeds that calls share
+ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-2, "bfloat16": 3e-1}  # of noise
+NUMBERS, MOST_CALLS = 10**6, 1_000  # numbers of outputs, and calls, held at once
+EXACT = {"float64": 1e-9, "float32": 1e-5}  # relative to the noise: error of a multiple of a draw
 COARSE = 1e-4  # the same of other dtypes
 ALIKE = 1e-4  # relative: scales that differ by less are one
 MOST_REPLAYED = 10**7
@@ -34,15 +34,15 @@ MOST_BLOCKS, MOST_MIXED = 16, 400  # outputs whose draws are summed, and numbers
 FITTED = 300_000  # the first seed of calls to which sums are fitted
 SAME = 1e-9  # relative: parts of a move that differ by less are one
 RANK = {"float64": 1e-9, "float32": 1e-3}  # relative: a direction with less noise has none
-LEFT = {"float64": 1e-12, "float32": 1e-5}  # of the noise: what rounding leaves of a move
-MOST_SLOW = 250  # where a call is made without compilation
-LEGACY = np.random  # what frameworks draw from
-GIVEN: tuple[tuple[str, NoiseFamily, str, Any], ...] = (  # with options of a draw
+LEFT = {"float64": 1e-12, "float32": 1e-5}  # relative to the noise: rounding in a move
+MOST_SLOW = 250  # calls without compilation
+LEGACY = np.random  # frameworks draw from it
+GIVEN: tuple[tuple[str, NoiseFamily, str, Any], ...] = (  # draws with options
     ("normal", "gaussian", "standard_normal", {}),
     ("normal", "gaussian", "standard_normal", {"dtype": np.float32}),
     ("laplace", "laplace", "laplace", {}),
 )
-ULP = {"float64": 4e-16, "float32": 4e-7}  # of an output that was rounded several times
+ULP = {"float64": 4e-16, "float32": 4e-7}  # relative to an output that was rounded several times
 
 
 class DrawFunction(NamedTuple):
@@ -50,7 +50,7 @@ class DrawFunction(NamedTuple):
 
     name: str
     family: NoiseFamily
-    generator: str  # that it draws from, as the recorder names it; "" of JAX, which has keys
+    generator: str  # recorder's name of its generator; "" for JAX, which has keys
     # What is drawn for a value after each seed, [n_seeds, n_out], of scale 1; None: it is not seen.
     seeded: Callable[[AuditedFunction, Value, Sequence[int]], Array | None]
     # What is drawn next, [n_out]; None: that is not seen without a call.
@@ -319,7 +319,7 @@ def _draws() -> Iterator[DrawFunction]:
 
 DRAWS, FLAT_DRAWS = tuple(_draws()), tuple(_torch_draws(flat=True))
 JAX_DRAWS = (_by_jax("jax.random.normal", "gaussian"), _by_jax("jax.random.laplace", "laplace"))
-GIVEN_DRAWS = tuple(  # by the generator that a function is given
+GIVEN_DRAWS = tuple(  # draws by a generator that a function is given
     _after_seed(f"numpy.random.Generator.{name}", family, "rng", _seed_given, _given(method, how))
     for name, family, method, how in GIVEN
 )

@@ -194,7 +194,7 @@ class FunctionSource:
 
     config: MechanismConfig
     function: AuditedFunction
-    file: Path | None  # in which it is written
+    file: Path | None  # file in which it is written
 
     @cached_property
     def code(self) -> str:

@@ -12,7 +12,7 @@ from .networks import Shape
 if TYPE_CHECKING:
     from .gradients import Engine, OneByOne
 
-SAME = 1e-3  # of the largest number of a gradient: less is rounding
+SAME = 1e-3  # relative to the largest number of a gradient: less is rounding
 
 
 def agrees(

@@ -60,7 +60,7 @@ class Kernels(NamedTuple):
     """Gradients of a convolution held one by one, with entries as in a patch: channels last."""
 
     G: Tensor  # [n, r, k, o, entries], entries of (height, width, channel), then the bias if any
-    shape: torch.Size  # of the weight: o, channels, height, width
+    shape: torch.Size  # shape of the weight: o, channels, height, width
 
     @property
     def size(self) -> int:

@@ -24,7 +24,7 @@ from .perceptron import Perceptron
 from .stacked import Stacked, cross_entropy, of_records
 
 _CHUNK = 2**27  # bytes that one pass may hold: less costs calls, more costs memory
-_RECORDS = 16  # of a batch in one pass, before there are several models or holders in it
+_RECORDS = 16  # records in one pass, before several models or holders share it
 
 Rows = Tensor | slice
 
@@ -302,16 +302,16 @@ class Gradients:
 
         Its result is part of it only as far as one pass makes it.
         """
-        b = max(b, 2)  # of which normalisation makes statistics
+        b = max(b, 2)  # normalisation needs two for statistics
         at_once = max(1, -(-self._most_pairs(shape, dtype.itemsize) // b))
         models = min(models, at_once)
         asked = models, b, shape, dtype
         if asked in self._counts:
             return self._counts[asked]
         size = dtype.itemsize * models * (self.d + b * self._floats_of(shape))
-        device = "cpu" if size <= 2 * _CHUNK else "meta"  # for which torch imports its compiler
+        device = "cpu" if size <= 2 * _CHUNK else "meta"  # the meta device imports torch's compiler
         if device == "meta" and any(True for _ in self.module.buffers()):
-            return size  # what is frozen has numbers, and lies on a device
+            return size  # frozen parameters have values on a device
         X = torch.zeros(models, self.d, dtype=dtype, device=device)
         of_records = dtype if self.dtype.is_floating_point else self.dtype
         inputs = torch.zeros(models, b, *shape, dtype=of_records, device=device)
@@ -390,13 +390,13 @@ class OneByOne:
     def _of_records(self, create_graph: bool, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """[r, d]."""
         records, one = (inputs[:, None], labels[:, None]), grad(self.loss)
-        with sdpa_kernel(SDPBackend.MATH):  # of other attention vmap makes a loop, and says so
+        with sdpa_kernel(SDPBackend.MATH):  # vmap loops over other kernels, and warns
             if not create_graph and self._maps:
                 try:
                     with warnings.catch_warnings():  # advice to torch's authors alone
                         warnings.filterwarnings("ignore", "There is a performance drop")
                         return vmap(one, in_dims=(None, 0, 0))(x, *records)
-                except RuntimeError as error:  # of vmap, in words of the layer: or the loop fails
+                except RuntimeError as error:  # vmap's, about the layer; or the loop fails, too
                     if is_out_of_memory(error):
                         raise
                     self._maps = False

@@ -20,7 +20,7 @@ from dpaudit.errors import DpauditError
 from .gradient_terms import Each, Kernels, Outer, Term, floats_of_norm, prefer_gram
 from .networks import ClassToken, PositionEmbedding
 
-_KERNELS = 12  # of one model, with fewer of which its convolution beats a product with patches
+_KERNELS = 12  # with fewer kernels, convolution is faster than products with patches
 _PIECE = 2**20  # bytes of patches at a time, which a core's cache holds
 
 
@@ -48,7 +48,7 @@ class Layer(nn.Module, ABC):
         self.block = block
         self.weights = {name: parameters[self.path + name] for name in self.shapes if parameters}
         self.seen: list[tuple[Tensor, Tensor]] = []  # output, and what `terms` needs of input
-        self._versions: list[tuple[int, int]] = []  # of these, as they were then
+        self._versions: list[tuple[int, int]] = []  # versions of these tensors at that time
 
     def forward(self, x: Tensor) -> Tensor:
         y, kept = self.outputs(x)
@@ -108,8 +108,8 @@ class _Conv2d(Layer):
     by one, and patches, into which they are cut then, have channels last, which is far faster.
     """
 
-    channels_last = False  # in what products with patches give
-    convolves_channels_last = False  # in what is convolved, hence in what that gives
+    channels_last = False  # layout of what products with patches return
+    convolves_channels_last = False  # layout of what is convolved, and so of the result
 
     def __init__(self, path: str, layer: nn.Conv2d) -> None:
         super().__init__(path, layer)
@@ -360,7 +360,7 @@ class _Embedding(Layer):
 class MaxPool(nn.Module):
     """Max pooling with channels, hence models, last in memory: far faster on a CPU."""
 
-    channels_last = False  # in what comes out: else in the order that a forward may view it in
+    channels_last = False  # layout of the output: else a forward may view it as it is
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from .networks import Shape
 _LEAST = 2000  # records times models of a call: a hundred such calls win what compiling takes
 _LARGEST = 2**21  # numbers of a workspace: of more than 8 MiB, caches keep too little
 _PART = 256  # records of a batch in one task, at least, so that threads can share a batch
-_PARTS = 16  # of a batch at most, since each has a sum of its own
+_PARTS = 16  # parts of a batch, each of which has a sum of its own
 
 Pair = tuple[int, int]
 
@@ -67,10 +67,10 @@ class WholeImageLayer(NamedTuple):
 class KernelNetwork(NamedTuple):
     """A network as the kernels take it."""
 
-    layers: NDArray[Any]  # of LAYER
-    starts: NDArray[np.int64]  # of each position's or tap's links
+    layers: NDArray[Any]  # array of LAYER
+    starts: NDArray[np.int64]  # first link of each position or tap
     links: NDArray[np.int64]  # [n, 2]
-    size: int  # of the workspace
+    size: int  # size of the workspace
 
 
 @cache
@@ -94,7 +94,7 @@ class Lockstep:
 
     def takes(self, X: Tensor, inputs: Tensor, labels: Tensor, holders: Tensor | None) -> bool:
         """Whether it does, which depends on shapes, types and devices alone."""
-        if is_in_torch_dispatch_mode():  # which is to see PyTorch's operations, to count them
+        if is_in_torch_dispatch_mode():  # a dispatch mode counts PyTorch's operations
             return False
         m, (n, b, *shape) = len(X), inputs.shape
         rows = torch.Size([n] if holders is None else holders.shape)

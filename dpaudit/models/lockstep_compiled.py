@@ -29,12 +29,12 @@ LAYER = np.dtype(
             *("pools", "rectifies"),  # whether it takes maxima, and whether ReLU follows
             "is_linear",  # whether its window is the whole input
             *("c_x", "c_y", "n_x", "n_y", "taps"),  # channels and positions of input and output
-            *("by_x", "by_y", "by_tap"),  # where its rows of ``starts`` begin
+            *("by_x", "by_y", "by_tap"),  # first rows in ``starts``
             *("weight", "bias", "end"),  # coordinates in a model's vector; bias = end: it has none
-            *("width_x", "width_y"),  # of the blocks of channels that are summed at once
-            *("x", "y", "dx", "dy", "taken"),  # in the workspace: numbers, slopes, taps of maxima
+            *("width_x", "width_y"),  # widths of the blocks of channels summed at once
+            *("x", "y", "dx", "dy", "taken"),  # offsets: numbers, slopes, taps of maxima
             *("forward", "backward", "offsets", "zeros"),  # weights in blocks, biases, and none
-            *("gradient", "total"),  # of the weights of LANES records; sums of these, and biases
+            *("gradient", "total"),  # weights of LANES records; their sums and biases
         )
     ]
 )

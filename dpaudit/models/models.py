@@ -20,15 +20,15 @@ from dpaudit.errors import ConfigError, nearest
 from .networks import NETWORKS, OF_ANY_SHAPE, PositionEmbedding, Shape, call, logits_of, outputs
 from .token_networks import N_HEADS, TOKEN_NETWORKS, WIDTH, Decoder
 
-_SAME = 1e-3  # of the largest logit: less is rounding
+_SAME = 1e-3  # relative to the largest logit: less is rounding
 _LARGEST = 64  # pixels; the sides tried when an image is too small
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_WITHOUT_STATE = {  # by whether the state is that of a BatchNorm
+_WITHOUT_STATE = {  # key: whether the state is that of a BatchNorm
     True: "GroupNorm in the place of BatchNorm keeps none: give fix_model=True, or --fix-model",
     False: "expected a network whose forward changes no buffer of it",
 }
 _EXACT = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_GROUPS = 32  # of a GroupNorm at most, as Wu and He 2018, arXiv:1803.08494, have it
+_GROUPS = 32  # most groups of a GroupNorm, as in Wu and He 2018, arXiv:1803.08494
 
 
 def build_network(
@@ -299,7 +299,7 @@ def _state(module: nn.Module, shape: Shape, dtype: torch.dtype) -> str | None:
     after = {name: b.clone() for name, b in before.items()}
     try:
         call(module, zeros | after, torch.ones(2, *shape).to(dtype))
-    except Exception:  # which `architecture` says in a line
+    except Exception:  # `architecture` reports it in one line
         return None
     return next((name for name, b in before.items() if not torch.equal(b, after[name])), None)
 

@@ -301,7 +301,7 @@ NETWORKS: dict[str, Build] = {
     "cnn-xie-batchnorm": partial(_cnn, _XIE, [], _BATCH),
     # Yuan et al. (DPDL), MNIST: two convolutions and one linear layer; ReLU is our choice
     "lenet": partial(_lenet, []),
-    "lenet-5": partial(_lenet, [120, 84]),  # with the three linear layers of LeCun et al. 1998
+    "lenet-5": partial(_lenet, [120, 84]),  # the three linear layers of LeCun et al. 1998
     "logistic": partial(_cnn, [], [], None),  # softmax regression
     "mlp": partial(_cnn, [], [64], None),
     "mlp-partpsp-1": partial(MLPPartPSP, 1),

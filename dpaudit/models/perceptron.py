@@ -162,6 +162,6 @@ class Affine:
 
 def _powers(V: Tensor, norm: int) -> Tensor:
     """L1 norm (1) or squared L2 norm (2) over dimension 1 of V [n k, f, r]."""
-    if V.stride(1) == 1:  # which a norm is fast along, but slow across
+    if V.stride(1) == 1:  # a norm is fast along such rows, and slow across
         return torch.linalg.vector_norm(V, norm, dim=1) ** norm
     return (V.square() if norm == 2 else V.abs()).sum(dim=1)

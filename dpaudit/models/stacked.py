@@ -43,7 +43,7 @@ class Stacked:
     def __init__(
         self, module: nn.Module, dtype: torch.dtype = torch.float32, positions: int = 0
     ) -> None:
-        self.module, self.dtype, self.positions = module, dtype, positions  # of a record
+        self.module, self.dtype, self.positions = module, dtype, positions  # positions of a record
         self.shares = all(map(_featurewise, module.modules()))
         self.network = _counterpart(deepcopy(module), "")
         if self.shares:
@@ -104,7 +104,7 @@ class Stacked:
         try:
             logits = self.logits(X, inputs)
             overwritten = [layer for layer in self.layers if layer.is_overwritten]
-        except RuntimeError as error:  # of an output that nothing before it needs a gradient of
+        except RuntimeError as error:  # no gradient is needed before this output
             if "in-place" not in str(error):
                 raise
             overwritten = self.layers
@@ -222,7 +222,7 @@ def _counterpart(module: nn.Module, path: str) -> nn.Module:
     if isinstance(module, nn.MaxPool2d):
         return MaxPool(module)
     if isinstance(module, nn.ReLU):
-        return nn.ReLU()  # in place, it would overwrite outputs that gradients are taken at
+        return nn.ReLU()  # an in-place ReLU would overwrite outputs that are needed for gradients
     for name, child in module.named_children():
         setattr(module, name, _counterpart(child, f"{path}{name}."))
     return module

@@ -12,8 +12,8 @@ from dpaudit.training.classification import Classification
 from .jobs import Prepared
 
 COUNTED = 100_000  # records, of which it is counted how many batches hold them
-MOST_NUMBERS = 2 * 10**7  # of the draws that decide it
-LEVEL = 0.05  # of an interval of the rate
+MOST_NUMBERS = 2 * 10**7  # limit for the draws that decide it
+LEVEL = 0.05  # level of an interval of the rate
 
 
 class Rate(NamedTuple):

@@ -62,7 +62,7 @@ def _versions() -> dict[str, str]:
     return {package: version(package) for package in DECIDING} | optional_versions()
 
 
-_installed = cache(installed)  # which reads the metadata of every package
+_installed = cache(installed)  # reading the metadata of every package takes long
 
 
 def _without_path(audit: Mapping[str, Any]) -> dict[str, Any]:

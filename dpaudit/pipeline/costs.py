@@ -47,7 +47,7 @@ from .jobs import (
 from .noise_of_the_run import n_examined
 from .workers import Enough, one_thread
 
-CURVE_BYTES = 2_000 * 40  # of a report for each agent: points of its curves, as numbers and drawn
+CURVE_BYTES = 2_000 * 40  # per agent in a report: points of its curves, as numbers and drawn
 REPORT_BYTES = 150 * 10**6  # of any report, with the libraries that draw it
 LARGE = 10**9  # bytes of a part that are worth a line before the run
 LONG = 10  # seconds of an audit that are worth a line before it

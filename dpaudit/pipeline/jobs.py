@@ -129,7 +129,7 @@ def reason_not_examined(error: Exception) -> str:
 class AttackJob:
     """One part of one attack by one adversary."""
 
-    index: int | None  # of the attack in the config; None: every audit with a claim has it
+    index: int | None  # index of the attack in the config; None: every audit with a claim has it
     attack_name: str
     attack: Attack
     threat_model: ThreatModel
@@ -183,11 +183,11 @@ class Prepared(NamedTuple):
     config: AuditConfig
     learned: LoadedProblem
     setting: Setting
-    defenses: dict[str, Defense]  # by world
+    defenses: dict[str, Defense]  # world -> defense
     attacks: tuple[Attack, ...]
     examinations: tuple[Examination, ...]
     streams: Streams
-    notes: tuple[Note, ...]  # what a reader must know before any number
+    notes: tuple[Note, ...]  # what to know before reading any number
     graph: GraphSummary
     replayed: int  # rounds that were the same when they were played again
 

@@ -193,9 +193,9 @@ class AuditEvidence(NamedTuple):
     provenance: Provenance
     notes: tuple[Note, ...]
     timing: dict[str, float]
-    calibrated: Mapping[str, Any] = {}  # of a defense
-    utility: Mapping[str, Curve] = {}  # of trained models
-    sentences: Mapping[str, str] = {}  # of adversaries that read no link, by name
+    calibrated: Mapping[str, Any] = {}  # options of the calibrated defense
+    utility: Mapping[str, Curve] = {}  # curves of trained models
+    sentences: Mapping[str, str] = {}  # adversary that reads no link -> its sentence
 
 
 def audited(

@@ -52,8 +52,8 @@ from .jobs import Prepared, reason_not_examined
 
 DIFFERENT = 1e-6  # p-value, of all tests of one question together
 PROBED = 50  # rounds, at most, in which it is seen whether a step is linear
-MOST_RECORDS = 16  # that are held against as many opposite ones
-DELTA = 1e-5  # of an epsilon that is not looked at
+MOST_RECORDS = 16  # records that are compared with their opposites
+DELTA = 1e-5  # delta of an epsilon that is not used
 DOUBT = 0.01  # level of the bound by which a score and its threshold are chosen
 EVERYBODY = ThreatModel(name="every link")
 TITLE = "law of the noise"
@@ -65,17 +65,17 @@ class LawTest(NamedTuple):
 
     place: NoisyRow
     round: int
-    p: float  # of its law being the declared one
+    p: float  # p-value that its law is the declared one
     what: str  # differs most from it, as a clause
 
 
 class RecordTest(NamedTuple):
     """What runs with and without a record show in one message."""
 
-    p: float  # of its noise hiding as much as is declared
+    p: float  # p-value that its noise hides as much as declared
     counts: tuple[int, int, int, int]  # false positives and negatives, and of how many
     declared: Mechanism
-    records: int  # that were held against as many opposite ones; 0: one against none
+    records: int  # records compared with their opposites; 0: one with none
     adjacency: RecordAdjacency
     tested: LawTest
 

@@ -38,13 +38,13 @@ DRAWN = 11  # rounds between them: all of them miss what is in a third with prob
 DIFFERENT = (
     1e-6  # p-value, of all tests of an audit together, below which noise is not as it should
 )
-SHOWN = 1e-5  # of the largest: what gradients add to a coordinate that is looked at
-DIFFERENCE = 1e-3  # of what gradients add, between two rows or coordinates that are not the same
-CANCELLED = 1e-4  # of the noise of a layer: a sum with less of it has none
-SILENT = 1e-7  # of the noise of a row: a coordinate with less of it has none
+SHOWN = 1e-5  # relative to the largest: least gradient in an examined coordinate
+DIFFERENCE = 1e-3  # relative difference of gradients in rows or coordinates that are not equal
+CANCELLED = 1e-4  # sums with a smaller share of a layer's noise have none
+SILENT = 1e-7  # coordinates with a smaller share of a row's noise have none
 SELDOM = 0.1  # quantile of how often noise reaches the coordinates that it reaches
-PIECES = 3  # of round numbers that a sentence has at most
-CONFIDENCE = 0.05  # that an interval of the size of noise misses it
+PIECES = 3  # ranges of rounds in a sentence, at most
+CONFIDENCE = 0.05  # probability that an interval misses the size of the noise
 DIRECTIONS = "directions of a large message"
 UNSEEN = "its numbers share their noise, and no gradient was seen in it"
 FLOATS = (
@@ -59,7 +59,7 @@ class NoiseTest(NamedTuple):
     """One test of the noise of one message; ``p`` is 0 where it leaves no doubt."""
 
     p: float
-    among: int  # of tests of which this is the most striking
+    among: int  # number of tests of which this is the most striking
     message: str
     rounds: tuple[int, ...]
     says: str
@@ -264,7 +264,7 @@ def _tests(group: list[Heard], setting: Setting, own: Streams) -> Iterator[Noise
     signs = [np.sign(u).astype(np.float32) for u in units]
     for a, b in combinations(range(len(units)), 2):
         if units[a].shape == units[b].shape:
-            total = np.einsum("srd,srd->r", signs[a], signs[b])  # by row, agreeing less differing
+            total = np.einsum("srd,srd->r", signs[a], signs[b])  # by row: agreeing minus others
             p = _least(sign_p_value(total, signs[a].shape[0] * signs[a].shape[2]))[0]
             says = f'the noise of "{name}" in rounds {rounds[a]} and {rounds[b]} is not independent'
             yield NoiseTest(p, len(total), name, (rounds[a], rounds[b]), says)

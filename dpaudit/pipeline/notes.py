@@ -10,9 +10,9 @@ from dpaudit.files.claim import Claim
 from dpaudit.files.result import Curve, Note
 from dpaudit.training.loaded_problem import LoadedProblem
 
-ERRORS = 1e-6  # of a guess between two worlds that are equally likely: nothing is hidden any more
+ERRORS = 1e-6  # error rate of a guess between two equally likely worlds: nothing is hidden
 DIVERGED = 1e3  # times the loss of the initial models
-UNCHANGED = 1e-6  # of that loss: rounding in float32
+UNCHANGED = 1e-6  # relative to that loss: rounding in float32
 
 
 def vacuous_notes(claims: Sequence[Claim], setting: Setting) -> Iterator[Note]:

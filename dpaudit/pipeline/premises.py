@@ -27,7 +27,7 @@ from .jobs import Prepared
 from .rules import CAPTURED, accounting_of
 
 ALLOWED = 1 + 1e-6  # times what is declared or stated, from rounding
-TENTH = 0.1  # of what is drawn, by which noise that is sent may differ
+TENTH = 0.1  # relative difference between noise drawn and noise sent
 
 
 def state_finding(prepared: Prepared) -> Finding:
@@ -135,7 +135,7 @@ OF_PROGRAM: Mapping[PremiseName, tuple[Role, ...]] = {
     "completeness": (Role.DEPENDENCE,),
     "composition": (Role.MEASURED, Role.ALIGNMENT),
     "state": (Role.STATE,),
-}  # what examines a premise of a captured program; the first says how
+}  # roles that examine a premise of a captured program; the first says how
 
 
 def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
@@ -157,7 +157,9 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
 
 TOO_FAR = "clipping is missing or too weak, or the noise too small"
 UNMOVED = "no record that was tried moves a message"
-Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # what is missing, how it was examined
+Answer = tuple[
+    str | None, str, list[tuple[int, Finding]]
+]  # what is missing, how examined, evidence
 
 
 def _premise(
@@ -285,7 +287,7 @@ def _noise(evidence: ClaimEvidence) -> Answer:
     if evidence.algebra is None:
         return "neither the algebra nor an alignment covers the step", "", cited
     if not any(sizes):
-        cited = cited + evidence.of(Role.ALIGNMENT)  # of draws, that say how large they were
+        cited = cited + evidence.of(Role.ALIGNMENT)  # these say how large draws were
     return (
         None,
         (

@@ -24,7 +24,7 @@ from dpaudit.memory import available
 from dpaudit.text import one_line
 from dpaudit.unexpected_errors import problems_of
 
-Waiting = Callable[[Mapping[str, Path]], None]  # where each audit that runs says how far it is
+Waiting = Callable[[Mapping[str, Path]], None]  # is given each running audit's file of progress
 
 BY_EVERY_AUDIT = ("dpaudit.pipeline.run", "matplotlib.figure")  # imported by what serves it
 _POLL_SECONDS = 0.05
@@ -35,7 +35,7 @@ class Order(NamedTuple):
     """What a process is to do."""
 
     text: str  # one line
-    progress: Path  # where it says how far it is
+    progress: Path  # file in which it says how far it is
 
 
 class EndedAudit(NamedTuple):
@@ -133,7 +133,7 @@ def side_by_side(
         seconds: when one is stopped.
     """
     queue, servers = list(orders), dict[int, AuditProcess]()
-    running: dict[int, tuple[str, float]] = {}  # by place: which order, and when it began
+    running: dict[int, tuple[str, float]] = {}  # place -> order, and when it began
     try:
         while queue or running:
             for place, environment in enumerate(places):
@@ -183,7 +183,7 @@ def serve(carry_out: Callable[[str], None], modules: Sequence[str] = BY_EVERY_AU
     for module in modules:
         import_module(module)
     answers, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)  # what is audited may print
+    os.dup2(nothing, 1)  # audited code may print
     while order := sys.stdin.readline():
         with TemporaryFile() as said:
             fork = os.fork()

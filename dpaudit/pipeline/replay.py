@@ -32,7 +32,7 @@ NO_ROUND = (
     "no round was recorded; rounds are recorded for attacks that read them, such as "
     "gradient-inversion"
 )
-ROUNDING = 1e-3  # of the largest number of a message, between platforms or versions
+ROUNDING = 1e-3  # relative to a message's largest number, between platforms or versions
 
 
 def replay(

@@ -14,7 +14,7 @@ from dpaudit.files.verdict import Verdict
 from dpaudit.text import apart, at_least
 
 CAPTURED = "captured"  # the attack of a test that counts records of short runs
-ALPHA = 0.05  # of one false refutation among all claims and adversaries of an audit
+ALPHA = 0.05  # probability of one false refutation among all claims and adversaries
 
 
 class Judging(NamedTuple):
@@ -26,9 +26,9 @@ class Judging(NamedTuple):
     restated: AccountedClaim  # one record, the whole run
     because: tuple[int, ...]
     reads_nothing: bool = False  # the adversary has no link in any round
-    premise: str = ""  # what a verdict assumes beside its evidence, as a sentence
+    premise: str = ""  # what a verdict assumes besides its evidence, as a sentence
     unjudged: str | None = None  # why neither runs nor measurements can judge the claim
-    void: str | None = None  # what of the same evidence falsifies what was restated
+    void: str | None = None  # why the restated figure is void; None: it is not
 
 
 def accounting_of(findings: Sequence[Finding]) -> Finding | None:
@@ -48,9 +48,9 @@ class ClaimCase:
 
     judging: Judging
     findings: tuple[Finding, ...]
-    refuted: bool  # by a test, among all statements of the audit
-    n_tested: int  # of those statements
-    premises: tuple[Premise, ...] = ()  # of accounting
+    refuted: bool  # by a test, corrected for all statements of the audit
+    n_tested: int  # number of those statements
+    premises: tuple[Premise, ...] = ()  # premises of accounting
 
     @property
     def claimed(self) -> float:
@@ -237,7 +237,7 @@ class Decision(NamedTuple):
     """A verdict, why it is given, and the finding that it rests on, if it is one."""
 
     verdict: Verdict
-    code: str  # of the reason
+    code: str  # code of the reason
     reason: str
     finding: Finding | None = None
 
@@ -370,7 +370,7 @@ def _undecided(case: ClaimCase) -> Iterator[Decision]:
         none = "certified nothing: no smaller claim would have been refuted either"
         attack = f"The attack {none}{hoped}{case.of_declared_family}"
         yield powerless("DPA116", f"{accounted}. {attack}.", test)
-    if case.bound > case.claimed:  # of this test alone
+    if case.bound > case.claimed:  # this test alone
         more = "more than is claimed, but not beside the other tests of this audit (Holm)"
         reason = f"{accounted}; {case.certified} by itself, {more}. More runs would tell."
         yield Decision(Verdict.NOT_REFUTED, "DPA117", reason, test)

@@ -39,7 +39,7 @@ _POLL_SECONDS = 0.1
 _work: Any = None
 _progress: Any = None
 _failure: BaseException | None = None
-_origin: TracebackType | None = None  # of the failure, which a pool takes from it with its report
+_origin: TracebackType | None = None  # traceback of the failure; a pool removes it from the report
 
 
 def run_jobs(
@@ -219,7 +219,7 @@ def _start(
 ) -> None:
     global _work, _progress, _failure, _origin
     threading.Thread(target=_end_with_the_caller, daemon=True).start()
-    os.environ.clear()  # what is forked has that of when its server began
+    os.environ.clear()  # a fork has the environment of when its server began
     os.environ.update(environment)
     recorder.follow()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the pool
@@ -240,7 +240,7 @@ def _start(
 def _end_with_the_caller() -> None:
     caller = multiprocessing.parent_process()
     assert caller is not None
-    wait_for([caller.sentinel])  # which is ready when the caller has ended, in whatever way
+    wait_for([caller.sentinel])  # ready when the caller has ended, however it did
     os._exit(1)
 
 

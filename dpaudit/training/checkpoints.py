@@ -12,7 +12,7 @@ from dpaudit.checkpoint import Checkpoint, Progress
 from .locked_folder import Folder
 from .seals import sealed, unsealed
 
-SECONDS = 10.0  # of work at least between two checkpoints
+SECONDS = 10.0  # least time of work between two checkpoints
 SHARE = 10.0  # times as long as it took to write the last one
 
 

@@ -27,7 +27,7 @@ from dpaudit.models.models import (
 from dpaudit.rng import Streams
 
 EVALUATED = 2_000  # test records at most, the first ones: enough for +- 2% of accuracy
-EVALUATIONS = 2 * 10**6  # of test records by all agents' models at once, at most
+EVALUATIONS = 2 * 10**6  # test records times agents that are evaluated at once
 FEWEST = 100  # test records whatever the number of agents: +- 10% of accuracy
 HELD = 2**24  # bytes of records' gradients at once on a CPU: more is fetched anew each time
 
@@ -50,7 +50,7 @@ class BatchGradient(Gradient):
     gradients: Gradients
     batch: Batch
     batch_size: int
-    trials: int | None = None  # that have batches of their own; None: all share them
+    trials: int | None = None  # trials with batches of their own; None: all share them
     draw: Callable[[int], Batch] | None = None  # the batches of further local steps
 
     def __call__(self, X: Tensor, holders: Tensor | None = None) -> Tensor:
@@ -402,7 +402,7 @@ class _Order(NamedTuple):
     """
 
     low: NDArray[Any]  # [n_agents, n] of integers: positions; of padding, below the largest draw
-    bits: int  # of a position
+    bits: int  # bits of a position
 
     @classmethod
     def of(cls, padding: Tensor) -> Self:

@@ -79,7 +79,7 @@ def examination_bytes(defense: Defense, problem: Problem, setting: Setting, n_ro
     step, d = Footprint.of(defense, setting), setting.d
     streams = streams_of(setting, n_rounds)
     heard = sum(min(rows, kept_rows(streams, d, n_rounds)) for rows in step.messages.values())
-    kept = 2 * PLAYED_WAYS * int(4 * d * heard * streams)  # of the round, and of the one after it
+    kept = 2 * PLAYED_WAYS * int(4 * d * heard * streams)  # in this round and the next
     fresh = min(4 * FRESH, 2 * PLAYED_WAYS * int(4 * d * (heard + step.state) * streams))
     playing = step.round(d, streams) + gradient_bytes(problem, defense, setting, step.gradients)
     return kept + fresh + playing + int(4 * d * step.state * streams)
@@ -90,7 +90,7 @@ def distances_bytes(defense: Defense, problem: Problem, setting: Setting) -> int
     step, d, dtype = Footprint.of(defense, setting), setting.d, torch.float64
     ways = 2 if defense.sampling == "poisson" else 1  # with the rest of the batch, and alone
     worlds = 8 * ways  # four, each with noise and without
-    kept = 5 * worlds // 2  # as measured: noise is moved, and draws and sums are kept
+    kept = 5 * worlds // 2  # measured: noise is moved, and draws and sums are kept
     held = int(dtype.itemsize * d * kept * (step.state + step.sent))
     held += 2 * dtype.itemsize * d * kept * step.gradients  # models, and what they were answered
     playing = step.round(d, 1, dtype.itemsize)
@@ -105,8 +105,8 @@ class Pace(NamedTuple):
     """Seconds of what an audit is made of, on one thread."""
 
     round: float
-    step: float  # of a round under so many streams of noise, its gradients left out
-    evaluation: float  # of all agents' models
+    step: float  # seconds of a round without gradients, under ``copies`` streams of noise
+    evaluation: float  # seconds to evaluate all agents' models
 
     def training(
         self, n_rounds: int, recording: Recording, evaluations: int = EVALUATIONS
@@ -144,7 +144,7 @@ def pace_of(
     X = problem.initial(own)
     if isinstance(problem, Classification):
         x, y = (t[None, :1].to(X.device) for t in (problem.dataset.x, problem.dataset.y))
-        problem.gradients.mean(X[:1], x, y)  # which loads code
+        problem.gradients.mean(X[:1], x, y)  # load code before time is taken
 
     def play(oracle: Gradient, start: torch.Tensor = X) -> object:
         with torch.no_grad():

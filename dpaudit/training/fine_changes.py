@@ -11,16 +11,16 @@ from torch import Tensor
 from .noise_rounds import RoundMessage
 from .partial_inputs import PLAYED, SILENT, NormalDirections, RoundMode
 
-CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # of the noise, relative
-SMALL = 2.0**-6  # of gradients: a move at which steps that clip are linear
+CHANGES = tuple(2.0**-i for i in (3, 6, 10, 14, 18, 24, 30, 36))  # relative to the noise
+SMALL = 2.0**-6  # move, relative to gradients, at which steps that clip are linear
 HIDDEN = 64  # times the noise: a message so large is rounded too coarsely to show all its steps
 FINER = 4  # times: data that show are so much smaller than noise that does not
 HEARD = 8  # units in the last place that a change of the noise would move a message by
 FOREIGN = 2.5  # such units that are no rounding
 SAME = 1.6  # such units between two values of one term
-SOME = 0.6  # of the streams
-MOVES = (1.0, 64.0, 1 / 16)  # of gradients, times their size
-SHIFTED = 300  # of the numbers that are spread
+SOME = 0.6  # share of the streams
+MOVES = (1.0, 64.0, 1 / 16)  # moves of gradients, times their size
+SHIFTED = 300  # number of the pattern of spread numbers
 
 
 def fine_changes(message: RoundMessage) -> str | None:

@@ -14,13 +14,13 @@ from .noise_rounds import LOUD, RoundMessage
 from .partial_inputs import PLAYED, SILENT, NormalDirections, RoundMode, row_sizes, spread_of
 from .quiet_directions import QuietDirection, paired, quiet_direction
 
-EXACT = 1e-3  # of one: what a ratio of two answers of a step is known to
+EXACT = 1e-3  # relative error of a ratio of two answers of a step
 LARGE = 10**5  # numbers of one play of a message, beyond which directions are examined seldom
 QUIET = (1.0, 0.25, 1 / 64)  # times the noise, of which twice as much is finite
-LEAST = 0.01  # of a known number in the place of a draw, by which is divided
+LEAST = 0.01  # least known number that replaces a draw, as it is divided by
 COMPARED = 0.1  # numbers in the place of draws that are large enough to be told from rounding
-ALIKE = 0.01  # of the largest: what two measurements of one number may differ by
-CLOSE = 0.03  # of the noise of a row: a difference that no test would detect
+ALIKE = 0.01  # relative difference of two measurements of one number
+CLOSE = 0.03  # difference, relative to the noise of a row, that no test would detect
 WEAKER = 4.0  # times: a move of the data by which it is seen whether they are in proportion
 MANY = 7  # streams, in which a coordinate with noise is seldom without much
 QUIETER = 6  # sizes of such moves that are tried
@@ -33,7 +33,7 @@ class Heard:
     name: str
     round: int
     rows: tuple[tuple[int, int | None], ...]  # sender, and receiver if it goes to one alone
-    adversaries: tuple[frozenset[str], ...]  # of each row
+    adversaries: tuple[frozenset[str], ...]  # adversaries that read each row
     noise: Tensor  # [streams, rows, d], what the noise of the round adds to it
     louder: (
         Tensor  # [streams, rows, d], what ``LOUD`` times the noise adds, or less if it is finite
@@ -50,11 +50,11 @@ class Heard:
     # [streams, rows, d], what a draw as large as that scale adds, which noise of earlier rounds may
     # decide; None: more draws than one may reach it
     per_draw: Tensor | None
-    finer: str | None = None  # what of the data shows more finely than the noise
+    finer: str | None = None  # how data show more finely than the noise
     quiet: QuietDirection | None = None  # a direction with less noise than others
     enough: bool = False  # no number has less noise than is asked, in units of gradients
     left_out: int = 0  # rows that an adversary reads and that are not looked at
-    no_directions: bool = False  # of a large message, whose directions are examined in fewer rounds
+    no_directions: bool = False  # directions of large messages are examined in fewer rounds
 
     @property
     def largest_data(self) -> Tensor:

@@ -30,20 +30,20 @@ from .partial_inputs import (
     global_randomness,
 )
 
-ENTRIES = 4_500_000  # of the messages of all rounds that are held at once for one way to play one
-ROWS = 64  # of a message that are looked at
+ENTRIES = 4_500_000  # entries of all messages held at once for one play
+ROWS = 64  # rows of a message that are examined
 FEWEST = 3  # streams of noise: what is the same under all of them is no chance
 LEAST = 9  # streams times rounds: fewer numbers of a coordinate could look alike
 PLAYS = 192  # streams times rounds at most
 MOST = 64  # streams of noise
 CLOSELY = 5  # rounds that are examined, of which one is for directions of large messages
-PLAYED_WAYS = 48  # of a round that are held at once, with what is made of them
+PLAYED_WAYS = 48  # plays of a round that are held at once, with what is computed from them
 FRESH = 50_000_000  # numbers that a round's messages and states under fresh noise are at most
-SEED_AFTER = 1_000_003  # what the generators' seed differs by in the round after one
+SEED_AFTER = 1_000_003  # added to the generators' seed in the next round
 CROWD = 1024  # agents of whom rounds are played whatever the size of their models
-MOST_NUMBERS = 10**8  # of the models of more agents than that, under all streams
+MOST_NUMBERS = 10**8  # numbers in the models of more agents than that, under all streams
 NEARLY_SILENT = 2.0**-10  # times the noise, where a step without any divides by 0
-LATE = " one round later"  # of the name of a message, within this module
+LATE = " one round later"  # suffix of a message's name, within this module
 LOUD = 1e4  # times the noise, or the gradients: what that does not move, nothing does
 LOUDNESSES = (LOUD, 100.0, 4.0, 1.0, 0.0625)  # the first at which messages are finite is taken
 Payloads = dict[str, Tensor]  # name -> [streams, rows, d]
@@ -121,11 +121,11 @@ class RealRound:
         self.run, self._state, self.k = run, state, k
         self._oracle, self._following, self._heard = oracle, following, heard
         self._later_too = False  # whether the round after it is played, too
-        self.hidden_later = set[str]()  # with noise, and gradients only in the round after
+        self.hidden_later = set[str]()  # noise now, gradients in the next round
         self._least = 0.0  # weight of noise that is none, or as good as none
         self._seen: dict[str, SeenRows] = {}
         self._sent: dict[str, Message] = {}
-        self._later: Messages | None = None  # what the round after it sends
+        self._later: Messages | None = None  # messages of the next round
         self._played: dict[RoundMode, Payloads] = {}
         self._first: dict[RoundMode, Payloads] = {}
         self._fresh: dict[RoundMode, tuple[Payloads, Any]] = {}
@@ -245,7 +245,7 @@ class RealRound:
     def _noise(self, way: RoundMode, k: int, shift: Tensor | None) -> PartialNoise:
         """The noise of a round in some way."""
         run, way = self.run, way._replace(weight=way.weight or self._least)
-        if way.fresh:  # which is asked for in this way alone
+        if way.fresh:  # only plays of this mode need fresh noise
             return PartialNoise(run.own.child("fresh", way.fresh), k, way, run.other, shift)
         return PartialNoise(run.own, k, way, run.other, shift, run.draws)
 
@@ -297,7 +297,7 @@ class RoundMessage:
         self._key, self.real, self._is_late = key, round, key.endswith(LATE)
         self.name, self.round = key.removesuffix(LATE), round.k + self._is_late
         message, self.seen = round.sent(self.name)
-        self.n_rows = message.payload.shape[-2]  # of the payload, of which some are looked at
+        self.n_rows = message.payload.shape[-2]  # rows of the whole payload
 
     def play(self, way: RoundMode) -> Tensor:
         return self.real.play(way)[self._key]

@@ -19,31 +19,31 @@ class NormalDirections(NamedTuple):
     """Normal numbers over ``d`` coordinates, the same in all rows, in the place of signs."""
 
     d: int
-    alike: bool = False  # in all streams
+    alike: bool = False  # the same in all streams
     by_row: bool = False  # each row has numbers of its own
 
 
 class RoundMode(NamedTuple):
     """How a round is played: what becomes of its noise and of its gradients."""
 
-    weight: float = 1.0  # of the noise; 0 leaves zeros
+    weight: float = 1.0  # factor of the noise; 0 leaves zeros
     other: float = 0.0  # weight of a second draw
-    fresh: int = 0  # which streams the noise is of; 0: those of the run that is examined
-    seed: int = 0  # of the generators of the process
+    fresh: int = 0  # number of the noise's streams; 0: those of the examined run
+    seed: int = 0  # seed of the generators of the process
     # in the place of draws, signs over coordinates times one number for each row and the weight:
     # times the scale that is "asked", or as a "unit" whatever is asked
     signs: Literal["asked", "unit"] | None = None
-    pattern: int = 0  # which signs, or which numbers are spread
+    pattern: int = 0  # number of the pattern of signs or of spread numbers
     spread: NormalDirections | None = None  # normal numbers in the place of signs
-    turning: int = 0  # of ``turnings``: which signs of draws are other ones
+    turning: int = 0  # index in ``turnings``: which draws change their sign
     added: float = 0.0  # signs times the scale that is asked, beside the draws
-    move: float = 0.0  # of the gradients, times their own size, in a pattern of signs
+    move: float = 0.0  # move of the gradients, times their size, by a pattern of signs
     gone: bool = False  # whether gradients are 0 but for that
 
 
 SILENT, PLAYED = RoundMode(weight=0.0), RoundMode()
 KEPT = 4_500_000  # numbers of draws that are kept at most
-SHORT = 0.01  # of the size of gradients: shorter than most that are clipped
+SHORT = 0.01  # relative to the size of gradients: shorter than most clipped ones
 
 
 class SharedDraws:
@@ -98,7 +98,7 @@ class PartialNoise(Noise):
         self._way, self._other, self._shift = way, other, shift
         self._draws = draws or SharedDraws(most=0)
         self._drawn = 0  # numbers of a row of all draws so far
-        self.names = dict[str, int]()  # of the draws that were asked for, and their numbers
+        self.names = dict[str, int]()  # name of a draw -> its number
 
     def gaussian(self, message: str, std: Scale, like: Tensor) -> Tensor:
         return self._woven("gaussian", message, std, like)

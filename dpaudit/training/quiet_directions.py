@@ -18,24 +18,24 @@ from .noise_rounds import RoundMessage
 from .partial_inputs import PLAYED, SILENT, NormalDirections, RoundMode
 
 CONFIRMED = 256  # streams of noise by which a suspect is confirmed or cleared
-PLAYS = 64  # at most, that give them
-SUSPECT = 0.35  # of the variance that is expected
+PLAYS = 64  # plays that give directions, at most
+SUSPECT = 0.35  # share of the expected variance
 CERTAIN = 1e-30  # p-value, at which nothing more is played
-SLACK = 0.5  # of it, that is no fault yet
-MATCHED = 1e-3  # of the noise: what data and noise differ by where both go the same way
+SLACK = 0.5  # share of it that is no fault yet
+MATCHED = 1e-3  # relative difference of data and noise that go the same way
 ENOUGH = 100  # numbers for each row, that give the covariance of rows to 10%
 WHOLE = 700  # coordinates at most whose covariance is estimated as a whole
 ROWS = 2  # rows of a message whose covariance is
-PAIRED = 200  # of the numbers that are spread
-CANCELS = 1e-8  # of the variance of rows: a sum of them with less has none
-UNMOVED = 1e-6  # of the squares of the data of rows: a sum of them with less shows none
+PAIRED = 200  # number of the pattern of spread numbers
+CANCELS = 1e-8  # sums of rows with less of their variance have no noise
+UNMOVED = 1e-6  # sums of rows with less of their squared data show no data
 
 
 class QuietDirection(NamedTuple):
     """The most suspicious direction of a message."""
 
     p: float
-    among: int  # of directions that were tested
+    among: int  # number of directions that were tested
     rows: tuple[int, ...]
     share: float  # variance of the noise, of what data in this direction ask for
 
@@ -201,7 +201,7 @@ class _Directions:
         """
         r = len(rows)
         fourth = along.pow(4).sum(dim=-1).clamp(min=1e-300)
-        numbers = (along.square().sum(dim=-1) ** 2 / fourth).min().item()  # of a row, that count
+        numbers = (along.square().sum(dim=-1) ** 2 / fourth).min().item()  # effective number
         observed, expected = torch.zeros(2, len(along), r, r, dtype=torch.float64)
         n = 0
         for i in range(PLAYS):

@@ -27,14 +27,14 @@ from .locked_folder import LOCK, Folder
 from .seals import bound_to, sealed, sealed_text, unsealed, unsealed_text
 
 NAMED = 5  # things that differ from a run that is to go on
-OF_FILES = {  # what a hash of code is of
+OF_FILES = {  # what is hashed as code
     "code.dpaudit": "the code of dpaudit",
     "code.plug-ins": "the code of a plug-in",
     "code.program": "the Python files in the program's folder",
     "code.weights": "the weights",
 }
 
-_ROUND = re.compile(r"round-(\d{6,18})")  # of a transcript, at the batch size of training
+_ROUND = re.compile(r"round-(\d{6,18})")  # a round of a transcript, at the batch size of training
 
 
 class RunDirectory(Folder):
@@ -46,7 +46,7 @@ class RunDirectory(Folder):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.binding = ""  # of all that decides the run
+        self.binding = ""  # hash of all that decides the run
 
     @contextmanager
     def begun(

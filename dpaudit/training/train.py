@@ -30,7 +30,7 @@ from .run_directory import RunDirectory
 from .trials import unrecorded
 
 EVALUATIONS = 20  # points of the training curves: of LeNet, one takes as long as ten rounds
-TRANSCRIPT_BYTES = 4 * 2**30  # what a world's transcript may take on disk
+TRANSCRIPT_BYTES = 4 * 2**30  # size of a world's transcript on disk, at most
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Learning(Protocol):
     """What training needs of a learning problem."""
 
-    loss_is: ClassVar[str]  # what ``evaluate`` gives as the loss
+    loss_is: ClassVar[str]  # what ``evaluate`` returns as the loss
 
     @property
     def differentiates(self) -> bool:

@@ -51,12 +51,12 @@ from dpaudit.game.step_inputs import ChosenNoise, ConstantGradients
 
 from .window import WIDTH, GradientInput, ProbedWindow, System, noise_of
 
-RANK = 1e-8  # of the largest singular value: below it a combination of messages has no unknowns
-SAME = 0.05  # of the largest effect of noise: what twice the gradients may change in it
-LEFT = 1e-6  # of an input's column: what must be left of it, orthogonal to all other unknowns
+RANK = 1e-8  # smaller singular values, relative to the largest, count as zero
+SAME = 0.05  # by how much twice the gradients may change the largest effect of noise
+LEFT = 1e-6  # least share of an input's column that is orthogonal to all other unknowns
 
 Found = TypeVar("Found")
-MOST_DRAWS = 6000  # of noise in all rounds: the matrices take their square
+MOST_DRAWS = 6000  # draws of noise in all rounds: matrices are quadratic in them
 
 
 class GradientEstimate(NamedTuple):
@@ -65,7 +65,7 @@ class GradientEstimate(NamedTuple):
     input: GradientInput
     gradient: Tensor  # [d]
     model: Tensor  # [d], where it was taken
-    std: float | None  # of noise and rounding in each coordinate; None: it depends on gradients
+    std: float | None  # of noise and rounding, per coordinate; None: depends on gradients
     model_std: float  # of the noise in each coordinate of the model
 
 

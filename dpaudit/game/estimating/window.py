@@ -34,10 +34,10 @@ from dpaudit.game.step_inputs import (
 from dpaudit.rng import Streams
 
 WIDTH = 32  # coordinates of the model that is probed
-STEP = 1e-2  # of a probe, either way
+STEP = 1e-2  # size of a probe
 MOST_UNKNOWNS = 6000
 _MOVED = 2**27  # bytes of the unknowns' coordinates, in worlds that are played at once
-ROUNDING = 1e-11  # of the largest effect: what is less has not moved
+ROUNDING = 1e-11  # effects below this share of the largest are rounding
 
 
 class GradientInput(NamedTuple):
@@ -45,7 +45,7 @@ class GradientInput(NamedTuple):
 
     round: int
     agent: int
-    point: int  # which of the batches and models that it was asked at in that round
+    point: int  # index among the batches and models that the round asked at
     step: int = 0  # the local step whose batch it is of
 
 
@@ -53,8 +53,8 @@ class WindowRequests(NamedTuple):
     """What the rounds of a window ask of gradients and of noise, and what they send."""
 
     inputs: list[GradientInput]
-    calls: dict[int, list[Tensor]]  # by round, of each call: which of its inputs each row is
-    noise: dict[int, Mapping[str, RequestedNoise]]  # by round and name
+    calls: dict[int, list[Tensor]]  # round -> input of each row, for each call
+    noise: dict[int, Mapping[str, RequestedNoise]]  # round -> name -> noise
     sent: dict[int, Messages]
 
     @classmethod

@@ -46,13 +46,13 @@ from .leak import EVERY_ROUND, Leak, RoundReading, Use, leak_of
 from .linear_view import LinearView
 from .narrow_view import NarrowView
 
-FORGOTTEN = 1e-9  # of a record's effect: a smaller residual in the state is rounding
-RESOLVED = 1e-9  # of the largest number in messages: less noise may be rounding in a run
+FORGOTTEN = 1e-9  # a smaller residual of a record's effect in the state is rounding
+RESOLVED = 1e-9  # less noise, relative to the largest number in messages, may be rounding
 
-LEAST_NOISELESS = 1e-8  # as NOISELESS, where the singular values of the round are of like size
-ROUNDING = 1e-12  # of what a number of the state may hold: a smaller part that is left is rounding
+LEAST_NOISELESS = 1e-8  # NOISELESS for rounds whose singular values are of similar size
+ROUNDING = 1e-12  # relative to what a number of the state may hold: less is rounding
 LOST = 1e-14  # times the condition number of a round: what its linear algebra is off by
-RECOVERED = 1e-12  # of a draw's variance: what may be left of one that is recovered exactly
+RECOVERED = 1e-12  # share of a draw's variance that is left when it is recovered exactly
 
 
 class Update(NamedTuple):
@@ -140,7 +140,7 @@ def _condition_number(S: Array) -> float:
 
 
 class RevealedBatch(NamedTuple):
-    of_round: int  # whose batch is revealed
+    of_round: int  # the round whose batch is revealed
     in_round: int  # the first round that reveals it
     alone: bool  # whether each round reveals one round's batches at most, no two of the same
 
@@ -167,7 +167,7 @@ class Adversary:
         self._observer = Observer(game, threat_model, messages)
         self.game, self.threat_model, self.n_rounds = game, threat_model, n_rounds
         self._one_message = one_message
-        self._column: int | None = None  # of the last round's observations, if one is read alone
+        self._column: int | None = None  # column of the last observations, if one is read alone
         self.reacts: Reaction | None = None  # a gradient at a hidden model
         self.rounds = self._rounds()
 
@@ -183,7 +183,7 @@ class Adversary:
 
     def most_revealing(self) -> RevealedBatch:
         """The batch that is revealed best where it first is; that of round 1 if none is."""
-        first, alone = dict[int, tuple[float, int]](), True  # by round: how well, and in which
+        first, alone = dict[int, tuple[float, int]](), True  # round -> how well, and where
         for k, reading in enumerate(self.rounds, 1):
             here = reading.reveals()
             alone &= len(here) <= 1 and here.keys().isdisjoint(first)
@@ -240,8 +240,8 @@ class Adversary:
         """Each round of the protocol in turn, with the uncertainty carried on. Raises NotLocal."""
         factor = probes.nothing
         width = factor.shape[1]
-        residuals: dict[Use, Tensor] = {}  # of uses before, in the state, [width]
-        scale = 0.0  # of a record's effect so far: in some rounds its agent takes no step
+        residuals: dict[Use, Tensor] = {}  # earlier use -> its residual in the state, [width]
+        scale = 0.0  # size of a record's effect so far: agents may skip rounds
         most = 0.0  # the largest number so far in messages, and of their noise
         for k in range(1, self.n_rounds + 1):
             left = [rest.numpy() for rest in residuals.values()]
@@ -344,7 +344,7 @@ def reaction(
         return None
     shows, before = answers()
     V, S, U, _ = matrices.factors(out.noise.seen[:, before], NOISELESS)
-    gain = V @ noise  # what the view reveals of models before their gradients show
+    gain = V @ noise  # about models, before their gradients show
     record = record - ((out.records_seen[:, before] @ U) / S) @ gain
     hidden = _models_moved(noise - V.T @ gain, record, out)
     first = np.flatnonzero(hidden & shows & ~known)
@@ -450,7 +450,7 @@ def _followed(
     victims = torch.tensor(agents).repeat_interleave(n_uses)
     state = game.start(len(victims))
     kalman, batch_size = KalmanFilter(adversary, state), game.silent().batch_size
-    scale = torch.zeros(len(victims), 1, dtype=torch.float64)  # of each record's effect
+    scale = torch.zeros(len(victims), 1, dtype=torch.float64)  # size of each record's effect
     for k in range(1, adversary.n_rounds + 1):
         drawn = uses[:, k - 1].repeat(len(agents))
         gradient, tape = CanaryGradient(victims, game.length, drawn, batch_size), ChosenNoise()

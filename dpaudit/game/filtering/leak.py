@@ -52,11 +52,11 @@ from dpaudit.game.matrices import RANK, Array, Matrix, times
 MOST = 1000  # uses of which the program is solved; beyond, the ends that need no solution
 SWEEPS = 500
 CLOSE = 1e-10  # relative gain of a sweep at which it ends
-GAP = 1e-6  # between the two ends, relative: where the program counts as solved
+GAP = 1e-6  # relative gap between the two ends at which the program counts as solved
 NEWTON = 60  # steps at most
 SHRINKS = 0.1  # the gap that a step aims at, of the gap before
-ROUNDING = 1e-10  # of the sum: negative entries that together are less are rounding
-NEGLIGIBLE = 1e-12  # in nats: a loss that changes no epsilon anyone reads
+ROUNDING = 1e-10  # negative entries whose sum is a smaller share of the total are rounding
+NEGLIGIBLE = 1e-12  # loss in nats that changes no epsilon anyone reads
 EVERY_ROUND = 0  # the inclusion that stands for a record used in all rounds
 
 
@@ -161,8 +161,8 @@ def _ascended(H: Tensor, rank: int) -> Tensor:
     return V
 
 
-Use = tuple[int, int, int]  # of the record: by which inclusion, in which round, at which point
-Columns = Mapping[Use, Tensor]  # what each use adds to a round, [rank]
+Use = tuple[int, int, int]  # use of the record: (inclusion, round, point)
+Columns = Mapping[Use, Tensor]  # use -> its effect on a round's innovations, [rank]
 
 
 def grams(
@@ -215,7 +215,7 @@ class Together(NamedTuple):
 class Met(NamedTuple):
     """A number that shows several inclusions: each moves it by no less than ``shift``."""
 
-    shift: float  # in standard deviations of its noise
+    shift: float  # in standard deviations of the noise
     n: int  # inclusions
 
 
@@ -242,7 +242,7 @@ def parts(G: Tensor, least: float) -> list[Tensor]:
 class RoundReading(NamedTuple):
     """How the adversary reads one round."""
 
-    messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
+    messages: list[tuple[str, int]]  # (message or draw, row) of each observation
     whiten: Matrix  # [n_observations, rank]: to independent noise of variance 1
     gain: Matrix  # [rank, width]: what whitened innovations reveal of the state
     # what each use of the record adds here to the first innovations [m]; to others it adds nothing
@@ -284,11 +284,11 @@ class Leak:
 
     by_use: tuple[Interval, ...]  # mu^2 of a record in that batch alone, or used in all rounds
     noiseless: dict[int, str]  # use -> message that shows the record without noise
-    pure: Tensor  # by use: the loss of a record used there under Laplace noise, nan elsewhere
+    pure: Tensor  # loss of a record used there under Laplace noise, by use; else nan
     parts: tuple[float, ...]  # the losses of single Laplace draws, of a record used in all rounds
     separate: bool  # whether a record in one batch shows in that round alone, with no other batch
     has_laplace: bool
-    batches: int = 1  # of a round, which are consecutive uses
+    batches: int = 1  # batches in a round, as consecutive uses
     apart: tuple[float, ...] | None = None  # mu^2 of independent releases of which this is a part
     together: Tensor | None = None  # Gram matrix of the inclusions of one direction; None: separate
 
@@ -359,7 +359,7 @@ class Leak:
 def leak_of(rounds: list[RoundReading], game: Game) -> Leak:
     """The exact leak of each round's use of the record, through this round and all later."""
     used = [EVERY_ROUND] if game.is_lasting else [*range(1, len(rounds) * game.batches + 1)]
-    size = sqrt(game.filled)  # of all layers, of which a reading is of one
+    size = sqrt(game.filled)  # over all layers; a reading is of one
     columns = [{use: size * column for use, column in r.columns.items()} for r in rounds]
     H = dict.fromkeys(used, torch.zeros(0, 0, dtype=torch.float64))
     H |= {j: found for j, (_, found) in grams(columns, lambda use: use[0]).items()}

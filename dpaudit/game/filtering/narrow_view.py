@@ -41,7 +41,7 @@ from .leak import RoundReading
 
 NARROW = 8  # agents for each number that is observed of a round, at the least
 WORK = 2 * 10**12  # products of numbers, about, that the factor of all observations takes
-DENSE = 0.1  # of all entries: with more of them columns are held as a dense matrix
+DENSE = 0.1  # share of nonzero entries above which columns are held as a dense matrix
 SAMPLED = 32  # models of a round that are looked at first
 AT_ONCE = 512  # models that are looked at together, beyond these
 
@@ -162,7 +162,7 @@ class NarrowView:
         seen = step.noise.seen if column is None else step.noise.seen[:, [column]]
         if column is None:
             gain = self._note(k, out, reading.whiten)
-        else:  # of the last round: nothing is predicted by it
+        else:  # nothing is predicted from the last round
             gain = np.zeros((rank, step.earlier.state.shape[1]))
         first = max((len(shift) for shift in reading.columns.values()), default=0)
         moved = np.asarray(seen @ reading.whiten[:, :first])

@@ -36,8 +36,8 @@ from dpaudit.defense import ConfigError, ThreatModel
 from dpaudit.game.matrices import RANK
 from dpaudit.game.probing.probed_round import NOISELESS
 
-SINGULAR = 1e-12  # of the largest variance: below it a combination has no noise
-FORGOTTEN = 1e-15  # of a unit: what is left of it in the state is rounding
+SINGULAR = 1e-12  # combinations with less variance, relative to the largest, have no noise
+FORGOTTEN = 1e-15  # smaller residuals of a unit in the state are rounding
 LEAF = 4  # rounds between which entries are found one by one
 NUMBER = 8  # bytes: all is float64
 
@@ -48,7 +48,7 @@ class Gossip(NamedTuple):
     matrices: tuple[Tensor, ...]  # [n, n] each
     n_rounds: int
     factor: Tensor  # F, [n, n_draws]
-    known_to: tuple[frozenset[int], ...]  # of each draw, who knows it
+    known_to: tuple[frozenset[int], ...]  # agents that know a draw, by draw
 
     @property
     def n_agents(self) -> int:

@@ -49,9 +49,9 @@ from dpaudit.memory import available, size_text
 from .accounting import mu_of
 from .gossip import NUMBER, Participation, Schema
 
-DENSE = 0.1  # of all entries: with more of them rows are held as a dense matrix
+DENSE = 0.1  # share of nonzero entries above which rows are held as a dense matrix
 WELL_CONDITIONED = 1e7  # the largest eigenvalue over the smallest: sums are right to 1e-9
-COPIES = 3  # of the rows and of their factor: as they are, multiplied, and added up
+COPIES = 3  # copies of the rows and of their factor: original, product and sum
 
 
 class LocalMu(NamedTuple):
@@ -62,7 +62,7 @@ class LocalMu(NamedTuple):
 
     low: Tensor
     high: Tensor
-    error: float  # of mu, that ``cut`` leaves open, beside what the ends of S(H) are apart
+    error: float  # error of mu from ``cut``, besides the gap between the ends of S(H)
     touched: int  # agents whose noise or records reach the view
 
 
@@ -120,7 +120,7 @@ class _SparseGossip(NamedTuple):
     """Gossip among the agents that are not the adversary's."""
 
     matrices: tuple[Matrix, ...]  # without the rows and columns of its own agents
-    heard: tuple[Indices, ...]  # by round of a period: whose messages it reads
+    heard: tuple[Indices, ...]  # observed agents, for each round of a period
     noise: Array  # [n]: 0 for its own agents
     n_rounds: int
     others: Indices  # agents that are not its own
@@ -269,7 +269,7 @@ def _swept(gossip: _SparseGossip, victims: Indices, cut: float) -> _LocalView:
     n, T, period = gossip.n_agents, gossip.n_rounds, len(gossip.matrices)
     X: Matrix = sparse.csr_array((0, n))
     whitener = _Whitener.of(gossip)
-    left_out = np.zeros(0)  # by row: the L1 norm of its error, at most
+    left_out = np.zeros(0)  # bound on the L1 norm of each row's error
     columns, errors, touched = list[Array](), np.zeros(T), np.zeros(n, dtype=bool)
     for t in range(T - 1, -1, -1):
         W, heard = gossip.matrices[t % period], gossip.heard[t % len(gossip.heard)]
@@ -285,7 +285,7 @@ def _swept(gossip: _SparseGossip, victims: Indices, cut: float) -> _LocalView:
     for t, column in zip(range(T - 1, -1, -1), columns, strict=True):
         shifts[: len(column), t] = column
     whitened, rest = whitener.whitened(shifts.reshape(len(shifts), -1))
-    of_uses = T, len(victims)  # of no rows, where no message has noise
+    of_uses = T, len(victims)  # shape without rows, if no message has noise
     shown = np.asarray((np.abs(rest) > NOISELESS).reshape(len(rest), *of_uses).any((0, 1)))
     whitened = whitened.reshape(len(whitened), *of_uses)
     return _LocalView(whitened, shown, errors, int(touched.sum()))

@@ -53,11 +53,11 @@ def named(play: Callable[[], Any]) -> str:
             found[is_draw] = said
 
     before, collects = sys.getprofile(), gc.isenabled()
-    gc.disable()  # what others do when garbage is collected is no call of the plug-in
+    gc.disable()  # finalizers of other objects are no calls of the plug-in
     sys.setprofile(watch)
     try:
         play()
-    except Exception:  # what was called until then may be the cause
+    except Exception:  # calls up to here may be the cause
         pass
     finally:
         sys.setprofile(before)

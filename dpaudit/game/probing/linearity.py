@@ -44,11 +44,11 @@ from dpaudit.rng import Streams
 
 from .observer import visible_rows
 
-COORDINATES = 8  # of the model that is probed
-SIZES = (0.1, 1.0, 10.0)  # of the noise that is added and scaled, in standard deviations
-ANY_SIZE = (1.0, -1.0, 1e9, -1e9)  # of the noise that reaches a message at all
-ROUNDING = 1e-12  # of the largest value in a message
-RELATIVE = 1e-9  # of what noise does to it
+COORDINATES = 8  # coordinates of the probed model
+SIZES = (0.1, 1.0, 10.0)  # standard deviations of the noise that is added and scaled
+ANY_SIZE = (1.0, -1.0, 1e9, -1e9)  # sizes of the noise that reaches a message at all
+ROUNDING = 1e-12  # relative to the largest value in a message
+RELATIVE = 1e-9  # relative to the effect of noise
 PLAYED = 64  # coordinates that runs play at most where one is not enough and fewer than all do
 FIRST = 2  # rounds that are played
 ENTRIES = 10**7  # numbers of a round
@@ -93,7 +93,7 @@ def _gives_finite_numbers(defense: Defense, setting: Setting, start: Callable[[]
     gradient = every_agent_holds(LENGTH, defense.batch_size)
     try:
         with torch.inference_mode(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a deviation of one coordinate is none
+            warnings.simplefilter("ignore")  # the deviation of one coordinate is undefined
             state: Any = start()
             for k in range(1, 1 + min(FIRST, defense.n_rounds)):
                 graph, noise = setting.network.at(k), Noise(Streams(0), k)

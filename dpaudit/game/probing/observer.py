@@ -27,7 +27,7 @@ class Observer:
     ) -> None:
         self.game, self.threat_model, self._messages = game, threat_model, messages
         self._known_to: dict[int, Mapping[str, Tensor]] = {}
-        self._of_links: dict[str, bool] = {}  # of draws on graphs of as many links as agents
+        self._of_links: dict[str, bool] = {}  # on graphs with as many links as agents
         self._visible: dict[tuple[int, str], Tensor] = {}  # rows of payloads, by round and message
 
     def all_observations(self, k: int, sent: Messages, units: Mapping[str, Tensor]) -> Tensor:

@@ -31,9 +31,9 @@ from dpaudit.game.step_inputs import (
 
 from .observer import Observer
 
-NOWHERE = -1  # of a row: it is no point at which the record's gradient is taken
-NOISELESS = 1e-6  # of a record's effect: what may be left of it where there is no noise to hide it
-TINY = 1e-13  # of the largest number of a trial: a smaller move in it is rounding
+NOWHERE = -1  # row at which the record's gradient is not taken
+NOISELESS = 1e-6  # share of a record's effect that counts as nothing if no noise hides it
+TINY = 1e-13  # moves below this share of a trial's largest number are rounding
 MOST_DRAWS = 4000  # noises of a round: the matrices of a round take their square
 
 
@@ -53,14 +53,14 @@ class ProbedRound:
     """A round around the run without noise and record."""
 
     round: int
-    messages: list[tuple[str, int]]  # what each observation is: message (or draw), row of payload
-    noise: Effects  # of the factor of what is unknown of the state, and after it of each draw
+    messages: list[tuple[str, int]]  # (message or draw, row) of each observation
+    noise: Effects  # of the unknown part of the state, then of each draw
     n_states: int  # rows of that factor
     laplace: Tensor  # [draws] bool
-    record: Effects  # at each point of the round alone
-    steps: list[int]  # of each point: the local step, whose batch it is of
-    earlier: Effects  # of what is left in the state of each earlier use of the record
-    askers: list[int]  # whose gradients the round asks for, one by one
+    record: Effects  # at each single point of the round
+    steps: list[int]  # local step whose batch a point uses
+    earlier: Effects  # of earlier uses of the record, through the state
+    askers: list[int]  # agents whose gradients the round asks for, in order
     scale: float  # size of the record's effect, which errors are relative to
     largest: float  # number in the messages
 
@@ -137,7 +137,7 @@ class Points(NamedTuple):
     """Where a round takes the record's gradient: each batch at each model is a point."""
 
     rows: Tensor  # [n_asked], of all calls one after the other: which point each is, or NOWHERE
-    steps: list[int]  # of each point: the local step, whose batch it is of
+    steps: list[int]  # local step whose batch a point uses
 
 
 def points_in(game: Game, state: Any, k: int) -> Points:

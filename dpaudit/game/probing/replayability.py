@@ -65,7 +65,7 @@ def refuse_unless_replayable(defense: Defense, setting: Setting) -> int:
             of another shape, with other gradients or other noise.
     """
     try:
-        untouched = defense.model_copy(deep=True)  # that has not played
+        untouched = defense.model_copy(deep=True)  # a copy that has not played
     except Exception:  # it has what cannot be copied
         untouched = defense
     setting = _narrowed(defense, setting)
@@ -227,7 +227,7 @@ def _refuse_memory(defense: Defense, setting: Setting, first: list[_Played]) -> 
                     f"round {k} changes {name} of the state that it begins from; "
                     f"expected a new tensor, as X - G makes one and X -= G does not"
                 )
-        if k == 1:  # what start keeps, it keeps anew
+        if k == 1:  # what ``start`` keeps, it makes anew
             continue
         try:
             alone = _step(defense, setting, one.before, k, RecordedNoise(Streams(0), k))

@@ -37,13 +37,13 @@ from .observer import Observer
 from .probed_round import Answers, Effects, ProbedRound
 
 SPARSE_FROM = 256  # agents from which on steps are probed for many of them at once
-MOST_TRIALS = 4000  # of one step
-NUMBERS = 2 * 10**6  # of a state that is played at once
-TINY = 1e-13  # of the largest value: what is less has not moved
-RELATIVE = 1e-9  # of the largest move: what the matrices may be off by
+MOST_TRIALS = 4000  # trials of one step
+NUMBERS = 2 * 10**6  # numbers of a state that are played at once
+TINY = 1e-13  # moves below this share of the largest value count as none
+RELATIVE = 1e-9  # tolerated error of the matrices, relative to the largest move
 CHECKS = 2  # trials that all units are moved in at random
-HOPS = (1, 2, 3)  # that a step may reach, tried in turn
-MOST_PAIRS = 2 * 10**7  # of agents that meet: 240 MB
+HOPS = (1, 2, 3)  # distances that a step may reach, tried in turn
+MOST_PAIRS = 2 * 10**7  # pairs of agents that meet: 240 MB
 
 
 class Footprints(NamedTuple):
@@ -60,7 +60,7 @@ def footprints(graph: Graph, hops: int) -> Footprints:
     Raises:
         NotLocal: too many agents meet.
     """
-    graph = graph.planned or graph  # of which messages that are late, too, are on links
+    graph = graph.planned or graph  # with links of late messages
     linked = graph.sparse + graph.sparse.T + sparse.eye_array(graph.n_agents, format="csr")
     if graph.server is not None:
         raise NotLocal("a server hears all agents")
@@ -92,7 +92,7 @@ class Units(NamedTuple):
     """All that is moved, one unit each: numbers of a state, inputs, draws of noise."""
 
     agents: Indices  # [n_units]: at which agent each stands
-    live: Indices  # those that are moved at all
+    live: Indices  # numbers that are moved at all
 
     def groups(self, reach: Footprints, kinds: Indices) -> list[Indices]:
         """Which are moved in one trial: of one kind, at agents of one colour, one at each."""
@@ -171,7 +171,7 @@ class SparseProbes:
     def __init__(self, observer: Observer, n_rounds: int) -> None:
         self.steps = steps_of(observer, n_rounds)  # public: each by itself
         self._width = self.steps[0].alone.record.state.shape[1]
-        self._relevant: list[Mask] = []  # by round, the numbers of the state after it
+        self._relevant: list[Mask] = []  # round -> relevant numbers of the state after it
         self._answers: list[Answers] = []
         relevant = np.zeros(self._width, dtype=bool)
         for step in self.steps[::-1]:
@@ -234,7 +234,7 @@ class _StepProbe:
         self._after, self._sent, *_ = self._game.step(state, k, asked_at, self._asked)
         observer.note_shared_draws(k, self._asked.known_to)
         self._askers, self._width = asked_at.askers, flat_state(state).shape[-1]
-        rows = [  # of each number of the state, and then of each draw: whose it is
+        rows = [  # owner of each number of the state, then of each draw
             np.repeat(agents_of(t.shape[1], self._graph), t[0].numel() // max(1, t.shape[1]))
             for t in varying(state).values()
         ]

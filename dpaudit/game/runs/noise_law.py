@@ -46,18 +46,18 @@ from dpaudit.rng import Streams
 FEW = 4  # distinct releases at most, which are composed again and again
 PILOT = 8  # plays by which a message is seen to carry noise
 AHEAD = 4  # rounds in which noise that is drawn in one shows at the latest
-SENDERS = 4  # of a message, whose noise is looked at
+SENDERS = 4  # senders of a message whose noise is examined
 ENTRIES = 2 * 10**7  # numbers of the messages that are held
 WORK = 4 * 10**7  # numbers that are drawn and sent for one sample
-BLOCK = 2 * 10**6  # of them that are played at once
+BLOCK = 2 * 10**6  # numbers that are played at once
 MOST, LEAST = 100_000, 1_000  # plays
 LATEST = 100  # round that is reached for the law of its noise
 ROUNDING = 1e-6  # relative: a leak this much above the declared one is no larger
-ROUNDS = 200  # that are followed at most of one agent's record
-ROUNDS_OF_ALL = 300  # that are followed about of the records of all others together
-FIRST = 10  # that are followed at least of each of these
+ROUNDS = 200  # followed for one agent's record, at most
+ROUNDS_OF_ALL = 300  # followed for the records of all others together, roughly
+FIRST = 10  # followed for each of these, at least
 FEW_NAMES = 4  # names, of which every set is left out; of more, single ones
-MANY_NAMES = 16  # of which single ones are
+MANY_NAMES = 16  # more names are tested together
 
 
 class NoisyRow(NamedTuple):
@@ -144,7 +144,7 @@ class RepeatedRound:
         numbers = sum(message.payload[0].numel() for message in sent.values())
         self._numbers = max(
             1, (numbers + self._asked.n_draws) * (self._shown_in - k + 1)
-        )  # of one play
+        )  # numbers of one play
         if self._numbers * LEAST > 10 * WORK:
             raise NotObservable(
                 "DPA022",

@@ -42,14 +42,14 @@ from dpaudit.rng import Streams
 
 STEEP = 30.0  # slopes, by the standard deviation of the noise in the model
 PILOT = 400  # runs that give that deviation
-REACHED = 1e-6  # of that deviation: a smaller effect of the record has not arrived
+REACHED = 1e-6  # effects of the record below this share of that deviation have not arrived
 FEATURES = 192  # innovations kept of a run, for learned scores and the test of the noise
 BLOCK = 40_000  # messages of a round that are simulated at once for each world
 ASKED = 1.05  # times as many blocks as before are asked about next
-POINTS = 80  # of a trade-off curve
+POINTS = 80  # points of a trade-off curve
 CERTAIN = 30.0  # nats that a record seen without noise is worth
-SHRINKAGE = 1e-3  # of the learned covariance, towards its diagonal
-FOLDS = 10  # of the runs that a score is learned from
+SHRINKAGE = 1e-3  # shrinkage of the learned covariance towards its diagonal
+FOLDS = 10  # parts of the runs that a score is learned from
 
 
 @dataclass(frozen=True, eq=False)

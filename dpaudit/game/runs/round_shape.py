@@ -16,7 +16,7 @@ MOST_ROUNDS = 200
 ALGEBRA = 10**9  # products, about, in which rounds are followed
 NUMBER = 8  # bytes: all is float64
 ENTRY = 16  # bytes of a number of a sparse matrix, with its places
-COPIES = 8  # of such a matrix: what is observed of it, what is left of it, and those on the way
+COPIES = 8  # matrices of that size: the observed part, the rest, and temporary ones
 PROBED = 2  # rounds of which the entries are counted: in the first nothing stays of earlier ones
 
 
@@ -28,9 +28,9 @@ class GameShape:
     observed: int  # numbers that the view holds of a round
     draws: int  # numbers of noise in a round
     width: int  # numbers of the state
-    points: int  # at which a record's gradient is taken in a round
+    points: int  # models at which a round takes a record's gradient
     n_agents: int
-    entries: int | None  # of the sparse matrices of a step; None: they are dense
+    entries: int | None  # entries of a step's sparse matrices; None: they are dense
 
     @classmethod
     def of(cls, game: Game, threat_model: ThreatModel) -> "GameShape":

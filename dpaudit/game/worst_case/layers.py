@@ -44,11 +44,11 @@ from dpaudit.game.probing.observer import visible_rows
 from dpaudit.game.step_inputs import ChosenNoise, Family
 
 ROUNDS = 100  # played at most until a message shows the record: its agent may not take part
-RELATIVE = 1e-6  # of the largest number in a message: what rounding leaves of equal ones
+RELATIVE = 1e-6  # equal numbers differ by this share of a message's largest number
 ENTRIES = 10**7  # numbers of a round in all plays: of more layers, the first ones are played
 MORE = 1.01  # times the record's weight in the game, below which both are called equal
 MOST = 512  # units of noise that are played at once
-STAYS = 1e-9  # of what reaches its own coordinate: rounding in the others
+STAYS = 1e-9  # rounding in other coordinates, relative to the own one
 
 
 class CoordinateMoves(NamedTuple):
@@ -164,8 +164,8 @@ class Wider(NamedTuple):
     message: str
     times: float  # how much more the record weighs in its noise than at one coordinate
     d: int  # coordinates that were played
-    where: str  # what they are
-    release: Release | None  # what the message alone reveals; None: no family of noise
+    where: str  # name of the coordinates
+    release: Release | None  # release of the message alone; None: no family of noise
     mixes: bool = False  # whether the step mixes coordinates, so that no one is played by itself
 
     @property
@@ -335,7 +335,7 @@ def _by_mixing(game: Game, threat_model: ThreatModel) -> Wider | None:
 def _is_too_wide(game: Game, d: int) -> bool:
     """Whether noise on each number that is drawn makes a play of the round too large."""
     graph = game.setting.network.at(1)
-    numbers = (graph.n_edges + graph.n_agents) * d  # of the messages, and of draws for each of them
+    numbers = (graph.n_edges + graph.n_agents) * d  # in messages, and in draws for each of them
     if numbers**2 > ENTRIES:
         return True
     asked = ChosenNoise()
@@ -375,7 +375,7 @@ class _Weights(NamedTuple):
     """What record and noise of one coordinate do to that coordinate of the first messages."""
 
     record: Mapping[Place, float]
-    draws: Mapping[Place, Tensor]  # what each play of the noise does, [plays]
+    draws: Mapping[Place, Tensor]  # effect of each play of the noise, [plays]
     laplace: Tensor  # [plays] bool: whether it is of Laplace noise
 
 
@@ -409,7 +409,7 @@ def _release(game: Game, threat_model: ThreatModel, d: int, at: Place) -> Releas
     if is_laplace and int((draws > 0).sum()) > 1:
         return None
     noise = float(torch.linalg.vector_norm(draws))
-    if noise == 0:  # as of a product of draws, where no draw does anything alone
+    if noise == 0:  # as for a product of draws, none of which acts alone
         return None
     size = each.record[at] / noise * (sqrt(2) if is_laplace else 1.0)
     return game.releases([size], "laplace" if is_laplace else "gaussian")[0]

@@ -52,13 +52,13 @@ from dpaudit.game.step_inputs import CanaryGradient, ChosenNoise, ClipNorms, OnF
 from dpaudit.rng import Streams
 
 FIRST = 2  # rounds: weights that scale noise, as those of push-sum, are 1 in the first
-PATTERNS = 2  # of signs of a record in all rounds, by which agents are compared
+PATTERNS = 2  # patterns of a record's signs over rounds by which agents are compared
 LOUDEST = 3  # agents of which each round is followed apart
-ROUNDS = 100  # in which they are loudest, of more: each is a trial, and a row of Gram matrices
+ROUNDS = 100  # loudest rounds that are compared: each is a trial and a row of Gram matrices
 MORE = 1 + 1e-4  # times what is declared, beyond rounding of two accountants
 FEWEST, MOST = 32, 4000  # runs by which agents are compared
-NUMBERS = 2**22  # of all these runs in a message
-TOO_MANY = 2**25  # of the fewest runs: agents and records are not compared
+NUMBERS = 2**22  # numbers of a message in all these runs
+TOO_MANY = 2**25  # with more numbers, agents and records are not compared
 MORE_BY_MANY = 1.5  # times the squared shift of one coordinate, for which many are worth their time
 
 

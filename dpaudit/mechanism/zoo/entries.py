@@ -23,7 +23,7 @@ class ZooEntry(NamedTuple):
     mistake: str  # ""; or what differs from the right one
     function: Callable[..., Any]
     claimed: float  # epsilon
-    epsilon: float  # at delta; of a right one at most, of a wrong one at least; inf: there is none
+    epsilon: float  # upper bound if right, lower bound if wrong; inf: there is none
     delta: float = 0.0
     options: Mapping[str, Any] = BOX
     adjacency: Adjacency = "replace-one"

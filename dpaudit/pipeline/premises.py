@@ -159,7 +159,7 @@ TOO_FAR = "clipping is missing or too weak, or the noise too small"
 UNMOVED = "no record that was tried moves a message"
 Answer = tuple[
     str | None, str, list[tuple[int, Finding]]
-]  # what is missing, how examined, evidence
+]  # missing, how examined, evidence
 
 
 def _premise(

@@ -22,7 +22,7 @@ SEEDS = 10**6  # values of a whole number, from which more numbers can be made t
 DISCRETE = frozenset(
     (
         *("bernoulli", "bernoulli_", "binomial", "bits", "bytes", "categorical", "choice"),
-        *("integers", "multinomial", "permutation", "randint", "random_", "randperm"),
+        *("integers", "multinomial", "permutation", "randint", "random_", "randperm", "urandom"),
     )
 )
 # Whose numbers, one by one, are no normal and no Laplace numbers, and of which none are made.
@@ -134,7 +134,7 @@ def may_be_seed(draw: RecordedDraw) -> bool:
     """Whether it is whole numbers, or bytes, of so many values that noise may be made of one."""
     given = [value for value in draw.parameters if value is not None]
     match kind_of(draw):
-        case "bytes":
+        case "bytes" | "urandom":
             return True
         case "bits":
             return 2.0 ** min(given[0], 64.0) >= SEEDS

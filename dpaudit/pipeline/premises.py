@@ -157,9 +157,7 @@ def _of_program(name: PremiseName, evidence: ClaimEvidence) -> Premise:
 
 TOO_FAR = "clipping is missing or too weak, or the noise too small"
 UNMOVED = "no record that was tried moves a message"
-Answer = tuple[
-    str | None, str, list[tuple[int, Finding]]
-]  # missing, how examined, evidence
+Answer = tuple[str | None, str, list[tuple[int, Finding]]]  # missing, how examined, evidence
 
 
 def _premise(

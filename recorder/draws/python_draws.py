@@ -90,7 +90,7 @@ PYTHON = {
 }
 OF_SYSTEM = Law("bits", (("k", 0.0),))
 SYSTEM = {"random": PYTHON["random"], "getrandbits": OF_SYSTEM}  # SystemRandom's own
-ENTROPY = Law("bytes")  # os.urandom
+ENTROPY = Law("urandom")
 OF_A_SEED = 64  # bits, at least: NumPy asks for 128 by Python's secrets
 IN_WORLDS = 100  # times as many draws of a line are written down in runs of an audit
 

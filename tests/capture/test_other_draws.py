@@ -70,7 +70,7 @@ ROUND = (BATCH, NORMAL, NOISE)
         (BATCH, *[draw("random.normal", 1)] * 5, NOISE),
         (BATCH, draw("normal.Tensor_float", 5), NOISE),
         (BATCH, draw("uniform_", 5), NOISE),  # by quantiles
-        (BATCH, draw("os.bytes", 5), NOISE),
+        (BATCH, draw("os.urandom", 5), NOISE),
         (BATCH, EXPONENTIAL, LAPLACE),  # with a sign
         (BATCH, EXPONENTIAL, EXPONENTIAL, LAPLACE),  # the difference of two
         (BATCH, *[EXPONENTIAL] * 4, LAPLACE, LAPLACE),
@@ -159,7 +159,7 @@ def test_a_seed_may_hide_any_number_of_numbers(operator: str, of_seed: Any, of_p
     assert of(BATCH, NORMAL, NOISE, peer, check=check) == ""
 
 
-@pytest.mark.parametrize("operator", ["random.bytes", "numpy.bytes", "random_"])
+@pytest.mark.parametrize("operator", ["random.bytes", "os.urandom", "random_"])
 def test_bytes_and_unbounded_integers_may_be_a_seed(operator: str) -> None:
     check: Any = partial(drawn_beside, message=MESSAGE)
     assert of(BATCH, draw(operator, 1), check=check) != ""

@@ -21,6 +21,7 @@ Line = TypeVar("Line", RecordedDraw, RecordedEvent)
 _OF_DRAW = ("sequence", "time", "operator", "occurrence", "shape", "dtype", "parameters")
 _OF_EVENT = ("sequence", "time", "operator", "occurrence", "tag", "source", "destinations")
 LEAST_DIGITS = 4  # least digits of a number that can be recognised as given by the system
+_OF_A_FILE = "a file that the program writes and reads is not recorded: "
 _OF_LAUNCHER = (  # torchrun's and mp.spawn's own, about a process that failed
     "ChildFailedError",
     "ProcessExitedException",
@@ -99,9 +100,16 @@ def in_threads(processes: Iterable[Process]) -> bool:
 
 
 def unseen_by(processes: Iterable[Process]) -> tuple[str, ...]:
-    """What the recorder could not hook, as it says it, once each."""
+    """What the recorder could not hook, as it says it, once each; files are one of them."""
     notes = [note for process in processes for note in process.of_kind("unseen")]
-    return tuple(dict.fromkeys(one_line(note["text"]) for note in notes))
+    found = list(dict.fromkeys(one_line(note["text"]) for note in notes))
+    files = [text for text in found if text.startswith(_OF_A_FILE)]
+    if len(files) > 1:
+        first = files[0].removeprefix(_OF_A_FILE)
+        several = f"files that the program writes and reads are not recorded: {first}"
+        found = [text for text in found if text not in files]
+        found.append(f"{several} and {len(files) - 1} more")
+    return tuple(found)
 
 
 def given_by_system(processes: Iterable[Process]) -> frozenset[str]:

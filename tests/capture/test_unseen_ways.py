@@ -5,11 +5,14 @@ import pickle
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from dpaudit.capture.process_logs import unseen_by
 from dpaudit.capture.run import Options, capture
 from dpaudit.recorder.transports import decoding, encoders
 
@@ -108,6 +111,16 @@ def test_what_is_seen_or_tells_nothing_is_not_named(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert unseen(code, tmp_path, monkeypatch) == ()
+
+
+def test_files_are_one_line_however_many_there_are() -> None:
+    texts = [
+        f"a file that the program writes and reads is not recorded: {i}.npy" for i in (0, 1, 2)
+    ]
+    notes = [{"text": text} for text in ("os.pipe", *texts, texts[0])]
+    process: Any = SimpleNamespace(of_kind=lambda kind: notes)
+    files = "files that the program writes and reads are not recorded: 0.npy and 2 more"
+    assert unseen_by([process, process]) == ("os.pipe", files)
 
 
 def test_texts_and_bytes_beside_numbers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

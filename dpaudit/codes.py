@@ -13,10 +13,10 @@ class CodePage(NamedTuple):
     title: str
     meaning: str
     why: str  # it stops an audit, or what it says about a claim
-    example: str  # of what is printed; of a rule, the code that it finds
+    example: str  # example of a message; for a rule, the code that it finds
     help: str  # what to do, in one sentence
     instead: str = ""  # the code without the mistake
-    seen: str = ""  # where it is in published code
+    seen: str = ""  # places in published code
     confirm: str = ""  # the audit that would confirm a hint
 
     @property

@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 from .text import one_line
 
-MOST_LINES = 10  # of one error; what follows is counted
+MOST_LINES = 10  # lines of one error that are printed; more are counted
 LONGEST_LINE = 480  # characters; of a longer line the middle is left out
 LONGEST_NAME = 60  # a longer one is no misspelt word, and takes long to compare
 
@@ -14,9 +14,9 @@ LONGEST_NAME = 60  # a longer one is no misspelt word, and takes long to compare
 class Problem(NamedTuple):
     """One thing that a user can repair."""
 
-    code: str  # of its page, such as "DPA017": dpaudit explain DPA017
+    code: str  # code of its page, such as "DPA017": dpaudit explain DPA017
     text: str  # one line: what was wrong, where, and what was expected
-    help: str = ""  # what to do; "": what the page of the code says
+    help: str = ""  # what to do; "": see the page of the code
 
 
 class DpauditError(Exception):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .errors import ConfigError
 
-MARGIN = 0.1  # of what is free, left to whatever else runs on the machine
+MARGIN = 0.1  # share of free memory that is left to other programs
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 2 ** (10 * i) for i, unit in enumerate("KMGT", start=1)}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)

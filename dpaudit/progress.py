@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 OnStep = Callable[[int, int], None]  # steps done, steps in all
-OnProgress = Callable[[str, int, int], None]  # what, steps done, in all: 0 while nobody knows
+OnProgress = Callable[[str, int, int], None]  # what, steps done, steps in all (0: unknown)
 
 
 def silent(done: int, total: int) -> None:

@@ -8,7 +8,7 @@ from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-BESIDE = ("attacks", "defenses", "recorder", "reports")  # in a repository they lie beside dpaudit
+BESIDE = ("attacks", "defenses", "recorder", "reports")  # beside dpaudit, in a repository
 NOT_SOURCE = ("__pycache__", "site-packages", "node_modules", ".git")
 
 

@@ -40,7 +40,7 @@ class Strict(BaseModel):
     def _words_are_no_numbers(cls, content: Any) -> Any:
         if not isinstance(content, dict):
             return content
-        fields = cls.model_fields  # which takes longer than a look into it
+        fields = cls.model_fields  # a model's property, which takes longer
         return {
             key: _as_word(value, *cls._words_of(key)) if key in fields else value
             for key, value in content.items()
@@ -95,4 +95,4 @@ def _shown(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(min_length=1), AfterValidator(_shown)]  # that a reader can see
+Text = Annotated[str, Field(min_length=1), AfterValidator(_shown)]  # text that a reader can see

@@ -36,7 +36,7 @@ class TensorBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self.whole = 0  # of all tensors that were made, as if each lived on
+        self.whole = 0  # bytes of all tensors that were made, alive or not
         self._known: set[int] = set()
 
     def __torch_dispatch__(

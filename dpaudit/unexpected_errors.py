@@ -70,7 +70,7 @@ def _last(error: BaseException) -> tuple[str, str]:
     if error.__cause__ is None:
         summary = traceback.extract_tb(error.__traceback__)
         frames = [(frame.filename, str(frame.lineno)) for frame in summary]
-    else:  # in another process, say
+    else:  # the error is of another process
         frames = _FRAME.findall(str(error.__cause__))
     own = [frame for frame in frames if not frame[0].startswith((*_INSTALLED, "<"))]
     last = (own or frames)[-1:]

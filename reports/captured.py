@@ -13,8 +13,8 @@ from dpaudit.text import lines
 from .figures.graph import graph_drawing
 from .html import pages
 
-MOST_ROWS = 300  # of the table of messages
-ITEM_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # by the digits that end a dtype's name
+MOST_ROWS = 300  # rows of the table of messages
+ITEM_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # digits at the end of a dtype's name -> bytes
 _Call = TypeVar("_Call", RecordedEvent, RecordedDraw)
 
 

@@ -31,7 +31,7 @@ from .texts import TextKey, TextScenario
 
 ACCURACY = "test accuracy"
 MOST_PICTURED = 8  # runs whose images and curves are shown: all are in the report of each run
-HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, more is worse
+HEADLINES: Mapping[Role, Name] = {  # kind of attack -> its main metric; more is worse
     Role.TEST: Name.EPSILON_LOWER_BOUND,
     Role.SENSITIVITY: Name.MEASURED_OVER_STATED,
     Role.RECONSTRUCTION: Name.SSIM_OVER_BLIND,
@@ -44,14 +44,14 @@ HEADLINES: Mapping[Role, Name] = {  # what each kind of attack is measured by, m
 ROUNDING = 1e-9  # relative: two figures that are as near as this differ by rounding alone
 LONGEST = 80  # characters of a config's value
 MACHINE = ("dpaudit", "python", "device", "data", "data_fingerprint", "n_records", "packages")
-CLAIM_COLUMNS = (  # of the table of differences, a row for each claim
+CLAIM_COLUMNS = (  # columns of the table of differences, a row for each claim
     "claimed epsilon",
     "accounted, upper end",
     "exact leak, upper end",
     "certified, at least",
     "measured over stated",
 )
-RUN_COLUMNS = (ACCURACY, "test loss", "SSIM minus blind")  # of that table, once for each run
+RUN_COLUMNS = (ACCURACY, "test loss", "SSIM minus blind")  # of that table, once per run
 
 
 class FinalUtility(NamedTuple):

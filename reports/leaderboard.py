@@ -50,7 +50,7 @@ class Leaderboard:
         self.standings = standings(benchmark, folder)
         self.gaps: list[Gap] = gaps_of(self.standings)
         self.seeds = [seed for row in self.standings for seed in row.seeds]
-        self.axes = [axis.removesuffix(".name") for axis in benchmark.axes]  # as columns are called
+        self.axes = [axis.removesuffix(".name") for axis in benchmark.axes]  # names of columns
 
     @property
     def rows(self) -> list[Row]:

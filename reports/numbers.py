@@ -9,7 +9,7 @@ from markupsafe import Markup
 from dpaudit import text
 from dpaudit.files.finding import Metric, Name
 
-DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # of an interval, where all is below the limit
+DECIMALS = ((0.01, 4), (2, 3), (10, 2), (100, 1))  # decimals of an interval that lies below a limit
 METRIC_NAMES: Mapping[str, str] = {
     Name.SSIM: "SSIM",
     Name.SSIM_OVER_BLIND: "SSIM minus blind",

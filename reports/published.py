@@ -24,7 +24,7 @@ IMPOSSIBLE = (
     "this run was made before intervals kept to what is possible, and is here as it came: an end "
     "below 0 says that the seeds differ by more than their mean"
 )
-MOST_POINTS = 4  # of a line of a figure that are written as a table
+MOST_POINTS = 4  # points of a figure's line that a table shows
 
 
 def render_experiment(result: ExperimentResult) -> str:

@@ -151,7 +151,7 @@ class GridRow(NamedTuple):
 
     label: str
     world: str | None  # None: the truth
-    variant: str  # which of a world's findings, where it has several
+    variant: str  # variant, if a world has several findings
     cells: list[list[ImageCell]]
 
 

@@ -37,7 +37,7 @@ from .texts import (
 
 LONGEST = 40  # characters of a title in an address
 UNPICKED = 2  # images' widths of a strip whose targets have no rows
-HEADLINES = (  # of a finding the first of these that it has stands beside its name
+HEADLINES = (  # metrics that may stand beside a finding's name; the first one it has does
     Name.EPSILON,
     Name.EPSILON_LOWER_BOUND,
     Name.MEASURED_OVER_STATED,

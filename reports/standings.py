@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LONGEST = 60  # characters of a value of an axis
 NOT_RUN = "not run yet"
-PUBLISHED = {  # by the column of the exported table, the heading of published results
+PUBLISHED = {  # column of the exported table -> heading of published results
     "claimed_epsilon": "claimed epsilon",
     "claimed_mu": "claimed mu",
     **{key: key for key in ("adjacency", "scope")},
@@ -61,10 +61,10 @@ class Figure(NamedTuple):
     """A column of a leaderboard."""
 
     heading: str
-    role: Role | None = None  # of the findings it comes from, whatever they found
-    metric: Name | None = None  # of the finding that has most of it; None: it is worked out below
+    role: Role | None = None  # role of the findings it comes from, whatever they found
+    metric: Name | None = None  # metric of the finding with most of it; None: computed below
     most_of: Name | None = None  # or most of this
-    limits: tuple[float, float] = (-math.inf, math.inf)  # what it can be, and so its interval
+    limits: tuple[float, float] = (-math.inf, math.inf)  # range of its values, and of its interval
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -113,8 +113,8 @@ class AuditRow(NamedTuple):
     graph: str
     adversary: str  # "" where the audit names none
     judged: ClaimFigures | None
-    figures: Mapping[str, float]  # those of ``FIGURES`` that the audit has
-    unavailable: frozenset[str]  # those that it was asked for and has not
+    figures: Mapping[str, float]  # ``FIGURES`` that the audit has
+    unavailable: frozenset[str]  # figures that the audit was asked for and lacks
     loss_is: str  # what its loss is
 
 
@@ -122,21 +122,21 @@ class Gap(NamedTuple):
     """A cell without a result, and why it has none."""
 
     cell: Cell
-    values: tuple[str, ...]  # of the axes
+    values: tuple[str, ...]  # values of the axes
     why: str
 
 
 class Standing(NamedTuple):
     """What audits that differ in their seeds alone found of a claim against an adversary."""
 
-    values: tuple[str, ...]  # of the axes
+    values: tuple[str, ...]  # values of the axes
     seeds: tuple[AuditRow, ...]
-    gaps: tuple[Gap, ...]  # of other seeds
+    gaps: tuple[Gap, ...]  # gaps of other seeds
     adversary: str
     claim: JudgedClaim | None
     verdict: Verdict | None
     agreeing: int  # seeds that have this verdict
-    accounted: Metric | None  # from the least to the largest end in any seed, which is its value
+    accounted: Metric | None  # least and largest end over all seeds; its value is the largest
     void: str | None  # what falsifies accounting in some seed
     measured: float | None  # epsilon as claimed, at most, in any seed; None: some seed has none
     missing: str  # of a seed with this verdict what keeps it from being supported

@@ -4,6 +4,7 @@ A sentence ends at a full stop, an exclamation mark or a question mark. Code cou
 cannot judge a text; it keeps the worst out.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from dpaudit.files.glossary import ENTRIES
+from tests.sources import nodes
+from tests.test_architecture import sources
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 35  # words of a sentence
 TEN_MINUTES = 2200  # words of a page, without code
+FRAGMENTS = "Of|Those|Whose|That|As|With"  # with which no sentence about a thing begins
 INVENTED = r"foretell|foretold|unhidden|misfits?|remnants?|hurried"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MADE = (ROOT / "docs" / "reference", ROOT / "docs" / "glossary.md")  # from the code
@@ -48,6 +52,24 @@ def test_no_page_takes_more_than_ten_minutes() -> None:
 def test_documents_use_the_words_of_the_field(page: Path) -> None:
     found = [s for s in sentences(page.read_text()) if re.search(rf"\b(?:{INVENTED})\b", s)]
     assert found == []
+
+
+def fragments(path: Path) -> Iterator[str]:
+    """Docstrings that go on from the name above them, as "Of the noise."."""
+    for node in nodes(path):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if re.match(rf"(?:{FRAGMENTS})\b", first):
+                yield f"{path.name}: {first}"
+
+
+def test_docstrings_do_not_go_on_from_a_name() -> None:
+    assert [found for path, _ in sources() for found in fragments(path)] == []
+
+
+def test_a_docstring_that_goes_on_from_a_name_is_found(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text('def std():\n    """Of the noise."""\n')
+    assert list(fragments(tmp_path / "one.py")) == ["one.py: Of the noise."]
 
 
 def test_glossary_entries_are_short_sentences() -> None:

@@ -78,7 +78,7 @@ class MutualInformation(da.Attack):
     }
 
     message: str  # or "view"
-    private: str = "gradient"  # default: the gradients that agents get
+    private: str = "gradient"  # "gradient", or a quantity of the defense
     victim: NonNegativeInt | None = None  # None: the first honest agent that the adversary hears
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] | None = None  # None: all
     trials: PositiveInt = 1_000

@@ -37,7 +37,7 @@ from dpaudit.information.capacity import of_vector_in_gaussian
 from .image_metrics import SSIM_WINDOW
 
 MOST_PUBLIC = 1000  # images of a class: more would sharpen the bracket a little
-MOST_COMPARED = 200  # by SSIM
+MOST_COMPARED = 200  # images compared by SSIM
 
 
 class Kappa(NamedTuple):

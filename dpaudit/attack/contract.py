@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """What can be done apart from the rest of an attack, in a process of its own."""
 
     world: World = "defense"
-    batch_size: int | None = None  # of an attack on batches of several sizes
+    batch_size: int | None = None  # for an attack on batches of several sizes
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class AttackContext:
     setting: dp.Setting
     defense: dp.Defense  # its noise set
     claims: tuple[Claim, ...]
-    streams: Streams  # by the attack's name and adversary, wherever it stands in the config
+    streams: Streams  # named by attack and adversary, wherever the attack stands in the config
     run: RunDirectory  # has the recorded rounds, takes artifacts
-    part: Part = Part()  # which of the attack's parts
-    name: str = ""  # of the attack, as the config has it
-    index: int = 0  # of the attack in the config
-    seed: int = 0  # of the training run, whose batches are drawn again from it
+    part: Part = Part()  # part of the attack
+    name: str = ""  # name of the attack in the config
+    index: int = 0  # index of the attack in the config
+    seed: int = 0  # seed of the training run, from which its batches are drawn again
     checkpoint: Checkpoint = (
-        NO_CHECKPOINT  # where long work keeps how far it is, for a killed run to go on
+        NO_CHECKPOINT  # saves the progress of long work, so that a killed run can go on
     )
 
 
@@ -66,7 +66,7 @@ class Attack(Strict, ABC):
     per_threat_model: ClassVar[bool] = True  # False: the same whoever the adversary is
     final_model: ClassVar[
         tuple[Access, ...]
-    ] = ()  # with which access a last model is enough for it
+    ] = ()  # access to a last model that is enough for the attack
 
     threat_models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # None: all
 

@@ -30,7 +30,7 @@ class DummyGradient(dp.Gradient):
     images: Tensor  # [m, n, channels, height, width]
     labels: Tensor  # [m, n], or probabilities [m, n, n_classes]
     sizes: tuple[int, ...]  # records of each step
-    keeps: bool = False  # what slopes need, instead of computing it again: faster, in more memory
+    keeps: bool = False  # keep what slopes need, instead of computing it again: faster, more memory
     step: int = 0
 
     @property

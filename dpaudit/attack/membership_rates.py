@@ -11,7 +11,7 @@ from dpaudit.files.finding import Column, Metric, Name
 from dpaudit.statistics.bounds import clopper_pearson
 
 RATES = {0.001: Name.TPR_AT_0001, 0.01: Name.TPR_AT_001}  # allowed share of false positives
-POINTS = 80  # of the curve
+POINTS = 80  # points of the curve
 _Z = 1.959964  # standard deviations of a normal law, beyond which 5% of it lie
 
 
@@ -70,7 +70,7 @@ def auc(members: Array, others: Array) -> Metric:
         return (area - chance) ** 2 <= _Z**2 * chance * (1 - chance) * both / (m * n)
 
     low, high = (_last_near(is_near, area, end) for end in (0.0, 1.0))
-    error = max(area - low, high - area) / _Z  # of the side with the larger one
+    error = max(area - low, high - area) / _Z  # the larger side counts
     return Metric(value=area, low=low, high=high, n=m, standard_error=error)
 
 

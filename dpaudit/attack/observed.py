@@ -12,7 +12,7 @@ from dpaudit.models.gradients import Gradients
 from dpaudit.progress import OnStep
 from dpaudit.rng import Streams
 
-_SAME = 1e-5  # of a model's norm: models that differ by less are one, up to rounding
+_SAME = 1e-5  # models that differ by less, relative to their norm, are equal
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Task:
     gradients: Gradients
     shape: tuple[int, ...]  # channels, height, width
     n_classes: int
-    value_range: tuple[float, float]  # of a pixel
-    checkpoint: Checkpoint = NO_CHECKPOINT  # where a long reconstruction keeps how far it is
+    value_range: tuple[float, float]  # range of a pixel
+    checkpoint: Checkpoint = NO_CHECKPOINT  # saves the progress of a long reconstruction
     contrast: float = 0.125  # mean step between neighbouring pixels of public images, half ranges
     frame: float | None = None  # pixel at the border of all public images, where it is one value
 
@@ -119,7 +119,7 @@ class Reconstruction:
     images: Tensor  # [m, batch_size, channels, height, width], within the value range
     labels: Tensor  # [m, batch_size]
     losses: Tensor  # [m, n_restarts], the attacker's least loss of each restart
-    notes: tuple[str, ...] = ()  # what the attacker knows to be out of reach, and why
+    notes: tuple[str, ...] = ()  # what the attacker knows it cannot reconstruct, and why
     trace: Trace | None = None  # how the search went, if there was one
 
 

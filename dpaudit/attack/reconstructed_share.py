@@ -37,9 +37,9 @@ from .contract import AttackContext
 from .image_metrics import PSNR_CAP, Scores
 from .victims import Scenario
 
-ALPHA = 0.05  # of a false lower bound
+ALPHA = 0.05  # probability of a false lower bound
 DECIBELS = np.arange(0.0, PSNR_CAP + 1)  # thresholds of the PSNR
-SIMILARITIES = np.linspace(0, 1, len(DECIBELS))  # of the SSIM
+SIMILARITIES = np.linspace(0, 1, len(DECIBELS))  # thresholds of SSIM
 RECORD = ("add-remove", "replace-one")
 
 
@@ -49,7 +49,7 @@ class ReachedScores(NamedTuple):
     targets: list[Target]  # [m]
     truth: Tensor  # [m, batch_size, channels, height, width]
     labels: Tensor  # [m, batch_size]
-    each: Scores  # of each image
+    each: Scores  # one per image
     rounds: list[tuple[int, ...]]  # attacked, those whose gradients were joined together
 
     @property
@@ -107,15 +107,15 @@ class _Curve(NamedTuple):
 
     scenario: Scenario
     n: int  # reconstructed images
-    n_different: int  # of them, as one batch may give several gradients
-    hits: Array  # of them whose PSNR reaches the threshold
-    similar: Array  # whose SSIM does
+    n_different: int  # different images: one batch may give several gradients
+    hits: Array  # images whose PSNR reaches the threshold
+    similar: Array  # images whose SSIM reaches the threshold
     blind: BlindSuccess
     kappa: Array  # an upper end, for as many guesses as there are images in a batch
     without_prior: Array
     rounds: tuple[int, ...]
     mechanism: Mechanism  # declared to this adversary, of the victim that is worst off
-    known: int  # of its releases are known to be of the target
+    known: int  # releases that are known to be of the target
 
     @classmethod
     def of(

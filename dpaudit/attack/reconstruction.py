@@ -42,7 +42,7 @@ class ReconstructionAttack(Attack):
 
     joins: ClassVar[Join] = "nothing"  # gradients of a view, where ``join`` does not say
 
-    message: str  # which observable of the defense is attacked; or "view", or "unmixed"
+    message: str  # attacked observable of the defense; or "view", or "unmixed"
     rounds: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     targets: PositiveInt = 8  # victims in each round
     batch_sizes: Annotated[tuple[PositiveInt | Literal["training"], ...], Field(min_length=1)] = (

@@ -49,7 +49,7 @@ from .victims import Scenario, TargetGradient, derived_targets
 Notes = tuple[str, ...]
 Means = Mapping[str, Estimate]
 Columns = dict[str, tuple[float, ...]]
-_FLAT = 0.1  # of the mean step inside: the border of images that differs by less is a frame
+_FLAT = 0.1  # images whose border differs by less, relative to the mean step inside, have a frame
 _BLIND = {"mean_image": "mean of the public images", "other_class": "image of another class"}
 
 
@@ -65,7 +65,7 @@ def run_scenario(scenario: Scenario, context: AttackContext, on_step: OnStep) ->
     if not every:
         return [not_available(scenario, refusals)]
     together: dict[tuple[float | None, int], list[TargetGradient]] = {}
-    for one in every:  # by the norm that a round clips to; rounds of local steps one by one
+    for one in every:  # grouped by clip norm; rounds of local steps one by one
         k = one.target.round
         key = defense.clip_norm_in(k), 0 if one.local is None else k
         together.setdefault(key, []).append(one)
@@ -212,7 +212,7 @@ def scored(
     guesses = blind(truth.labels, dataset.x_test, dataset.y_test, generator)._asdict()
     baselines = {name: score(truth.images, g, dataset.value_range) for name, g in guesses.items()}
     best = max(baselines, key=lambda name: baselines[name].ssim.mean())
-    victims = tuple(float(target.victim) for target in truth.targets)  # of one batch each
+    victims = tuple(float(target.victim) for target in truth.targets)  # one batch each
 
     def finding(
         world: str, scores: Scores, images: Tensor, notes: Notes, means: Means, rows: Columns

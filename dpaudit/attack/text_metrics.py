@@ -41,7 +41,7 @@ def score(truth: Tensor, recovered: Tensor) -> TextScores:
     rows, orders = [], []
     for true, found in zip(truth, recovered, strict=True):
         right = true[:, None] == found
-        whole = right.all(-1) / (2 * len(true))  # of a batch less than a token
+        whole = right.all(-1) / (2 * len(true))  # less than one token per batch
         _, columns = linear_sum_assignment(-(right.sum(-1) + whole).numpy())
         order = torch.as_tensor(columns)
         found, pairs = found[order], range(len(true))

@@ -25,9 +25,9 @@ from .contract import AttackContext
 from .observed import Reconstruct
 
 Join = Literal["nothing", "links", "rounds"]  # over which gradients of a batch are joined
-VIEW, UNMIXED = "view", "unmixed"  # in the place of an observable's name
+VIEW, UNMIXED = "view", "unmixed"  # instead of an observable's name
 BEFORE, AFTER = 1, 1  # rounds of the window beside the attacked one
-REVEALED = 0.5  # of a gradient's variance: a victim of which a view reveals less is out of reach
+REVEALED = 0.5  # least share of a gradient's variance that a view must reveal of a victim
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Scenario:
     attack_name: str
     reconstruct: Reconstruct
     message: str
-    rounds: tuple[int, ...]  # in order
-    n_targets: int  # in each round
+    rounds: tuple[int, ...]  # ascending
+    n_targets: int  # targets per round
     threat_model: ThreatModel
     world: str  # "defense" or "no-defense"
-    batch_size: int  # of all local steps together
+    batch_size: int  # records of all local steps together
     is_probe: bool  # whether the batch size is another than the one of training
     join: Join = "nothing"  # over which gradients of a victim are known to be of one batch
     n_steps: int = 1  # local steps, each on a part of the batch
@@ -67,7 +67,7 @@ class TargetGradient(NamedTuple):
 
     target: dp.Target
     derived: dp.ObservedGradient
-    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+    std: float | None = None  # standard deviation of the noise per coordinate; None: unknown
     local: dp.LocalSimulation | None = None  # how the gradient was made; None: in one step
 
 

@@ -35,7 +35,7 @@ from .vision import torchvision
 
 Array = NDArray[Any]
 
-_UNREADABLE = (  # what torchvision raises on a file that is missing or damaged
+_UNREADABLE = (  # errors of torchvision on missing or damaged files
     OSError,
     RuntimeError,
     ValueError,
@@ -52,7 +52,7 @@ _VERSIONS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_BROKEN = (  # what reading a damaged archive raises
+_BROKEN = (  # errors on damaged archives
     OSError,
     ValueError,
     EOFError,
@@ -62,12 +62,12 @@ _BROKEN = (  # what reading a damaged archive raises
     SyntaxError,
     OverflowError,
     NotImplementedError,
-    tokenize.TokenError,  # of a header, since Python 3.12
+    tokenize.TokenError,  # raised for a header since Python 3.12
     zipfile.BadZipFile,
     zlib.error,
 )
 _CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
-TEST_SHARE = 0.2  # of every class, where a data set has no test part of its own
+TEST_SHARE = 0.2  # share of every class, if a data set has no test part
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,7 +429,7 @@ def _labels(what: str, y: Array, n: int) -> Array:
             _help_with(y),
         )
     if y.dtype.kind == "O" and all(isinstance(label, str) for label in y):
-        y = y.astype(str)  # as a column of pandas has them
+        y = y.astype(str)  # like a column of pandas
     if y.dtype.kind not in "iubU":
         said = f"{what} is {y.dtype}; expected integers or strings"
         raise DataError("DPA030", said, _help_with(y))

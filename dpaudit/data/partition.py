@@ -145,7 +145,7 @@ def _by_class(labels: Indices, n_agents: int, shards: int, rng: Rng) -> list[Ind
     """
     n_shards = n_agents * shards
     size = len(labels) // n_shards
-    shuffled = rng.permutation(len(labels))  # which records of a class share a shard is random
+    shuffled = rng.permutation(len(labels))  # records of a class share a shard at random
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     dealt = rng.permutation(order[: n_shards * size].reshape(n_shards, size))
     return list(dealt.reshape(n_agents, shards * size))

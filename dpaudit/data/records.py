@@ -16,7 +16,7 @@ from dpaudit.text import one_line
 
 from .datasets import ONE_HOT, TEST_SHARE, Dataset, array_of, from_arrays, is_one_hot
 
-MOST_TOKENS = 2**20  # of a vocabulary, as data.text.vocabulary has it
+MOST_TOKENS = 2**20  # size of a vocabulary, as in data.text.vocabulary
 _LABELS, _RECORDS = ("label", "labels"), ("input_ids", "pixel_values")
 
 

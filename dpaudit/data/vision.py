@@ -31,7 +31,7 @@ def torchvision() -> ModuleType:
         if "operator torchvision::nms does not exist" not in str(error):
             raise
     for name in [m for m in sys.modules if m == "torchvision" or m.startswith("torchvision.")]:
-        del sys.modules[name]  # what the failed import left half done
+        del sys.modules[name]  # left half done by the failed import
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)

@@ -240,7 +240,7 @@ def _mechanism(
 
 def _victims(threat_model: ThreatModel, setting: Setting) -> list[int]:
     victims = [i for i in setting.holders if i not in threat_model.agents]
-    victims.sort(key=lambda i: i != threat_model.model_of)  # whose model it is comes first
+    victims.sort(key=lambda i: i != threat_model.model_of)  # the owner of the model comes first
     if not victims:
         raise ConfigError(
             "DPA051", f'threat_model "{threat_model.name}": no agent is left to attack'
@@ -339,7 +339,7 @@ def _of_one_record(bracket: Bracket, claim: Claim) -> Bracket:
     the clip norm; a user with no records has none. No lower end is proven: a batch may not have it.
     A release that is clipped as a whole counts that already.
     """
-    turned = 2.0 if record_adjacency(claim) == "add-remove" else 1.0  # which two records do anyway
+    turned = 2.0 if record_adjacency(claim) == "add-remove" else 1.0  # replacing counts two anyway
     most = tuple(
         release
         if release.clipped == "whole"

@@ -235,11 +235,11 @@ class Defense(Strict, ABC):
     messages: ClassVar[Mapping[str, str]]
     observables: ClassVar[Mapping[str, Observable]] = {}
     combinations: ClassVar[Mapping[str, Combination]] = {}
-    protects: ClassVar[Literal["record", "user"]] = "record"  # whose change releases are about
+    protects: ClassVar[Literal["record", "user"]] = "record"  # the unit that releases protect
     waits: ClassVar[bool] = False  # whether agents that are not active in a round take no step
     delays: ClassVar[bool] = False  # whether its steps mix messages that come rounds later
     cyclic: ClassVar[bool] = False  # whether batches are parts of an agent's records, in turn
-    reconstructed: ClassVar[str | None] = None  # what of it no available text gives
+    reconstructed: ClassVar[str | None] = None  # parts that no available text describes
     private: ClassVar[Mapping[str, str]] = {}  # name -> what each of ``Round.private`` is
     state: ClassVar[type[Any]] = Models  # a NamedTuple; models first, and all else is 0 at first
     needs_graph: ClassVar[GraphCondition | None] = None  # without which it cannot be run
@@ -247,7 +247,7 @@ class Defense(Strict, ABC):
 
     n_rounds: PositiveInt = 100
     batch_size: PositiveInt = 32  # records of a batch; expected records under Poisson sampling
-    sampling: Literal["fixed", "poisson"] = "fixed"  # of a batch from an agent's records
+    sampling: Literal["fixed", "poisson"] = "fixed"  # how batches are drawn from an agent's records
     allow_outside_theory: bool = False  # run what ``calibrate`` would refuse as outside the theory
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -16,7 +16,7 @@ from dpaudit.graphs.graph import Graph
 
 from .transcript import Message
 
-PRECISIONS = (torch.float32, torch.float64)  # in which attacks play
+PRECISIONS = (torch.float32, torch.float64)  # attacks play in these
 INDICES = (torch.int64, torch.int32)
 NARROW = "attacks also play models of one coordinate, where a message may not become empty"
 

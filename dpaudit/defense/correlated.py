@@ -26,15 +26,15 @@ from dpaudit.memory import size_text
 from .contract import Bracket, Defense, Setting
 from .gossip import known_rounds, releases, steps_of
 
-SINGULAR = 1e-9  # of the largest variance: below it a combination of noises is 0
+SINGULAR = 1e-9  # combinations of noises with less variance, relative to the largest, are 0
 NO_PART = 1e-18  # squared weight in such a combination, below which an agent has no part in it
 
 
 class Left(NamedTuple):
     """Variances of agents' noises, [n_agents] each."""
 
-    of_all: Tensor  # where the noises of all others are known
-    alone: Tensor  # where no other is
+    of_all: Tensor  # if the noises of all others are known
+    alone: Tensor  # if no other noise is known
 
 
 def left_of(covariance: Tensor) -> Left:

@@ -22,7 +22,7 @@ from .noise import Noise
 from .transcript import kind_of
 
 SMALL, LARGER = 16, 32  # coordinates of the models that are played
-ROUNDS_LOOKED_AT = 16  # of a graph that varies in time
+ROUNDS_LOOKED_AT = 16  # examined rounds of a graph that varies in time
 
 
 class Footprint(NamedTuple):
@@ -31,7 +31,7 @@ class Footprint(NamedTuple):
     state: float
     messages: Mapping[str, float]
     step: float  # alive at once in a round: its results, what it needs on the way, no state before
-    graph: float  # of all that a round makes: what is alive if it is differentiated
+    graph: float  # bytes of all that a round makes, alive if it is differentiated
     gradients: int  # models at which gradients are taken
     fixed: int  # bytes that do not grow with the model
 
@@ -45,8 +45,8 @@ class Footprint(NamedTuple):
             DpauditError: the defense cannot be played.
         """
         try:
-            _played(defense, setting, SMALL)  # what a graph keeps for later rounds is made here
-        except (RuntimeError, LookupError, PluginError):  # of coordinates that are not there
+            _played(defense, setting, SMALL)  # first make what a graph keeps for later rounds
+        except (RuntimeError, LookupError, PluginError):  # coordinates may be missing
             whole = _played(defense, setting, setting.d)
             each = whole.peak / setting.d / 4, whole.whole / setting.d / 4
             return cls(whole.state, whole.messages, *each, whole.gradients, 0)

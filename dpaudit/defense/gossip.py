@@ -168,8 +168,8 @@ def _known_rounds(
     """
     reads = cache(partial(_read, threat_model))
     rows, before = list[NDArray[np.bool_]](), graph_of(1)
-    known = list[NDArray[np.bool_]]()  # of each round, whose messages are known
-    models = np.ones(before.n_agents, dtype=bool)  # of the models before the round
+    known = list[NDArray[np.bool_]]()  # agents whose messages are known, for each round
+    models = np.ones(before.n_agents, dtype=bool)  # models known before the round
     first: dict[object, int] = {}  # row of the first round with these graphs and known models
     for k in range(1, n_rounds + 1):
         graph, now = graph_of(k), len(rows)
@@ -195,7 +195,7 @@ class _Read(NamedTuple):
     """What an adversary reads of a round's graph, of each agent [n_agents]."""
 
     heard: NDArray[np.bool_]  # its message, or it is the adversary's own
-    down: NDArray[np.bool_]  # what a server sends it
+    down: NDArray[np.bool_]  # agents to which a server sends
     acting: NDArray[np.bool_]  # whether it takes a step
     links: csr_array  # [n_agents, n_agents]: what it mixes
 

@@ -11,7 +11,7 @@ from dpaudit.graphs.graph import Network
 class GraphCondition:
     """A condition on the graph of a run, and how an error says it."""
 
-    says: str  # what follows "graph: "
+    says: str  # text after "graph: "
     holds: Callable[[Network], bool]
     by_gossip: bool = False  # whether a graph with a server need not meet it
     error: type[ConfigError] = OutsideTheory

@@ -99,7 +99,7 @@ class GeometricDefense(LaplaceDefense, ABC):
     step_size: PositiveFloat = 0.001  # gamma
     step_decay: Decay = 0.97  # q1
     noise_decay: Decay = 0.99  # q2
-    epsilon: BudgetEpsilon = 1.0  # of the whole run
+    epsilon: BudgetEpsilon = 1.0  # epsilon of the whole run
     align_noise: bool = False
     noise_free: bool = False
 
@@ -149,7 +149,7 @@ class ScaledDefense(LaplaceDefense, ABC):
     as the claim counts them, add up to epsilon for the worst agent.
     """
 
-    epsilon: BudgetEpsilon | None = None  # of the whole run
+    epsilon: BudgetEpsilon | None = None  # epsilon of the whole run
     noise_scale: NonNegativeFloat | None = None  # nu_1; from epsilon if absent
 
     @model_validator(mode="after")

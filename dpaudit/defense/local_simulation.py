@@ -16,12 +16,12 @@ class LocalSimulation(NamedTuple):
     """
 
     sizes: tuple[int, ...]  # records of each step; step s takes those of ``Gradient.at_step(s)``
-    factor: float  # what the model moves by if the gradient stays what it is, over that gradient
+    factor: float  # the model's move over the gradient, if that stays the same
     # models [..., m, d] before -> what the steps without noise take from them, added up, so that it
     # has not the rounding of a difference of models
     moved: "Callable[[Gradient, Tensor], Tensor]"
     passes: int = 1  # over the records, in an order of its own each
-    std: float | None = None  # of the noise in each coordinate of the gradient; None: not known
+    std: float | None = None  # noise in each coordinate of the gradient; None: unknown
     is_adaptive: bool = (
         False  # steps divide by the size of gradients: little more than signs is seen
     )

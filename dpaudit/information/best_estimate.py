@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-RESAMPLES = 999  # of the held-out trials, for the interval
+RESAMPLES = 999  # resamples of the held-out trials, for the interval
 
 
 class BestEstimate(NamedTuple):

@@ -18,7 +18,7 @@ def of_bit_in_gaussian(mu: float) -> float:
     The capacity of the channel N(+-mu/2, 1) with binary input, 1 - E[h(1 / (1 + e^(-mu o)))], as
     the output of every mu-GDP mechanism can be made from that of this channel.
     """
-    outputs = _NORMAL + mu / 2  # by symmetry those of one input are enough
+    outputs = _NORMAL + mu / 2  # by symmetry, outputs for one input suffice
     p = 1 / (1 + np.exp(-mu * outputs))
     density = np.exp(-(_NORMAL**2) / 2) / math.sqrt(2 * math.pi)
     return float(trapezoid(density * (1 - _entropy(p)), _NORMAL))

@@ -49,15 +49,15 @@ class MaximumInformation:
     """
 
     bits: float  # the largest estimate over rounds
-    round: int  # where, 1-based
+    round: int  # 1-based
     m_nmi: float  # the largest ratio to I(V; V), eq. (43)
-    m_nmi_ends: tuple[float, float]  # of its interval, with I(V; V) as it is estimated
+    m_nmi_ends: tuple[float, float]  # ends of its interval, with the estimate of I(V; V)
     self_information: float  # bits of I(V; V) in that round, as NPEET estimates it
     n: int  # trials
     k: int  # neighbours
-    reduction: str  # of the private variable, and of the view
+    reduction: str  # reductions of the private variable and of the view
     per_round: Floats  # bits, [n_rounds], as the next three
-    lows: Floats  # of the intervals of all rounds, which hold together
+    lows: Floats  # lower ends of simultaneous intervals for all rounds
     highs: Floats
     baselines: Floats  # mean over shuffles in each round
     gaussian: float  # bits in that round were the samples jointly Gaussian
@@ -67,7 +67,7 @@ class MaximumInformation:
     standard_error: float  # bits, of the estimate in that round
     drift: float  # bits that the estimate in that round gains when only half the trials are used
     baseline: float  # bits, mean over shuffles of the largest estimate over rounds
-    p_value: float  # of no information in any round, by those shuffles
+    p_value: float  # p-value of no information in any round, by those shuffles
     n_permutations: int
 
     @property
@@ -195,7 +195,7 @@ def _warn(pairs: list[_Pair]) -> None:
         warnings.warn(f"{text} ({where})", EstimatorWarning, stacklevel=4)
 
 
-_Part = tuple[Trials, Trials]  # which trials of the private variable meet which of the view
+_Part = tuple[Trials, Trials]  # trials of the private variable, and of the view
 
 
 def _plan(n: int, n_permutations: int, n_splits: int, rng: np.random.Generator) -> list[_Part]:

@@ -28,7 +28,7 @@ from dpaudit.errors import DpauditError
 from .bounds import SCORE_DECIMALS, Scores, thresholds_between
 
 SHARES = np.array([0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01])
-DELTAS = (0.1, 0.01, 1e-3, 1e-5)  # at which a curve is bet against, beside epsilon 0
+DELTAS = (0.1, 0.01, 1e-3, 1e-5)  # at which a curve is bet against, besides epsilon 0
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 POINTS = 64  # values of epsilon tried for a bound
 
@@ -114,7 +114,7 @@ class PackedBets(NamedTuple):
 
     group: tuple[float, ...]  # [n_bets], of each bet, as its threshold and what follows
     place: tuple[float, ...]
-    share: tuple[float, ...]  # which of ``SHARES`` has half of its group's stake; -1: none
+    share: tuple[float, ...]  # its index in ``SHARES``, if it has half of the stake; -1: none
     places: tuple[float, ...]  # [ceil(n_pairs / m)]
     n_places: int
 

@@ -47,13 +47,13 @@ MAX_CANDIDATES = 200  # thresholds tried in one direction
 DOUBT = 0.02  # seen error rates choose by their upper bounds at this level, lest luck decide
 CHOICE = 0.1  # times alpha, the level of a choice: p-values that many tests adjust are smaller
 
-Scores = tuple[ArrayLike, ArrayLike]  # of H0 and of H1
+Scores = tuple[ArrayLike, ArrayLike]  # under H0, and under H1
 _TAIL = np.geomspace(1e-7, 0.5, 60)
 RATES = np.concatenate([_TAIL, 1 - _TAIL[-2::-1]])  # false positive rates of the tests considered
-QUANTILES = (np.arange(16) + 0.5) / 16  # of the counts, for an expectation
+QUANTILES = (np.arange(16) + 0.5) / 16  # quantiles of counts, for an expectation
 MOST_TRIALS = 10**9
 LEAST, MOST = 2.0**-6, 2.0**10  # factors considered
-STEPS = 2**14  # of equal ratios from the least to the most: each is 0.07% more
+STEPS = 2**14  # equal ratios from the least to the largest, each 0.07% more
 SECANTS = 8  # tried before the rest is bisected
 
 
@@ -69,7 +69,7 @@ class ScoreBound(NamedTuple):
     n1: int
 
 
-Bound = Callable[[ArrayLike, ArrayLike, int, int], Array]  # from errors of n0 and n1 scores
+Bound = Callable[[ArrayLike, ArrayLike, int, int], Array]  # of the errors of n0 and n1 scores
 
 
 def clopper_pearson(count: ArrayLike, n: ArrayLike, alpha: float) -> Array:
@@ -213,7 +213,7 @@ def _shift(
 def _held_out(
     scores: Scores,
     choosing: Scores | np.random.Generator,
-    bound: Callable[..., Array],  # from errors of n0 and n1 scores, and alpha
+    bound: Callable[..., Array],  # of the errors of n0 and n1 scores, and alpha
     alpha: float,
     decimals: int | None,
 ) -> ScoreBound:
@@ -381,7 +381,7 @@ def _likely_counts(n: int, tradeoff: Tradeoff) -> tuple[Array, Array]:
     return fp, _quantiles(n, missed[:, None])
 
 
-@lru_cache(maxsize=8)  # of the same runs, for one trade-off curve after the other
+@lru_cache(maxsize=8)  # one trade-off curve after the other uses the same runs
 def _false_positives(n: int) -> Array:
     return _quantiles(n, RATES[:, None])
 
@@ -398,7 +398,7 @@ def _quantiles(n: int, rate: Array) -> Array:
 class NoiseFactorBound(NamedTuple):
     """The noise is below ``noise_factor`` times the declared one, and epsilon at least this."""
 
-    noise_factor: float  # below 1: the declaration is refuted; infinite: nothing is
+    noise_factor: float  # below 1: refutes the declaration; infinite: nothing does
     epsilon: float
 
 

@@ -16,9 +16,9 @@ from scipy.special import expit
 
 from dpaudit.accounting.privacy_loss import Array
 
-MOST_STEPS = 100  # of Newton's method, which needs about 10
-PRECISION = 1e-9  # of a step, in standard deviations of the scores
-RIDGE = 1e-3  # by which the slope stays finite where no score lies beyond one of the other world
+MOST_STEPS = 100  # iterations of Newton's method, which needs about 10
+PRECISION = 1e-9  # size of the last step, in standard deviations of the scores
+RIDGE = 1e-3  # keeps the slope finite if no scores of the two worlds overlap
 
 
 class FittedWorlds(NamedTuple):

@@ -22,9 +22,9 @@ from scipy.special import betainc, chdtr, chdtrc, gammaincc, gammaincinv, ndtr
 from dpaudit.accounting.privacy_loss import Array, NoiseFamily, laplace_cdf
 
 PARALLEL = 1e-5  # sine of the angle between two vectors that are multiples of one another
-SILENT = 1e-9  # of the largest variance: a direction with less has no noise
+SILENT = 1e-9  # directions with less variance, relative to the largest, have no noise
 POOLED = 400_000  # numbers of all coordinates together
-BINS = 400  # of a density
+BINS = 400  # bins of a density
 WIDEST = 6.0  # standard deviations that a density is estimated over
 RESOLVED = 1e-12  # relative: bins about a number are as wide at least
 SMOOTH = 1.5  # bins
@@ -134,7 +134,7 @@ def striking(p_values: Mapping[str, Array]) -> tuple[str, float]:
     return test, min(1.0, count * smallest[test])
 
 
-Score = Callable[[Array], Array]  # of vectors [n, d], a number each
+Score = Callable[[Array], Array]  # vectors [n, d] -> a number each
 
 
 def law_p_value(sample: Array, family: NoiseFamily, rng: np.random.Generator) -> tuple[float, str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from dpaudit.files.finding import Metric
 
 Side = Literal["above", "below"]
-RELATIVE_ROUNDING = 1e-9  # between two computations of an exact number
+RELATIVE_ROUNDING = 1e-9  # relative difference of two computations of an exact number
 
 
 def p_beyond(metric: Metric, limit: float, side: Side) -> float:
@@ -162,7 +162,7 @@ def _standard_error(metric: Metric, side: Side) -> float | None:
     from scipy.special import stdtrit
 
     half = abs(metric.value - end)
-    if end in (0, 1):  # where that of a rate may have been cut
+    if end in (0, 1):  # an interval of a rate may have been cut there
         half = max(metric.value - low, high - metric.value)
     error = half / float(stdtrit(metric.n - 1, 0.975))
     return error if math.isfinite(error) else None

@@ -22,7 +22,7 @@ from dpaudit.accounting.reconstruction import least_epsilon, least_mu, under_eps
 
 from .bounds import clopper_pearson
 
-QUANTILES = (np.arange(64) + 0.5) / 64  # of successes, for an expectation
+QUANTILES = (np.arange(64) + 0.5) / 64  # quantiles of successes, for an expectation
 
 
 class Promise(Protocol):

@@ -28,7 +28,7 @@ from .noise_tests import lag_p_values, size_p_values, striking
 MOST_FACTOR = 64.0  # considered
 PRECISION = 1e-5  # relative, of the factor
 REACH = 9.0  # standard deviations of noise beyond which nothing is integrated
-STEP = 0.1  # of frequencies, in units of 1 / (standard deviation of the statistic)
+STEP = 0.1  # step of frequencies, in 1 / (standard deviation of the statistic)
 SMALL = 1e-9  # a characteristic function this small is left out
 KNOWN = Interval(1.0, 1.0)  # scale of the noise
 

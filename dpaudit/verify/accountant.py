@@ -21,11 +21,11 @@ from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 Array = NDArray[np.float64]
 PLACES, FEW = 2**15 + 1, 2**9 + 1  # on the line, of which one has no loss
 REACH = 9.8  # standard deviations of Gaussian noise
-ORDERS = 2.0 ** np.arange(-6, 16, 0.5)  # of moments, in Chernoff bounds on the window
+ORDERS = 2.0 ** np.arange(-6, 16, 0.5)  # orders of moments, in Chernoff bounds on the window
 WORST = ("remove", "add")  # sides, of which "least" is a third, for lower ends
-TAIL = 1e-4  # of delta: how much may lie outside the window of the transform
-MOST_EPSILON = 60.0  # at which errors of tests are held against losses
-ROUNDING = 1e-15  # of one product of transforms, relative to all mass
+TAIL = 1e-4  # share of delta that may lie outside of the window of the transform
+MOST_EPSILON = 60.0  # largest epsilon at which errors of tests are compared with losses
+ROUNDING = 1e-15  # rounding in one product of transforms, relative to all mass
 
 
 class LossPair(NamedTuple):
@@ -37,8 +37,8 @@ class LossPair(NamedTuple):
     kind: str  # "remove", "add", "replace" or "switch"
 
 
-Release = Mapping[str, Any]  # as audit.json has it
-Losses = tuple[Array, Array, float]  # in order, their masses in P, and that of an infinite one
+Release = Mapping[str, Any]  # a release in audit.json
+Losses = tuple[Array, Array, float]  # ascending losses, masses in P, mass of an infinite one
 Counted = tuple[tuple[LossPair, int], ...]
 
 
@@ -190,7 +190,7 @@ def composed(times_of: Counted, delta: float) -> LossSum:
     parts, count = [outcomes(pair) for pair, _ in times_of], [times for _, times in times_of]
     n = 2 ** int(np.clip(round(np.log2(2**21 / len(parts))), 14, 17))
     low, high = _window(times_of, TAIL * delta)
-    steps = 20 * sqrt(sum(count))  # by which rounding may move the sum
+    steps = 20 * sqrt(sum(count))  # rounding may move the sum so far
     width = (high - low) / (n - 2 * steps - 4)
     first = int(np.floor(low / width - steps)) - 1
     total, finite = np.ones(n // 2 + 1, complex), 0.0

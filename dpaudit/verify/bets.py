@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from .accountant import Array
 
 Points = set[tuple[float, float]]  # (epsilon, delta)
-SHARES = np.array([0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01])  # of what can be lost
+SHARES = np.array([0.9, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01])  # shares of what can be lost
 POINTS = 64  # values of epsilon that a bound is sought among
 
 

@@ -19,7 +19,7 @@ CHECKED = 1e-4  # probability of a wrong law or scale of the noise, which is add
 MOST_NOISE = 1000.0  # times the declared; more is said to be infinite
 FINE = 1e-9  # a delta that errors of tests do not show
 REACH = 9.0  # standard deviations of noise
-STEP, STEPS = 0.1, 256  # of frequencies, over the deviation of the sum
+STEP, STEPS = 0.1, 256  # step of frequencies, over the deviation of the sum
 FAR = 30.0  # deviations, beyond which a sum is hardly ever
 
 
@@ -37,11 +37,11 @@ class CanaryLaw(NamedTuple):
 
     value: float
     sizes: Array
-    uses: Array  # of a canary, of each size
+    uses: Array  # uses of a canary, by size
     rate: float
     present: float
     absent: float
-    scales: Sequence[float]  # between which s lies
+    scales: Sequence[float]  # range of s
 
     @classmethod
     def of(cls, evidence: Mapping[str, Sequence[Any]], n: int) -> "CanaryLaw":
@@ -49,7 +49,7 @@ class CanaryLaw(NamedTuple):
         sizes, uses = (np.array(evidence[x], float) for x in ("sizes of uses", "uses of each size"))
         names = ("sum", "rate of uses", "canaries there", "mean square")
         value, rate, there, square = (float(evidence[name][0]) for name in names)
-        half = (n - there) * uses.sum() / 2  # of the degrees of freedom
+        half = (n - there) * uses.sum() / 2  # half of the degrees of freedom
         ends = gammaincinv(half, [1 - CHECKED / 4, CHECKED / 4])
         return cls(value, sizes, uses, rate, there, n - there, np.sqrt(square * half / ends))
 

@@ -15,20 +15,20 @@ from . import accountant, bets, counts, family
 from .views import mus
 
 Finding = Mapping[str, Any]  # or a claim, as audit.json has them
-Ends = tuple[float, float]  # between which a figure lies
-PValue = Callable[[float], float]  # of a claimed parameter
-FIGURES = ("p-value", "epsilon lower bound", "ceiling")  # of a test
+Ends = tuple[float, float]  # range of a figure
+PValue = Callable[[float], float]  # p-value of a claimed parameter
+FIGURES = ("p-value", "epsilon lower bound", "ceiling")  # figures of a test
 CERTIFIED = ("epsilon", "low"), ("epsilon lower bound", "value")
 NOISE_FACTOR = "noise, at most times the declared"
 OF_SHAPE = "epsilon lower bound, declared shape"
-DELTA_OF_MU = 1e-5  # at which a claim on mu is held against figures
+DELTA_OF_MU = 1e-5  # delta at which a claim on mu is compared with figures
 TOLERANCE = 5e-3  # relative: how far the two accountants may lie apart
 NEARBY = 1 - TOLERANCE, 1 + TOLERANCE
-MOST_LOSS = 600.0 * NEARBY[0]  # beyond, an audit may say less at least, and infinite at most
-SIDES = {"least": ("least",), "most": accountant.WORST}  # of worlds, for either end
+MOST_LOSS = 600.0 * NEARBY[0]  # beyond it, lower ends may be smaller and upper ones infinite
+SIDES = {"least": ("least",), "most": accountant.WORST}  # sides of a pair of worlds, for either end
 ROUNDING = 1e-6  # relative, of figures that both compute in closed form
-STEP = 2e-6  # by which the auditor may round a bound down
-SENSITIVITY_ROUNDING = 1e-3  # of a measured distance over its stated bound
+STEP = 2e-6  # largest rounding of a bound by the auditor
+SENSITIVITY_ROUNDING = 1e-3  # rounding of a measured distance over its stated bound
 NOISE_LEVEL = 1e-6  # p-value below which noise is not what is declared
 FALSE = 0.05  # probability of a false refutation, among all statements of an audit
 OWN = ("likelihood-ratio", "canaries", "gradient-inversion", "captured", "mechanism")  # at FALSE
@@ -47,17 +47,17 @@ class Basis(NamedTuple):
     """A claim, the findings that bear on it, and what their figures rest on beside them."""
 
     claim: Finding
-    epsilon: float  # that is claimed; of a claim on mu, that at delta 1e-5
+    epsilon: float  # claimed epsilon; for a claim on mu, that at delta 1e-5
     delta: float
     mu: float | None
     findings: Sequence[Finding]
     result: Mapping[str, Any]  # the audit.json
-    folder: Path | None  # that artifacts lie in
-    verdict: str = ""  # as the evidence gives it
+    folder: Path | None  # folder of the artifacts
+    verdict: str = ""  # verdict that the evidence gives
     by_algebra: bool = True  # whether a premise rests on an exact leak
 
     @property
-    def adjacency(self) -> str:  # as it is accounted: of a user, that of one record
+    def adjacency(self) -> str:  # as accounted: a user counts like a record
         return "replace-one" if self.claim["adjacency"] == "replace-one" else "add-remove"
 
     @property
@@ -336,6 +336,6 @@ def _excess(beyond: float, notes: str) -> Iterator[str]:
         yield "missing: " * ("under noise:" in notes) + f"it moves {beyond:.3g} beyond its bound"
 
 
-CHECKS = dict.fromkeys(("declared", "exact-leak", "measured"), _accounted)  # by role
+CHECKS = dict.fromkeys(("declared", "exact-leak", "measured"), _accounted)  # role -> check
 CHECKS |= dict.fromkeys(("test", "positive-control", "null-control"), _tested)
 CHECKS |= dict.fromkeys(("sensitivity", "dependence", "noise"), _judged)

@@ -19,8 +19,8 @@ CITED = {  # roles of the findings that examine a premise; else that of its name
     "composition": {"declared", "exact-leak", "alignment"},
 }
 STATUS = {True: "examined", False: "not examined", None: "failed"}
-SAID_BESIDE = {"distance": ("dependence",), "noise": ("exact-leak",)}  # whose rounds it may say
-KIND = "family", "noise_multiplier", "clipped"  # of a release
+SAID_BESIDE = {"distance": ("dependence",), "noise": ("exact-leak",)}  # may state its rounds
+KIND = "family", "noise_multiplier", "clipped"  # keys of a release
 
 
 def accounting(evidence: Basis) -> Finding | None:

@@ -14,8 +14,8 @@ SEVERITY = ("refuted", "unsupported", "underpowered", "not refuted", "supported"
 OF_ONE_CLAIM = ("accounting", "empirical-epsilon", "control")
 SIZES = "measured", "stated bound", "found", "rounds", "sampling rate", "noise over declared"
 MODEL = "threat_model"
-FORMS = ".3g", ".4g", ".5g", "g", ".7g", ",.0f", ".1g", ".0f"  # of figures and odds in sentences
-ENDS = ("value", "low", "high", "n")  # of a metric
+FORMS = ".3g", ".4g", ".5g", "g", ".7g", ",.0f", ".1g", ".0f"  # of figures in sentences
+ENDS = ("value", "low", "high", "n")  # keys of a metric
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -24,8 +24,8 @@ class ClaimCheck(NamedTuple):
 
     claim: str
     threat_model: str
-    verdict: str  # as audit.json has it
-    derived: str  # as the evidence gives it
+    verdict: str  # verdict in audit.json
+    derived: str  # verdict that the evidence gives
     flaws: tuple[Flaw, ...]
 
     @property
@@ -40,7 +40,7 @@ def check(result: Mapping[str, Any], folder: Path | None = None) -> list[ClaimCh
     """Every claim of an audit.json in a folder; KeyError, TypeError or ValueError if it is none."""
     evidence = [evidence_of(claim, result, folder) for claim in result["claims"]]
     tests = [own.values("p-value", "value", "test") for own in evidence]
-    least = {i: min(1.0, len(p) * min(p)) for i, p in enumerate(tests) if p}  # of a statement
+    least = {i: min(1.0, len(p) * min(p)) for i, p in enumerate(tests) if p}  # by statement
     adjusted = dict(zip(least, holm(list(least.values())), strict=True))
     checked = []
     for i, own in enumerate(evidence):

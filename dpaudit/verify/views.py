@@ -15,8 +15,8 @@ import numpy as np
 from .accountant import Array
 
 LARGEST = 10**8  # bytes of matrices
-RANK = 1e-9  # of the largest singular value: below it there is none
-NOISELESS = 1e-6  # of a use: what may be left of it where no noise hides it
+RANK = 1e-9  # singular values below this share of the largest are zero
+NOISELESS = 1e-6  # share of a use that counts as nothing if no noise hides it
 
 
 def mus(file: Path) -> list[tuple[float, float]]:

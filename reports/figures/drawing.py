@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 else:
-    Axes = Any  # in annotations alone: a page without drawings loads no matplotlib
+    Axes = Any  # for annotations: a page without drawings loads no matplotlib
 
 # Each colour as it is drawn, and the variable of audit.css in which it is shown.
 _VARIABLES = ["ink", "muted", "rule", "defense", "no-defense", "blind", "green", "purple", "ochre"]
 THEME = {f"#0d0a{i:02}": f"var(--{name})" for i, name in enumerate(_VARIABLES, start=1)}
 INK, MUTED, RULE, DEFENSE, NO_DEFENSE, BLIND, GREEN, PURPLE, OCHRE = THEME
-FORMATS = ("svg", "pdf", "png")  # of files
-DPI = 200  # of PNG files
+FORMATS = ("svg", "pdf", "png")  # file formats
+DPI = 200  # resolution of PNG files
 _DRAWN: ContextVar[dict[str, "Figure"] | None] = ContextVar("_DRAWN", default=None)
 _COLOURED = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _NO_DATE: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -47,8 +47,8 @@ class DrawnFigure(NamedTuple):
     caption: str
     drawing: Markup
     rows: Sequence[Row] = ()
-    rounds: tuple[int, ...] = ()  # that it is about, where there are figures of others
-    name: str = ""  # which is a part of ids
+    rounds: tuple[int, ...] = ()  # rounds of the figure, if other figures are of others
+    name: str = ""  # a part of ids
 
 
 class Look(NamedTuple):
@@ -64,7 +64,7 @@ LOOKS = {
     "blind": Look(BLIND, "D", (1, 1)),
 }
 OTHER = Look(MUTED, "^", (5, 1, 1, 1))
-SERIES = (  # in turn, of what is no world: runs, kinds of neighbour
+SERIES = (  # colours, in turn, of runs and kinds of neighbour
     Look(GREEN, "o", ()),
     Look(PURPLE, "s", (3, 2)),
     Look(OCHRE, "D", (1, 1)),

@@ -17,7 +17,7 @@ from .drawing import BLIND, DEFENSE, INK, MUTED, NO_DEFENSE, RULE, SERIES, Axes,
 
 DARKEST = 0.75  # opacity of the largest finite value
 WRITTEN = 16  # agents at most whose cells have room for a number
-DECADES = 3.0  # of mu below the largest, that shades distinguish
+DECADES = 3.0  # decades of mu below the largest that shades distinguish
 BOUND = Column.STATED_BOUND
 _MU = "of a record used in that round alone, in standard deviations of the noise"
 _MATRIX = (
@@ -48,7 +48,7 @@ class _TestedClaim(NamedTuple):
 
     claim: str
     test: Finding
-    by_role: Mapping[Role, Finding]  # of the same claim and adversary, controls of the same attack
+    by_role: Mapping[Role, Finding]  # controls of the same attack, claim and adversary
 
 
 def empirical_figures(
@@ -175,7 +175,7 @@ def tradeoff_curve(finding: Finding, name: str, title: str) -> DrawnFigure | Non
 
     def paint(axes: Axes) -> None:
         x = [max(rate, edge) for rate in fpr]
-        best = [max(rate, edge) for rate in accumulate(fnr, min)]  # of thresholds up to this rate
+        best = [max(rate, edge) for rate in accumulate(fnr, min)]  # up to this rate
         axes.step(x, best, where="post", color=DEFENSE, linewidth=2, label="measured")
         least = [rate if rate > 0 else edge / 10 for rate in allowed]  # leaves the drawing
         axes.plot(x, least, color=INK, linewidth=1.4, dashes=(4, 2), label="claimed")

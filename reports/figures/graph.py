@@ -27,7 +27,7 @@ class GraphDrawing(NamedTuple):
     height: float
     radius: float
     agents: tuple[tuple[float, float], ...]
-    links: tuple[DrawnLink, ...]  # those not read first, so that the read ones lie on top
+    links: tuple[DrawnLink, ...]  # in drawing order: links that are read lie on top
 
 
 def graph_drawing(graph: GraphSummary, read: Sequence[tuple[int, int]]) -> GraphDrawing:

@@ -11,9 +11,9 @@ from dpaudit.reports.tables import Row, wide
 from . import drawing
 from .drawing import INK, LOOKS, MUTED, OTHER, SERIES, Axes, DrawnFigure
 
-Findings = Mapping[str, Finding]  # by world, or by run
+Findings = Mapping[str, Finding]  # world or run -> finding
 FAR = 3.0  # times the largest value drawn, beyond which a line would flatten all others
-CAPACITIES: Mapping[Name, tuple[str, tuple[int, ...]]] = {  # in words, and how it is dashed
+CAPACITIES: Mapping[Name, tuple[str, tuple[int, ...]]] = {  # capacity -> its name and dashes
     Name.CAPACITY: ("capacity", (6, 2)),
     Name.CAPACITY_FOR_A_NUMBER: ("of one record: a number", (3, 1, 1, 1)),
     Name.CAPACITY_FOR_PRESENCE: ("of one record: its presence", (1, 2)),
@@ -59,7 +59,7 @@ def leaks(entries: Iterable[NumberedFinding]) -> list[MessageInformation]:
     return groups
 
 
-Question = tuple[str | None, str | None]  # what several runs ask alike: a message, an adversary
+Question = tuple[str | None, str | None]  # (message, adversary) that several runs ask about
 
 
 def by_run(

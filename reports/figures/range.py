@@ -11,11 +11,11 @@ from typing import NamedTuple
 from dpaudit.files.result import EpsilonRange
 from dpaudit.reports.numbers import at_least, at_most, number
 
-LEFT, RIGHT, END = 2.0, 88.0, 98.0  # of 0, of the largest number, of what is infinite
+LEFT, RIGHT, END = 2.0, 88.0, 98.0  # places of 0, of the largest number, and of infinity
 WIDEST = 20.0  # times the smallest number: beyond it the axis is logarithmic
-DECADES = 4  # at most
+DECADES = 4  # decades of the axis, at most
 MOST_TICKS = 5
-SAFE, OPPOSITE = 33, 67  # where a label has room on both sides
+SAFE, OPPOSITE = 33, 67  # range in which a label has room on both sides
 
 
 class Mark(NamedTuple):

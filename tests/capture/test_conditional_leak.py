@@ -45,12 +45,12 @@ def test_a_loss_at_noised_weights_reveals_a_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "variant",
     [
-        "held-out",  # a loss of other records
+        pytest.param("held-out", marks=pytest.mark.slow),  # a loss of other records
         "signs",
-        "largest",
-        "noised",  # the loss with noise of its own
+        pytest.param("largest", marks=pytest.mark.slow),
+        pytest.param("noised", marks=pytest.mark.slow),  # the loss with noise of its own
         "unnamed",  # the same, with noise that nobody has named
-        "alone",  # no weights beside it
+        pytest.param("alone", marks=pytest.mark.slow),  # no weights beside it
         "half",  # half of the weights beside it, so that the noise is not known
     ],
 )

@@ -89,7 +89,7 @@ def audited(tmp_path, monkeypatch):
     [
         (NoiseQuarter, Verdict.UNSUPPORTED),
         pytest.param(NoiseOff, Verdict.REFUTED, marks=pytest.mark.slow),
-        (NoiseOfStd0, Verdict.REFUTED),
+        pytest.param(NoiseOfStd0, Verdict.REFUTED, marks=pytest.mark.slow),
         pytest.param(NotClipped, Verdict.UNSUPPORTED, marks=pytest.mark.slow),
         (NotClippedInRound3, Verdict.UNSUPPORTED),
         pytest.param(SignOfLess, Verdict.UNSUPPORTED, marks=pytest.mark.slow),

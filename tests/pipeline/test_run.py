@@ -64,6 +64,7 @@ SMALL = images_audit("logistic", "dp-dpsgd", 2) + CLAIM
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with audit.toml and the 60 + 20 images it names."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPAUDIT_DATA", raising=False)
     write_images(tmp_path)
     (tmp_path / "audit.toml").write_text(CONFIG)
     return tmp_path

@@ -95,7 +95,7 @@ def test_right_noise_of_layers_bounds_a_record(found, defense) -> None:  # noqa:
     [
         (OneClip(clips="each"), 2**0.5),
         (Apart(times=(1.0, 2.0)), (5 / 2) ** 0.5),
-        (Apart(times=(2.0, 1.0)), (5 / 2) ** 0.5),
+        pytest.param(Apart(times=(2.0, 1.0)), (5 / 2) ** 0.5, marks=pytest.mark.slow),
         (OneDraw(times=(1.0, 2.0)), (5 / 2) ** 0.5),
         (Apart(norms=(C / 100, C), times=(3.0, 1.0)), 5**0.5),
     ],

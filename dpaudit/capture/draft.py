@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from dpaudit.errors import ConfigError
-from dpaudit.files.captured_file import LEAST_RUNS, ProgramOptions
+from dpaudit.files.captured_file import LEAST_RUNS, CertifyOptions, ProgramOptions
 from dpaudit.files.recorded import DRAFT
 from dpaudit.recorder.draws.loaders import WORKERS
 from dpaudit.text import one_line
@@ -24,10 +24,7 @@ from .weights import lines_of
 AUDITED_ROUNDS = 3  # the first ones
 SECONDS = 120.0  # default time limit of one run
 
-_CERTIFY = """
-[certify]
-runs = 0  # short runs, which refute a claim by themselves: {least} or more, each started anew
-"""
+ANEW = ", each started anew, which takes as long as the recording"
 _DRAFT = """\
 # A draft, from one recorded run. Confirm what it proposes, then: dpaudit audit {file}
 [program]
@@ -54,7 +51,11 @@ rounds = {audited}
 # a claim has no verdict without it then.
 # sampling = "none"  # "none": the adversary knows its batches | "poisson" | "fixed"
 # sampling_rate = 0.01  # of "poisson" and "fixed"
-{certify}
+
+[certify]
+# Short runs, which can refute a claim by themselves: {least} or more{anew}.
+runs = {runs}  # 0: none, which saves their time
+
 [[claim]]  # what the program promises
 text = "what the program promises"
 epsilon = 1.0
@@ -71,6 +72,7 @@ kind = "external"  # reads every link
 def draft(command: Sequence[str], recording: CaptureFolder, options: Options) -> str:
     """The text of a captured.toml that lies in the folder of the recording."""
     rounds = rounds_with_part(recording)
+    anew = _starts_anew(command, recording)
     victim = min(rounds, key=lambda agent: (-len(rounds[agent][:AUDITED_ROUNDS]), agent), default=0)
     return _DRAFT.format(
         file=recording.path / DRAFT,
@@ -88,7 +90,9 @@ def draft(command: Sequence[str], recording: CaptureFolder, options: Options) ->
         sites=_sites(recording),
         victim=victim,
         audited=rounds.get(victim, [1])[:AUDITED_ROUNDS],
-        certify=_CERTIFY.format(least=LEAST_RUNS) if _starts_anew(command, recording) else "",
+        least=LEAST_RUNS,
+        anew=ANEW if anew else "",
+        runs=0 if anew else CertifyOptions().runs,
     )
 
 

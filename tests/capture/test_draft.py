@@ -186,3 +186,4 @@ def test_runs_that_start_anew_are_not_played_by_hundreds(
     (found.path / DRAFT).write_text(draft(command, found, Options()))
     config = CapturedConfig.from_toml(found.path / DRAFT)
     assert config.certify.runs == (0 if anew else 400)
+    assert f"\nruns = {config.certify.runs}  #" in (found.path / DRAFT).read_text()
